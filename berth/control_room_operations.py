@@ -21,13 +21,6 @@ from berth.operations.host_states import (
     host_named,
     resolved,
 )
-from berth.operations.maintenance import (
-    add_window,
-    change_window,
-    edit_maintenance,
-    window_given,
-    window_text,
-)
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.refusing import TROUBLE, operations_refused
@@ -36,11 +29,9 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
-from bus.maintenance import CancelWindow
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from bus.room import SwitchBalancing
-from control_room.core.maintenance import WindowOptions
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
@@ -51,7 +42,7 @@ _REMEMBERED = 200  # ended drains with progress that is still shown
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, maintenance windows, moves, waiting requests and rebalancing.
+    """Executes operations on hosts, moves and waiting requests.
 
     Each operation raises OperationRefused if it fails.
     """
@@ -93,20 +84,6 @@ class ControlRoomActions:
         if not ended.waited:
             raise OperationRefused(f"It does not wait: {ended.why}.")
         return ended.why
-
-    async def store_window(self, id_: str, options: WindowOptions) -> str:
-        """Add a maintenance window if `id_` is "", else change the window with this id; return a sentence
-        about the window.
-        """
-        with operations_refused():
-            stored = change_window(self._bus, id_, options) if id_ else add_window(self._bus, options)
-            return window_text(await stored)
-
-    async def cancel_window(self, id_: str) -> str:
-        with operations_refused():
-            window = await window_given(self._bus, id_)
-            await edit_maintenance(self._bus, CancelWindow(window=window.id))
-        return f"window {window.id} is cancelled"
 
     async def switch_balancing(self, stop: bool) -> None:
         with operations_refused():

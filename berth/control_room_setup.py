@@ -184,8 +184,6 @@ def operations(
         steer=acts.steer,
         drains=drains,
         metal=partial(metal, settings, bus),
-        store_window=acts.store_window,
-        cancel_window=acts.cancel_window,
         switch_balancing=acts.switch_balancing,
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,

@@ -11,7 +11,6 @@ from bus.clients import BuildPlace, ProjectsFound
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
-from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
 from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
@@ -198,20 +197,6 @@ add(
         )
     },
     [PriorityEdited],
-)
-
-# Maintenance
-
-
-def _window_state(message: MaintenanceEditRequested) -> Any:
-    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
-        return None
-    return topics.MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
-
-
-add(
-    [Act("maintain", "operator", "maintenance windows, and held evacuations", sent(topics.EDIT_MAINTENANCE))],
-    {MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
 )
 
 # Planning

@@ -95,8 +95,6 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.agents": "scheduler",
-    "features.maintenance.controller": "scheduler",
-    "features.maintenance.evacuations": "scheduler",
     "scheduler_worker.refusals": "scheduler",
     "features.planning.room_planning": "scheduler",
     "features.planning.balance_planning": "scheduler",

@@ -12,6 +12,7 @@ their names, and each may be missing:
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
+    explaining   `reasons(bus, id, builds)` returns lines about a build for `berth why`
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose

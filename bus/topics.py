@@ -19,7 +19,6 @@ from bus import (
     host_health,
     ironic,
     leases,
-    maintenance,
     messages,
     moves,
     names,
@@ -238,10 +237,6 @@ GUARD_EXCHANGE = Query("scheduler.guard_exchange", room.GuardExchange, room.Exch
     "undo half of an exchange of two instances if its client stops", ANYONE, "scheduler")
 HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
-MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, maintenance.MaintenanceFound,
-    "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
-EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
-    maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

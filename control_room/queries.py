@@ -25,7 +25,6 @@ from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged,
 from bus.vocabulary import MAX_ORDINAL
 from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
-from control_room.core.maintenance import WindowOptions
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
@@ -63,7 +62,6 @@ class Queries:
         self.headroom = bus.asker(topics.HEADROOM, LONG)
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
-        self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.balancing = bus.asker(topics.SWITCH_BALANCING, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features
@@ -307,8 +305,6 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
-    store_window: Callable[[str, WindowOptions], Awaitable[str]]  # id (empty: a new window)
-    cancel_window: Callable[[str], Awaitable[str]]
     switch_balancing: Callable[[bool], Awaitable[None]]  # stops all rebalancing, or permits it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]

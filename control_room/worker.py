@@ -125,7 +125,7 @@ ASKS = (
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
     topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
-    topics.HEADROOM, topics.FIND_ACTS, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES,
+    topics.HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
     topics.SWITCH_BALANCING, topics.PLAN_ROOM,
 )  # fmt: skip
 

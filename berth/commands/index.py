@@ -35,7 +35,6 @@ _MODULES = {
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
         "pool": "pools", "share": "shares",
-        "maintenance": "maintenance",
     },
     "Inspect and check": {
         "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
@@ -71,8 +70,6 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic evacuations of"
-    " dead hosts (docs/maintenance.md).",
     "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."

@@ -9,9 +9,9 @@ from berth.commands.move_output import attempts_of, held_sentence, print_funnel,
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
+from berth.features import features, module_of
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, known_cells, uuid_of
-from berth.operations.maintenance import reasons_to_leave
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -19,7 +19,6 @@ from bus.clock import Clock, moment_text
 from bus.decisions import BACKLOG
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.maintenance import FindMaintenance, MaintenanceFound
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
@@ -74,7 +73,7 @@ class Known:
     planned: tuple[MoveStands, ...]  # moves of the build for which a plan or client gave a reason
     drawn: tuple[Reservation, ...]  # the reservation from which the build drew
     decided: DecisionFound
-    maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
+    reasons: tuple[str, ...]  # lines about the build from features
     preemptions: tuple[Preemption, ...]  # preemptions of the build, or for the build
     silent: tuple[str, ...]  # workers that did not answer
 
@@ -112,7 +111,7 @@ def show_records(cli: Cli, known: Known, id_: str) -> None:
         cli.line(_preempted(each, id_), "yellow")
     if known.decided.known:
         _show_decided(known.decided, cli)
-    for line in reasons_to_leave(known.maintenance, [value.host for value in known.stands]):
+    for line in known.reasons:
         cli.line(line)
 
 
@@ -123,7 +122,6 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    maintenance = bus.asker(topics.MAINTENANCE, timeout=SECONDS)
     preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
     reservations = bus.asker(topics.RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.
@@ -132,23 +130,25 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
         ask_cells([_PLACEMENT], lambda _: reservations(drawing)),
     )
-    (decided, unheard), (builds, silent), (moves, _), (left, _), (preempted, _) = await asyncio.gather(
+    (decided, unheard), (builds, silent), (moves, _), (preempted, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, moves=(id_,)))),
-        ask_cells([_SCHEDULER], lambda _: maintenance(FindMaintenance(build=id_))),
         ask_cells([_PLACEMENT], lambda _: preemptions(FindPreemptions(by=(id_,), victims=(id_,)))),
     )
     (of_build, _), (drawn, _) = await of_instance
+    stands = tuple(stands for answer in builds.values() for stands in answer.builds)
+    explaining = [module for feature in features() if (module := module_of(feature, "explaining"))]
+    reasons = await asyncio.gather(*(module.reasons(bus, id_, stands) for module in explaining))
     known = Known(
-        tuple(stands for answer in builds.values() for stands in answer.builds),
+        stands,
         tuple(move for answer in moves.values() for move in answer.moves),
         tuple(
             move for answer in of_build.values() for move in answer.moves if move.note and not move.in_cell
         ),
         tuple(each for answer in drawn.values() for each in answer.reservations),
         decided.get(_SCHEDULER, DecisionFound()),
-        left.get(_SCHEDULER, MaintenanceFound()),
+        tuple(reason for several in reasons for reason in several),
         tuple(each for answer in preempted.values() for each in answer.preemptions),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )

@@ -30,7 +30,6 @@ from control_room.pages.frame import (
     user_of,
     uuid_in,
 )
-from control_room.pages.maintenance import EditedWindow, MaintenancePart
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import NO_ANSWER, FleetReader, Operations, query
 from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
@@ -175,16 +174,9 @@ class HeatPages(PageGroup):
             context.tasks, read, changes=self._changes, seconds=FLEET_SECONDS, spacing=SOONEST
         )
         self._updates = PageUpdates(HEAT_SECONDS, self._changes)
-        self.maintenance = MaintenancePart(context, renderer)
 
-    async def page(self, request: Request, edited: EditedWindow | None = None, status: int = 200) -> Response:
-        flavor = request.query_params.get("flavor", USUAL)
-        shown = await self.maintenance.shown(request, edited)
-        return self._renderer.page(request, "hosts.html", status=status, flavor=flavor, **shown)
-
-    async def edit_window(self, request: Request) -> Response:
-        edited = await self.maintenance.edit(await self._renderer.form(request), request)
-        return edited if isinstance(edited, Response) else await self.page(request, edited, 409)
+    async def page(self, request: Request) -> Response:
+        return self._renderer.page(request, "hosts.html", flavor=request.query_params.get("flavor", USUAL))
 
     async def events(self, request: Request) -> Response:
         """Return an event stream for an open heat map: an event when hosts have changed, after which the page

@@ -11,7 +11,17 @@ from prometheus_client import Gauge
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.maintenance import (
+from bus.moves import MoveRequested
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
+from bus.vocabulary import LimitReached, page_after
+from features.maintenance import store as stored
+from features.maintenance.core.maintenance import OVER
+from features.maintenance.departures import Departures
+from features.maintenance.evacuations import Confirm, DeadHosts
+from features.maintenance.fencing import call_hook
+from features.maintenance.hosts import HostView
+from features.maintenance.messages import (
     AddWindow,
     CancelWindow,
     ChangeWindow,
@@ -26,16 +36,6 @@ from bus.maintenance import (
     WindowHost,
     WindowPlan,
 )
-from bus.moves import MoveRequested
-from bus.sql.database import Database
-from bus.sql.transaction import Transaction
-from bus.vocabulary import LimitReached, page_after
-from features.maintenance import store as stored
-from features.maintenance.core.maintenance import OVER
-from features.maintenance.departures import Departures
-from features.maintenance.evacuations import Confirm, DeadHosts
-from features.maintenance.fencing import call_hook
-from features.maintenance.hosts import HostView
 from features.maintenance.options import MaintenanceOptions
 from features.maintenance.quorum import AgentQuorum
 from features.maintenance.windows import MaintenanceWindows

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
-from bus.maintenance import MaintenanceMove
 from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MoveStands
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
 from features.maintenance import store as stored
+from features.maintenance.messages import MaintenanceMove
 from features.maintenance.store import StoredMove
 from scheduler_worker.extension import CellQueries, PlacementQueries
 

@@ -15,7 +15,6 @@ from bus.clock import Clock
 from bus.domains import ZONE
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
-from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
 from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
@@ -24,6 +23,7 @@ from features.maintenance import store as stored
 from features.maintenance.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of
 from features.maintenance.departures import Departures
 from features.maintenance.hosts import HostView
+from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
 from features.maintenance.options import EvacuationOptions
 from scheduler_worker.extension import PlacementQueries, force_down_host
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bus.hooks import run_hook
-from bus.maintenance import HostEvacuation
+from features.maintenance.messages import HostEvacuation
 
 
 async def call_hook(command: Sequence[str], limit: float, dead: HostEvacuation) -> tuple[bool, str]:

@@ -9,9 +9,9 @@ from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import Unroutable
 from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, ProbeResult
-from bus.maintenance import HostEvacuation
 from features.maintenance.core.agent_votes import Voter, judge_votes, voters_for
 from features.maintenance.hosts import HostView
+from features.maintenance.messages import HostEvacuation
 from features.maintenance.options import QuorumOptions
 from scheduler_worker.extension import HostBook, Publish
 

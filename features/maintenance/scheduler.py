@@ -3,6 +3,7 @@
 from bus import topics
 from bus.worker import WorkerRows, answers, every, on, prune_period
 from features.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
+from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
 from features.maintenance.options import options_of
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
@@ -24,10 +25,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
     return SchedulerPart(
         rows=WorkerRows(
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
-            answers=[
-                answers(topics.MAINTENANCE, controller.find),
-                answers(topics.EDIT_MAINTENANCE, controller.edit),
-            ],
+            answers=[answers(MAINTENANCE, controller.find), answers(EDIT_MAINTENANCE, controller.edit)],
             timers=[
                 every(STEP_SECONDS, controller.step, emits=[topics.MOVE_REQUESTED]),
                 every(prune_period(keep), lambda: controller.prune(keep)),

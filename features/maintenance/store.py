@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bus.maintenance import (
+from bus.moves import MoveKind
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+from features.maintenance.core.maintenance import MeasuredMove
+from features.maintenance.messages import (
     HostEvacuation,
     MaintenanceEvent,
     MaintenanceMove,
@@ -13,10 +17,6 @@ from bus.maintenance import (
     WindowHost,
     WindowState,
 )
-from bus.moves import MoveKind
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
-from features.maintenance.core.maintenance import MeasuredMove
 
 MEASURED = 200  # latest moves whose durations are used for estimates
 PAGE = 1000

@@ -8,14 +8,6 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.maintenance import (
-    HostPhase,
-    MaintenanceEvent,
-    MaintenanceWindow,
-    WindowHost,
-    WindowPlan,
-    WindowState,
-)
 from bus.moves import MoveRequested
 from bus.reservations import RESERVATION
 from bus.resources import FindAllocations, FindProviders
@@ -25,6 +17,14 @@ from features.maintenance import store as stored
 from features.maintenance.core.maintenance import CLOSED, OVER, DrainedHost, WindowPlanner, after_the_window
 from features.maintenance.departures import Departures, HostDeparture
 from features.maintenance.hosts import HostView
+from features.maintenance.messages import (
+    HostPhase,
+    MaintenanceEvent,
+    MaintenanceWindow,
+    WindowHost,
+    WindowPlan,
+    WindowState,
+)
 from features.maintenance.store import StoredWindow
 from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, open_host
 

@@ -216,7 +216,6 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
         "/projects",
         "/reservations",
         "/headroom",
-        "/hosts/maintenance",
     ],
 )
 async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
@@ -257,7 +256,6 @@ FORMS = {
     ),
     "/headroom": ("act", "levels"),
     "/rebalancing": ("act",),
-    "/hosts/maintenance": ("act", "window", "hosts", "label", "begin", "end", "budget", "most"),
 }
 OTHER_FIELDS = {
     "most": {"act": "drain"},

@@ -18,7 +18,6 @@ from bus.claims import ClaimRequested
 from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
-from bus.maintenance import HostEvacuation, MaintenanceFound, MaintenanceWindow, WindowHost, WindowState
 from bus.messages import Attempt
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import Instance, InstancesFound
@@ -92,27 +91,6 @@ async def test_an_invalid_flavor_is_refused(room: VisitedRoom) -> None:
         assert "Placement does not answer" in await alone.page("/hosts.json", 503)
         assert "Placement does not answer" in await alone.page(HOST, 503)
         assert uid(1, "a") not in await alone.page("/hosts")
-
-
-async def test_the_page_of_hosts_shows_windows_and_evacuations_with_their_problems() -> None:
-    window = MaintenanceWindow(
-        id=uid(1), roots=(ROOT,), begins=1_800_000_000.0, ends=1_800_003_600.0, reason="<new> disks"
-    )
-    late = WindowHost(
-        root=ROOT, host="host-1", phase="draining", late=True, note="2 instances are still there"
-    )
-    dead = HostEvacuation(
-        id=uid(2), root=uid(2, "a"), host="host-2", cell="c1", missing_since=1_799_999_000.0, state="held",
-        why="3 hosts of rack r1 were lost",
-    )  # fmt: skip
-    state = WindowState(window=window, hosts=(late,))
-    answer = MaintenanceFound(windows=(state,), evacuations=(dead,))
-    async with a_visited_room(told={"maintenance": answer}) as room:
-        page = await room.page("/hosts")
-        assert (
-            "&lt;new&gt; disks" in page and "2 instances are still there" in page and f'href="{HOST}"' in page
-        )
-        assert "host-2</a> sends no heartbeats and is not evacuated: 3 hosts of rack r1 were lost" in page
 
 
 GUEST = Instance(

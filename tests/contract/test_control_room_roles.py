@@ -27,7 +27,6 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import DRAINS, MARKS
-from control_room.pages.maintenance import DONE
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
 from placement_worker.http.token_file import StoredToken, StoredTokens
@@ -39,16 +38,12 @@ from tests.support.visited_room import VisitedRoom, a_visited_room
 R = TypeVar("R", bound=Message)
 
 OPEN_HOST, CLOSED_HOST = uid(1, "a"), uid(2, "a")  # the second one is drained and forced down
-WINDOW, MOVE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
-WINDOW_FIELDS = {"hosts": OPEN_HOST, "begin": "+30d", "end": "+31d"}
+MOVE = "00000000-0000-4000-8000-000000000009"
 CLOSING = ("disable", "force-down", "drain")
 
 Form = tuple[str, str, dict[str, str]]  # URL, act of the table, fields
 # URL pattern → the forms that it accepts
 FORMS: dict[str, list[Form]] = {
-    "/hosts/maintenance": [
-        ("/hosts/maintenance", "maintain", {"act": act, "window": WINDOW, **WINDOW_FIELDS}) for act in DONE
-    ],
     "/hosts/{host}": [
         (f"/hosts/{host}", "mark host", {"act": act, "cause": "drain"})
         for act in (*MARKS, *DRAINS)
@@ -111,8 +106,8 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
     topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
-    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE,
-    topics.MAINTENANCE, topics.SWITCH_BALANCING,
+    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.SWITCH_BALANCING,
+    *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times
 REGION = Worker(
@@ -186,7 +181,7 @@ async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records:
     assert not records
 
 
-@pytest.mark.parametrize("path", ["/hosts", f"/hosts/{OPEN_HOST}", "/moves"])
+@pytest.mark.parametrize("path", [f"/hosts/{OPEN_HOST}", "/moves"])
 async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom, path: str) -> None:
     for visitor, may_act in (("an admin", True), ("a reader", False)):
         await room.sign_in(VISITORS[visitor].name)

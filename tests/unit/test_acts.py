@@ -13,7 +13,6 @@ from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
 from bus.clients import ProjectsFound
 from bus.domains import LabelEditRequested
-from bus.maintenance import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.moves import MoveRequested
 from bus.names import MakeName, NameEditRequested, RenameName
@@ -22,6 +21,7 @@ from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.room import SwitchBalancing
 from bus.vocabulary import Message
+from features.maintenance.messages import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from tests.support.ids import uid
 
 BOOT = BuildRequested(

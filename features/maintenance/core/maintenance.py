@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.maintenance import HostPhase, MaintenanceWindow
+from features.maintenance.messages import HostPhase, MaintenanceWindow
 
 UNMEASURED = 60.0  # seconds assumed for a move before any was measured
 MARGIN = 1.5  # the time reserved for a drain, as a multiple of its estimate

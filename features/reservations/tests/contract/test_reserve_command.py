@@ -12,7 +12,6 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
-from bus.maintenance import MaintenanceFound
 from bus.queries import DecisionFound
 from bus.requests import Flavor
 from bus.reservations import (
@@ -23,6 +22,7 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
+from features.maintenance.messages import MAINTENANCE, MaintenanceFound
 from features.reservations import commands as reserve
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
@@ -121,7 +121,7 @@ async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
         "scheduler",
         answers=[
             answers(topics.DECISION, AsyncMock(return_value=DecisionFound())),
-            answers(topics.MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
+            answers(MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
         ],
     )
     async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):

@@ -9,15 +9,22 @@ from msgspec import structs
 
 from berth.operations.host_states import every_provider, host_named
 from berth.operations.publishing import checked
+from berth.operations.refusing import operations_refused
 from berth.operations.times import time_given
 from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
-from bus import topics
 from bus.clock import time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.maintenance import (
+from bus.masking import printable
+from bus.resources import FindProviders, Provider
+from control_room.core.words import several
+from features.maintenance.core.window_form import WindowOptions
+from features.maintenance.messages import (
+    EDIT_MAINTENANCE,
+    MAINTENANCE,
     AddWindow,
+    CancelWindow,
     ChangeWindow,
     FindMaintenance,
     MaintenanceEdit,
@@ -27,10 +34,6 @@ from bus.maintenance import (
     WindowPlan,
     every_maintenance,
 )
-from bus.masking import printable
-from bus.resources import FindProviders, Provider
-from control_room.core.maintenance import WindowOptions
-from control_room.core.words import several
 
 
 async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> list[Provider]:
@@ -80,7 +83,7 @@ async def plan_window(bus: Bus, options: WindowOptions) -> tuple[MaintenanceWind
     OperationRefused if the window could not be added.
     """
     window = await _window(bus, options)
-    plan = (await bus.asker(topics.MAINTENANCE)(checked(FindMaintenance(plan=window)))).planned
+    plan = (await bus.asker(MAINTENANCE)(checked(FindMaintenance(plan=window)))).planned
     if plan is None:
         raise OperationRefused("the scheduler is of an earlier version, which does not plan windows")
     if plan.refused:
@@ -115,7 +118,7 @@ async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
     """Edit windows or automatic evacuations; return how many windows, hosts or evacuations were changed.
     Raise OperationRefused if the scheduler refuses.
     """
-    answer = await bus.asker(topics.EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
+    answer = await bus.asker(EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
     if answer.refused:
         raise OperationRefused(answer.refused)
     return answer.changed
@@ -123,7 +126,7 @@ async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
 
 async def find_maintenance(bus: Bus, *, ended: bool = False, subject: str = "") -> MaintenanceFound:
     query = checked(FindMaintenance(ended=ended, subject=subject))
-    return await every_maintenance(bus.asker(topics.MAINTENANCE), query)
+    return await every_maintenance(bus.asker(MAINTENANCE), query)
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
@@ -163,3 +166,19 @@ def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[
     for dead in evacuations.values():
         if dead.id not in moved and dead.host in hosts and not dead.is_over:
             yield f"  {printable(dead.host)} sends no heartbeats; {dead.state}: {printable(dead.why)}"
+
+
+async def store_window(bus: Bus, id_: str, options: WindowOptions) -> str:
+    """Add a maintenance window if `id_` is "", else change the window with this id; return a sentence about
+    the window.
+    """
+    with operations_refused():
+        return window_text(await (change_window(bus, id_, options) if id_ else add_window(bus, options)))
+
+
+async def cancel_window(bus: Bus, id_: str) -> str:
+    """Cancel a maintenance window; return a sentence about it."""
+    with operations_refused():
+        window = await window_given(bus, id_)
+        await edit_maintenance(bus, CancelWindow(window=window.id))
+    return f"window {window.id} is cancelled"

@@ -1,10 +1,12 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
 
+from bus.acts import Act, Requested, add, describe, sent
+from bus.addressing import ANYONE, Query
 from bus.domains import LevelOrNone
 from bus.vocabulary import (
     Amount,
@@ -212,3 +214,34 @@ class MaintenanceEdited(Message, frozen=True, kw_only=True):
 
     changed: Whole = 0  # number of changed windows, hosts or evacuations
     refused: Cause = ""
+
+
+MAINTENANCE = Query(
+    "scheduler.maintenance",
+    FindMaintenance,
+    MaintenanceFound,
+    "maintenance windows, and automatic evacuations of dead hosts",
+    ANYONE,
+    "scheduler",
+)
+EDIT_MAINTENANCE = Query(
+    "scheduler.edit_maintenance",
+    MaintenanceEditRequested,
+    MaintenanceEdited,
+    "add or end a window, or release evacuations",
+    ANYONE,
+    "scheduler",
+)
+PAGE_ASKS = (MAINTENANCE,)
+
+
+def _window_state(message: MaintenanceEditRequested) -> Any:
+    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
+        return None
+    return MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
+
+
+add(
+    [Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE))],
+    {MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
+)

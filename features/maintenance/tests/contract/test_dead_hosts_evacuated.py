@@ -13,16 +13,6 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ProbeResult
 from bus.local import LocalBroker, LocalTransport
-from bus.maintenance import (
-    AddWindow,
-    FindMaintenance,
-    HostEvacuation,
-    MaintenanceEditRequested,
-    MaintenanceFound,
-    MaintenanceWindow,
-    ReleaseEvacuations,
-    every_maintenance,
-)
 from bus.messages import HostReported
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, FindBuilds, FindInstances, Instance, InstancesFound
@@ -32,6 +22,16 @@ from bus.sql.migrations import migrate
 from features.maintenance import controller
 from features.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.dead_hosts import EvacuationLimits
+from features.maintenance.messages import (
+    AddWindow,
+    FindMaintenance,
+    HostEvacuation,
+    MaintenanceEditRequested,
+    MaintenanceFound,
+    MaintenanceWindow,
+    ReleaseEvacuations,
+    every_maintenance,
+)
 from features.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bus.maintenance import HostEvacuation
 from features.maintenance.fencing import call_hook
+from features.maintenance.messages import HostEvacuation
 from tests.support.ids import uid
 from tests.support.waiting import until
 

@@ -1,18 +1,17 @@
-"""Maintenance windows on the page of hosts: their list, and the form with which operators edit them."""
+"""The page about maintenance windows and automatic evacuations, with the form to edit windows."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from bus.maintenance import FindMaintenance, MaintenanceWindow, every_maintenance
 from control_room.core import words
-from control_room.core.maintenance import FIELDS, parse_window
 from control_room.core.what_if_form import InvalidForm
 from control_room.pages.frame import (
     PageContext,
@@ -26,6 +25,9 @@ from control_room.pages.frame import (
     uuid_in,
 )
 from control_room.queries import query
+from features.maintenance.core.window_form import FIELDS, parse_window
+from features.maintenance.messages import MAINTENANCE, FindMaintenance, MaintenanceWindow, every_maintenance
+from features.maintenance.operations import cancel_window, store_window
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +46,14 @@ class EditedWindow:
     problem: str = ""
 
 
-class MaintenancePart(PageGroup):
-    """The part of the page of hosts about maintenance windows and automatic evacuations."""
+def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    pages = MaintenancePages(context, renderer)
+    yield Route("/maintenance", pages.page, methods=["GET"])
+    yield Route("/maintenance", pages.edit, methods=["POST"])
+    yield Route("/maintenance/events", pages.events, methods=["GET"])
 
+
+class MaintenancePages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._updates = PageUpdates(MAINTENANCE_SECONDS)
@@ -55,25 +62,27 @@ class MaintenancePart(PageGroup):
         """Return an event stream with the maintenance windows and automatic evacuations."""
         return self._updates.stream(request, lambda: self._part(request))
 
-    async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
-        """Return the template variables of maintenance on the page of hosts: list, form and last result.
-        `edited`: a refused form, to show it again.
-        """
+    async def page(self, request: Request, edited: EditedWindow | None = None, status: int = 200) -> Response:
+        """Return the page; `edited` is a refused form, to show it again."""
         if edited is None:
             id_ = uuid_in(parameter(request, "window"))
             edited = await soon(request, self._stored(id_)) if id_ else None
         done = request.query_params.get("done", "")
-        return {
-            "maintenance": await soon(request, self._part(request)) or "",
-            "window": edited or EditedWindow(),
-            "done": parameter(request, "made") if done in DONE else "",
-        }
+        return self._renderer.page(
+            request,
+            "maintenance.html",
+            status=status,
+            maintenance=await soon(request, self._part(request)) or "",
+            window=edited or EditedWindow(),
+            done=parameter(request, "made") if done in DONE else "",
+        )
 
-    async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
+    async def edit(self, request: Request) -> Response:
         """Add, change or cancel a maintenance window; return a redirect or, if the operation is refused, the
-        form with the reason.
+        page with the form and the reason.
         """
-        act, operations = fields.get("act", ""), self._context.operations
+        fields = await self._renderer.form(request)
+        act, bus = fields.get("act", ""), self._context.queries.bus
         texts = {name: fields.get(name, "").strip() for name in FIELDS}
         id_ = uuid_in(fields.get("window", "")) or ""
         if act not in DONE:
@@ -82,23 +91,26 @@ class MaintenancePart(PageGroup):
             if act != "add" and not id_:
                 raise OperationRefused("That is not the id of a maintenance window.")
             if act == "cancel":
-                made = await operations.cancel_window(id_)
+                made = await cancel_window(bus, id_)
             else:
-                made = await operations.store_window(id_ if act == "change" else "", parse_window(texts))
+                made = await store_window(bus, id_ if act == "change" else "", parse_window(texts))
         except (OperationRefused, InvalidForm) as refused:
-            return EditedWindow(id_ if act == "change" else "", texts, str(refused))
+            edited = EditedWindow(id_ if act == "change" else "", texts, str(refused))
+            return await self.page(request, edited, 409)
         log.info("%s: %s maintenance %s", user_of(request), act, made)
-        return RedirectResponse(words.address("/hosts", {"done": act, "made": made}), status_code=303)
+        return RedirectResponse(words.address("/maintenance", {"done": act, "made": made}), status_code=303)
 
     async def _part(self, request: Request) -> str:
-        find = partial(every_maintenance, self._context.queries.maintenance)
+        find = partial(every_maintenance, self._context.queries.asker(MAINTENANCE))
         found = await query("a scheduler", find, FindMaintenance())
         visitor = self._renderer.of_visitor(request)
         return self._renderer.part("maintenance_part.html", found=found, **visitor)
 
     async def _stored(self, id_: str) -> EditedWindow | None:
         """Return the form filled in with a stored maintenance window; None if unknown or ended."""
-        found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
+        found = await query(
+            "a scheduler", self._context.queries.asker(MAINTENANCE), FindMaintenance(subject=id_)
+        )
         for state in found.answer.windows if found.answer else ():
             if not state.ended and not state.cancelled:
                 return EditedWindow(id_, _window_texts(state.window))

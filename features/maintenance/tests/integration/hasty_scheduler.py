@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from berth import worker_roles
-from features.maintenance import controller
+from features.maintenance import controller, scheduler
 from features.maintenance.quorum import AgentQuorum
-from scheduler_worker import worker
 from tests.integration.watched_agents import WatchingSupervisor
 
 
@@ -24,7 +23,7 @@ if __name__ == "__main__":
     from berth.__main__ import main
 
     controller.LEAD_SECONDS = 3.0
-    worker.STEP_SECONDS = 0.5  # type: ignore[attr-defined]
+    scheduler.STEP_SECONDS = 0.5  # type: ignore[attr-defined]
     controller.AgentQuorum = partial(AgentQuorum, pause=1.0)  # type: ignore[assignment, attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]
     main()

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from berth.operations.host_states import forcing_down, host_named, state_of
-from berth.operations.maintenance import edit_maintenance, find_maintenance
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
-from bus.maintenance import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
-from tests.integration.hasty_scheduler import HastySupervisor
+from features.maintenance.messages import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
+from features.maintenance.operations import edit_maintenance, find_maintenance
+from features.maintenance.tests.integration.hasty_scheduler import HastySupervisor
 from tests.integration.test_moves_killed import MovingSite, moving_site
 from tests.support.berth_processes import LAYOUTS
 from tests.support.waiting import until

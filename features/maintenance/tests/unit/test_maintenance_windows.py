@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from bus.maintenance import HostPhase, MaintenanceWindow
 from features.maintenance.core.maintenance import (
     UNMEASURED,
     DrainedHost,
@@ -14,6 +13,7 @@ from features.maintenance.core.maintenance import (
     drain_seconds,
     move_seconds,
 )
+from features.maintenance.messages import HostPhase, MaintenanceWindow
 from tests.support.ids import uid
 
 BEGINS, ENDS = 10_000.0, 20_000.0

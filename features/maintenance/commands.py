@@ -10,20 +10,13 @@ from rich.console import Group
 from berth.commands.hosts import Names
 from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.maintenance import (
-    add_window,
-    change_window,
-    edit_maintenance,
-    find_maintenance,
-    hosts_given,
-    plan_window,
-    window_given,
-    window_text,
-)
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from bus.maintenance import (
+from bus.masking import printable
+from control_room.core.words import duration, several
+from features.maintenance.core.window_form import WindowOptions
+from features.maintenance.messages import (
     CancelWindow,
     FinishHosts,
     HostEvacuation,
@@ -33,9 +26,16 @@ from bus.maintenance import (
     WindowPlan,
     WindowState,
 )
-from bus.masking import printable
-from control_room.core.maintenance import WindowOptions
-from control_room.core.words import duration, several
+from features.maintenance.operations import (
+    add_window,
+    change_window,
+    edit_maintenance,
+    find_maintenance,
+    hosts_given,
+    plan_window,
+    window_given,
+    window_text,
+)
 
 commands = Commands(name="maintenance", no_args_is_help=True)
 

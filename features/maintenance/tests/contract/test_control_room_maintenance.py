@@ -1,4 +1,4 @@
-"""Operators add, change and cancel maintenance windows on the control room's page of hosts."""
+"""Operators add, change and cancel maintenance windows on the control room's page about maintenance."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -6,12 +6,20 @@ from typing import Any
 import pytest
 
 from berth.databases import packages
-from bus import topics
-from bus.maintenance import FindMaintenance, WindowState
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
+from features.maintenance.messages import (
+    EDIT_MAINTENANCE,
+    MAINTENANCE,
+    FindMaintenance,
+    HostEvacuation,
+    MaintenanceFound,
+    MaintenanceWindow,
+    WindowHost,
+    WindowState,
+)
 from features.maintenance.options import MaintenanceOptions
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
@@ -23,7 +31,8 @@ from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
-PATH = "/hosts/maintenance"
+PATH = "/maintenance"
+ROOT = uid(1, "a")
 GIVEN = {"hosts": "host-1, host-2", "begin": "+30d", "end": "+31d", "budget": "1", "reason": "<new> disks"}
 
 
@@ -53,10 +62,10 @@ async def windows(placement: Placement, open_database: Callable[..., Database]) 
 @pytest.fixture
 async def room(placement: Placement, windows: MaintenanceController) -> AsyncIterator[VisitedRoom]:
     scheduler = Worker(
-        "scheduler",
-        answers=[answers(topics.MAINTENANCE, windows.find), answers(topics.EDIT_MAINTENANCE, windows.edit)],
+        "scheduler", answers=[answers(MAINTENANCE, windows.find), answers(EDIT_MAINTENANCE, windows.edit)]
     )
-    async with a_visited_room(silent_placement(placement), scheduler, answered=("maintenance",)) as visited:
+    answered = (MAINTENANCE.name,)
+    async with a_visited_room(silent_placement(placement), scheduler, answered=answered) as visited:
         await visited.sign_in("admin")
         yield visited
 
@@ -75,9 +84,9 @@ async def test_a_window_is_added_changed_and_cancelled(
     window = state.window
     assert (window.budget, window.moves, window.cold, window.reason) == (1, 4, False, "<new> disks")
     assert window.roots == (uid(1, "a"), uid(2, "a"))
-    assert f"Maintenance: window {window.id}: 2 hosts" in page and "&lt;new&gt; disks" in page
+    assert f"window {window.id}: 2 hosts" in page and "&lt;new&gt; disks" in page
 
-    form = await room.page(f"/hosts?window={window.id}")
+    form = await room.page(f"/maintenance?window={window.id}")
     assert 'name="reason" value="&lt;new&gt; disks"' in form and 'name="hosts"' not in form
     begin = form.partition('name="begin" value="')[2].partition('"')[0]
     fields = {"begin": begin, "end": "+40d", "budget": "", "cold": "1", "reason": "disks"}
@@ -132,3 +141,26 @@ async def test_a_change_may_not_overlap_another_window(
         PATH, headers={}, act="change", window=second.id, begin="+30d", end="+33d", reason="r"
     )
     assert refused.status_code == 409 and "host host-1 is in window" in refused.text
+
+
+async def test_the_page_shows_windows_and_evacuations_with_their_problems() -> None:
+    window = MaintenanceWindow(
+        id=uid(1), roots=(ROOT,), begins=1_800_000_000.0, ends=1_800_003_600.0, reason="<new> disks"
+    )
+    late = WindowHost(
+        root=ROOT, host="host-1", phase="draining", late=True, note="2 instances are still there"
+    )
+    dead = HostEvacuation(
+        id=uid(2), root=uid(2, "a"), host="host-2", cell="c1", missing_since=1_799_999_000.0, state="held",
+        why="3 hosts of rack r1 were lost",
+    )  # fmt: skip
+    state = WindowState(window=window, hosts=(late,))
+    answer = MaintenanceFound(windows=(state,), evacuations=(dead,))
+    async with a_visited_room(told={MAINTENANCE.name: answer}) as room:
+        page = await room.page("/maintenance")
+        assert (
+            "&lt;new&gt; disks" in page
+            and "2 instances are still there" in page
+            and f'href="/hosts/{ROOT}"' in page
+        )
+        assert "host-2</a> sends no heartbeats and is not evacuated: 3 hosts of rack r1 were lost" in page

@@ -1,0 +1,20 @@
+"""Explains in `berth why` which maintenance windows and evacuations moved a build."""
+
+from collections.abc import Sequence
+
+from berth.operations.cells import ask_cells
+from bus.delivery.runner import Bus
+from bus.queries import BuildStands
+from features.maintenance.messages import MAINTENANCE, FindMaintenance
+from features.maintenance.operations import reasons_to_leave
+
+SECONDS = 2.0  # without an answer of a scheduler, nothing is explained
+
+
+async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[str]:
+    """Return a line for each move by a maintenance window or evacuation; `stands` are the builds found."""
+    ask = bus.asker(MAINTENANCE, timeout=SECONDS)
+    found, _ = await ask_cells(["scheduler"], lambda _: ask(FindMaintenance(build=id_)))
+    for answer in found.values():
+        return list(reasons_to_leave(answer, [build.host for build in stands]))
+    return ()

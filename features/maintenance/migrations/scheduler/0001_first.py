@@ -1,0 +1,54 @@
+"""The first migration of maintenance: windows, evacuations, their moves and events."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from bus.sql.schema import columns, table
+
+revision = "0001_first"
+down_revision = None
+
+
+def upgrade() -> None:
+    text, open_ = sa.Text, sa.text("open")
+    table(
+        "host_evacuations",
+        columns(text, "id", "root"),
+        columns(sa.Boolean, "open", "released"),
+        columns(text, "record"),  # the HostEvacuation
+    )
+    op.create_index(
+        "host_evacuations_open", "host_evacuations", ["root"], unique=True,
+        postgresql_where=open_, sqlite_where=open_,
+    )  # fmt: skip
+    table(
+        "maintenance_events",
+        columns(text, "subject"),  # id of a maintenance window or of a host's evacuation
+        columns(sa.Double, "at"),
+        columns(text, "event", "detail"),
+        keys=3,
+    )
+    table(
+        "maintenance_hosts",
+        columns(text, "id", "root"),
+        columns(sa.Boolean, "finished"),  # true if an operator has ended the maintenance of this host
+        columns(text, "record"),  # the WindowHost
+        keys=2,
+    )
+    table(
+        "maintenance_moves",
+        columns(text, "move", "build", "subject", "root", "cell", "kind"),
+        columns(sa.Double, "at", "ended"),
+        columns(sa.BigInteger, "memory_mb"),
+        columns(text, "result"),
+    )
+    op.create_index("maintenance_moves_subject", "maintenance_moves", ["subject", "build"])
+    op.create_index("maintenance_moves_build", "maintenance_moves", ["build"])
+    op.create_index("maintenance_moves_ended", "maintenance_moves", ["ended"])
+    table(
+        "maintenance_windows",
+        columns(text, "id"),
+        columns(sa.Boolean, "cancelled"),
+        columns(sa.Double, "drain_begins", "ended"),
+        columns(text, "record"),  # the MaintenanceWindow
+    )
