@@ -25,10 +25,6 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
-<<<<<<< HEAD
-=======
-from features.headroom.controller import HeadroomController
->>>>>>> main
 from features.reservations import pages
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
