@@ -13,6 +13,7 @@ from bus.moves import MovePlaced, MoveRefused
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
+from features.quotas.messages import QUOTAS
 from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
@@ -37,7 +38,7 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
+    QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
     topics.PREEMPTIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
@@ -82,7 +83,14 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     records = HostRecords(scheduler.book, source, database, clock)
     roles = RoleDoor(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
-    owners = Owners(database, placement, given.cells, source, scheduler.fallbacks)
+    owners = Owners(
+        database,
+        placement,
+        given.cells,
+        source,
+        scheduler.fallbacks,
+        [look_up for part in scheduler.parts for look_up in part.builds_of],
+    )
     explanations = Explanations(database, scheduler.fallbacks, clock)
     requests = NewRequests(scheduler, RefusalRecords(database, clock))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)

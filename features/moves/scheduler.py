@@ -17,9 +17,10 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
     courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
-    of_clients = MovesOfClients(needs.cells.moves)
+    of_clients = MovesOfClients(needs.cells.ask(topics.FIND_MOVES))
     return SchedulerPart(
         offers=(courses,),
+        builds_of=(of_clients.builds_of,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
         client_topics=(topics.MOVE_REQUESTED, topics.MOVE_STEER, topics.MOVE_REFUSED, topics.MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
