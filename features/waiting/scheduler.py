@@ -12,8 +12,9 @@ from features.waiting.moves import WaitingMoves
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart, WaitingSignal
+from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
 from scheduler_worker.move_courses import MoveCourses
 
 BEAT_SECONDS = 1.0
