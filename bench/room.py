@@ -31,14 +31,14 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.room import PlanRoom, RoomPlanned
 from bus.vocabulary import UNSAID_ID
+from features.moves.lookups import MoveLookups
+from features.moves.placing import MovePlacing
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.move_courses import MoveCourses
-from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
 VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000
@@ -152,7 +152,7 @@ async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
     cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, moves=placement.unused)
     lookups = MoveLookups(source, scheduler.ending, queries, cells)
     unused: Any = None  # the planner does not start moves, which would need these arguments
-    return RoomPlanner(WhatIfs(scheduler), MoveCourses(scheduler, lookups, unused, unused), cells)
+    return RoomPlanner(WhatIfs(scheduler), MovePlacing(scheduler, lookups, unused, unused), cells)
 
 
 async def measured(hosts: int, filled: float, free: int) -> Sequence[tuple[str, float, float, RoomPlanned]]:

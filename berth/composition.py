@@ -389,8 +389,8 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
         build_timeout=settings.conductor.build_timeout,
         keep=settings.keep.ended,
     )
-    removed = RemovedAgents(store, bus.clock)
     parts = parts_of("conductor", ConductorNeeds(cell=cell), settings)
+    removed = RemovedAgents(store, bus.clock, [each for part in parts for each in part.ended_orders])
     conductor = cell_conductor(
         cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed, parts=parts
     )
@@ -428,11 +428,15 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
     if metal:
         made = create_workers(Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
     else:
+        from compute_sim.core.faults import SimOptions
+        from compute_sim.extension import AgentNeeds
         from compute_sim.machines import SimAgent
         from compute_sim.worker import compute_sim
 
         providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
-        made = [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
+        parts = parts_of("agent", AgentNeeds(options=SimOptions()), Settings())
+        simulated = SimAgent(agent, cell, ())
+        made = [compute_sim(simulated, providers=providers, allocations=allocations, parts=parts)]
     return [*made, *(with_shared_queues(worker, bus.publish, bus.clock) for worker in made)]
 
 

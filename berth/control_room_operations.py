@@ -25,17 +25,13 @@ from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.refusing import TROUBLE, operations_refused
 from berth.operations.request_sense import sense_of
-from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
-from berth.operations.reserving import create_reservation, filled_text, new_reservation
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
-from bus.reservations import EndReservation
 from bus.room import SwitchBalancing
-from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
@@ -46,7 +42,7 @@ _REMEMBERED = 200  # ended drains with progress that is still shown
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves, waiting requests and reservations.
+    """Executes operations on hosts, moves and waiting requests.
 
     Each operation raises OperationRefused if it fails.
     """
@@ -89,38 +85,9 @@ class ControlRoomActions:
             raise OperationRefused(f"It does not wait: {ended.why}.")
         return ended.why
 
-    async def create_reservation(self, name: str, project: str, form: NewReservation) -> str:
-        """Create a reservation and claim its slots; return a sentence with the number of slots that have a
-        host.
-        """
-        with operations_refused():
-            now = self._bus.clock.now()
-            reservation = new_reservation(name, project, form, now)
-            filled = await create_reservation(self._bus, reservation, now)
-        return filled_text(reservation, filled, now)
-
-    async def delete_reservation(self, id_: str) -> str:
-        """End a reservation and delete its record; return its name."""
-        with operations_refused():
-            edited = await edit_reservation(self._bus, EndReservation(reservation=id_, forget=True))
-        return edited.reservation.name
-
-    async def set_headroom(self, levels: str) -> None:
-        with operations_refused():
-            if not await set_headroom(self._bus, _words(levels)):
-                raise OperationRefused(f"Headroom is kept for any one {' or '.join(_words(levels))} already.")
-
-    async def unset_headroom(self) -> int:
-        with operations_refused():
-            return await unset_headroom(self._bus)
-
     async def switch_balancing(self, stop: bool) -> None:
         with operations_refused():
             await self._bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing(stop=stop))
-
-
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:

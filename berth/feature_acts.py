@@ -1,7 +1,7 @@
 """The acts of features whose messages are not in their folders yet; `bus.acts.add` describes the tables."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import structs
 
@@ -9,7 +9,9 @@ from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
+from bus.invalid_requests import InvalidRequest, RequestKind
+from bus.invalid_requests import add as add_kinds
+from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
 from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
@@ -81,6 +83,42 @@ add(
             by_owner=False,  # its cell's record of the move decides
         ),
     },
+)
+
+
+# Refusals of moves
+
+
+def _not_moved(request: InvalidRequest) -> Message:
+    kind: Any = request.fields.get("kind")
+    return MoveRefused(
+        move=request.id("move"),
+        build=request.id("build"),
+        kind=kind if kind in get_args(MoveKind) else "migrate",
+        reason=request.why,
+        code=request.code,
+        decision=request.decision,
+        reply_to=request.reply_to,
+    )
+
+
+def _not_steered(request: InvalidRequest) -> Message:
+    return MoveProgress(
+        move=request.id("move"),
+        build=request.id("build"),
+        cell=request.cell_of(),
+        phase="",
+        refused=request.why,
+        code=request.code,
+        reply_to=request.reply_to,
+    )
+
+
+add_kinds(
+    (
+        RequestKind(topics.MOVE_REQUESTED, _not_moved, "move"),
+        RequestKind(topics.MOVE_STEER, _not_steered, "steer"),
+    )
 )
 
 

@@ -96,7 +96,6 @@ MODULES: Mapping[str, str] = {
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.agents": "scheduler",
     "scheduler_worker.refusals": "scheduler",
-    "scheduler_worker.move_courses": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth import __version__
+from berth.features import parts_of
 from berth.settings import BadSetting, Settings
 from berth.simulator_settings import SimulatorSettings
 from bus import topics
@@ -18,6 +19,7 @@ from bus.sql.addresses import parse_url
 from bus.worker import Worker
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk
+from compute_sim.extension import AgentNeeds
 from compute_sim.guest_file import GuestFile
 from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
@@ -56,6 +58,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         probe_port=settings.agents.probe_port,
         probe_command=settings.agents.probe_command,
     )
+    parts = parts_of("agent", AgentNeeds(options=options), settings)
     found = []
     for agent in agents(settings):
         if agent.cell != role.cell or role.agent not in ("", agent.agent):
@@ -73,6 +76,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
                 disk=disk,
                 providers=bus.asker(topics.CELL_PROVIDERS),
                 allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                parts=parts,
             )
         )
     return found

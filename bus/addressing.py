@@ -29,6 +29,8 @@ class Topic(Generic[M]):
     `direct`: messages to a worker of the publisher's process bypass the broker. With "handled", the publisher
     waits until the message is handled; with "stored", the publisher has stored the data from which it can
     send the message again.
+
+    `relayed`: an order to one agent; if agents share queues, the gateway of their cell relays it.
     """
 
     pattern: str
@@ -38,7 +40,9 @@ class Topic(Generic[M]):
     target: str
     expected: bool = True
     outsiders: bool = False
+    clients: bool = False  # registered clients may bind the topic
     direct: Literal["", "handled", "stored"] = ""
+    relayed: bool = False
 
     def key(self, message: Message) -> str:
         """Return the routing key of a message of this topic."""

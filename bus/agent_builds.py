@@ -4,17 +4,48 @@ a destroy order, have no effect. Also derives the fields that orders omit.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from bus.clock import monotonic
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 
 Key = tuple[str, int]  # id of a build, attempt number
 Span = tuple[int, int]  # attempts with numbers above the first and up to the second
 V = TypeVar("V")
+
+
+class GuestOrder(Protocol):
+    """An order that creates a guest on a host, or brings one there."""
+
+    @property
+    def build(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def cell(self) -> str: ...
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def spec(self) -> BuildSpec: ...
+
+    @property
+    def allocations(self) -> Allocations: ...
+
+    @property
+    def mappings(self) -> dict[str, tuple[str, ...]]: ...
+
 
 REMEMBERED = 100_000  # number of builds with records
 REMEMBERED_SECONDS = 7 * 86400.0
@@ -173,7 +204,7 @@ def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocati
     return {} if given == {root: _figures(spec.flavor)} else given
 
 
-def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
+def allocations_of(order: GuestOrder) -> Allocations:
     """Return an order's allocations by provider, or if the order has {}, derive them from its flavor."""
     if order.allocations:
         return order.allocations

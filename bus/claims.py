@@ -5,8 +5,7 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
-from bus.domains import DomainConstraints
-from bus.parts import ClaimParts, none_of
+from bus.parts import ChoiceParts, ClaimParts, none_of
 from bus.preemption import Preempts
 from bus.vocabulary import (
     END,
@@ -41,14 +40,11 @@ def holder_consumer(build: str, attempt: int) -> str:
 class Choice(Compact, frozen=True):
     """A set of allocations to claim ({}: release all), with the shape that each of its providers had when the
     candidate was found.
-
-    With `draws_on`, the id of the consumer that is a reservation's slot, all the allocations are taken from
-    this slot, in the same transaction.
     """
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
-    draws_on: Id | None = None
+    parts: ChoiceParts | None = None
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
@@ -71,8 +67,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     keep: Id | None = None
     # True: claimed by a client of the Placement API; no cell has a record of the consumer
     client: bool = False
-    # If the group does not exist, the claim creates it with this topology, for one request.
-    topology: DomainConstraints | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.
     begins: Id | None = None
@@ -80,8 +74,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # the server group is checked. The consumer keeps its allocations at pools, up to the amounts of the first
     # choice, because a move counts an amount of a pool only once.
     take_over: Id | None = None
-    # Id of the reservation of which the consumer becomes a slot
-    reserves: Id | None = None
     # Take what the claimed providers lack from these instances, which are retired.
     preempts: Preempts | None = None
     # An operator adopts the guest of this consumer, although the consumer was retired as unplaceable.

@@ -1,18 +1,36 @@
 """Rules of what a client may request: for its projects only, and nothing that is reserved for operators."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
 from bus.clients import RegisteredClient
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
-from bus.vocabulary import UNSAID_ID, Id
+from bus.vocabulary import UNSAID_ID, Id, Message
 
 DERIVED = "use random uuids: those of version 5 are derived from other ids"
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 
 Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
+
+
+Known = Callable[[Collection[Id], Collection[Id]], Awaitable[Projects]]  # projects of new and existing ids
+
+
+@dataclass(frozen=True)
+class ClientQuery:
+    """A query that clients may send: the type of the question, and the function that answers it for a client
+    with data of the client's projects only, or raises NotAllowed.
+    """
+
+    asks: type[Message]
+    answer: Callable[[Any, RegisteredClient, Known], Awaitable[Message]]
+
+
+# Returns a client's request with what berth adds to it; raises NotAllowed if the client may not send it.
+Permit = Callable[[Any, RegisteredClient, Projects], Awaitable[Message]]
 
 
 class NotAllowed(Exception):
@@ -34,7 +52,7 @@ def project_of(client: RegisteredClient, named: str) -> str:
 
 def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
     """Raise NotAllowed unless the build is of a project of the client; `known` maps ids to their projects."""
-    if not _is_of(client, known.get(build)):
+    if not is_of(client, known.get(build)):
         raise NotAllowed(UNKNOWN)
 
 
@@ -45,7 +63,7 @@ def is_derived(id_: Id) -> bool:
     return id_[14] == "5"
 
 
-def _is_of(client: RegisteredClient, project: str | None) -> bool:
+def is_of(client: RegisteredClient, project: str | None) -> bool:
     return bool(project) and project in client.projects
 
 
@@ -56,29 +74,11 @@ def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Pro
     project = project_of(client, request.project)
     if request.forced_host:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if not all(_is_of(client, known.get(id_, project)) for id_ in (request.request, *request.instances)):
+    if not all(is_of(client, known.get(id_, project)) for id_ in (request.request, *request.instances)):
         raise NotAllowed("request, instances: use new uuids")
     if any(is_derived(id_) for id_ in (request.request, *request.instances)):
         raise NotAllowed(f"request, instances: {DERIVED}")
     for name in ("same_host", "different_host"):
-        if not all(_is_of(client, known.get(build)) for build in getattr(request.hints, name)):
+        if not all(is_of(client, known.get(build)) for build in getattr(request.hints, name)):
             raise NotAllowed(f"hints.{name}: {UNKNOWN}")
     return structs.replace(request, project=project)
-
-
-def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:
-    """Return a client's request to move an instance; raise NotAllowed if the client may not send it. `known`
-    maps the ids of the move and of its build to their projects.
-    """
-    check_project(asked.build, client, known)
-    if not _is_of(client, known.get(asked.move, known[asked.build])):
-        raise NotAllowed("move: use a new uuid")
-    if is_derived(asked.move):
-        raise NotAllowed(f"move: {DERIVED}")
-    if asked.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if asked.kind == "evacuate":
-        raise NotAllowed("kind: only operators evacuate a host")
-    if asked.since:
-        raise NotAllowed("since: only preempted instances keep the time of their first request")
-    return asked

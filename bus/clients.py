@@ -5,26 +5,11 @@ broker's topic permissions let no other client use these keys, so a message's ke
 in retries and dead letters.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
 from bus.audit_trail import Role
-from bus.decisions import FindRefused, RefusedFound
-from bus.groups import FindGroups, GroupsFound
-from bus.messages import BuildCancelRequested, BuildRequested
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
-from bus.queries import (
-    BuildsFound,
-    DecisionFound,
-    FindBuilds,
-    FindDecision,
-    FindInstances,
-    FindWaiting,
-    InstancesFound,
-    WaitingFound,
-)
-from bus.resources import Consumer, FindUsages, UsagesFound
 from bus.vocabulary import (
     END,
     Cause,
@@ -38,7 +23,6 @@ from bus.vocabulary import (
     Value,
     Word,
 )
-from bus.what_if import WhatIf, WhatIfAnswered
 
 ClientName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
@@ -111,51 +95,30 @@ class ProjectsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """A client's request for one action: exactly one of the fields boot, delete, move and steer is set.
+    """A client's request for one action: `boot` with the fields of build.requested, or `delete` with those of
+    build.cancel. Features add actions, such as `move`.
 
-    `steer` directs a move that has begun. If `boot` names no project, the instance is created for the
-    client's project, if the client has only one.
+    If a boot names no project, the instance is created for the client's project, if the client has only one.
     """
 
     client: ClientName
-    boot: BuildRequested | None = None
-    delete: BuildCancelRequested | None = None  # delete a waiting build, or an instance in any cell
-    move: MoveRequested | None = None
-    steer: MoveSteered | None = None
+    do: Word  # the action
+    message: Any  # the message that requests the action
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """A client's query; exactly one field is set. The answer has data of the client's projects only."""
+    """A client's query. The answer has data of the client's projects only."""
 
     client: ClientName
-    builds: FindBuilds | None = None
-    instances: FindInstances | None = None
-    moves: FindMoves | None = None  # must name moves or builds
-    waiting: FindWaiting | None = None
-    ended_without_host: FindRefused | None = None
-    decision: FindDecision | None = None
-    what_if: WhatIf | None = None
-    allocations: ShortList[Id] | None = None  # ids of builds whose allocations are queried
-    usages: FindUsages | None = None
-    groups: FindGroups | None = None
+    query: Word  # such as `builds`, `instances`, `decision`, `usages`
+    message: Any = field(default_factory=dict)
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a client's query: data in the field with the query's name, or the reason of a refusal in
-    `refused`.
-    """
+    """The answer to a client's query, or the reason of a refusal in `refused`."""
 
     refused: Cause = ""
-    builds: BuildsFound | None = None
-    instances: InstancesFound | None = None
-    moves: MovesFound | None = None
-    waiting: WaitingFound | None = None
-    ended_without_host: RefusedFound | None = None
-    decision: DecisionFound | None = None
-    what_if: WhatIfAnswered | None = None
-    allocations: LongList[Consumer] | None = None
-    usages: UsagesFound | None = None
-    groups: GroupsFound | None = None
+    answer: Any = None
 
 
 class ClientRelay(Message, frozen=True, kw_only=True):

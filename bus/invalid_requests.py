@@ -3,20 +3,19 @@ read, and the reply address of the sender, as far as the broker has verified it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from bus import topics
+from bus import parts, topics
 from bus.addressing import Topic, matches
-from bus.clients import ClientName, client_key
+from bus.clients import ClientName, ClientRequested, client_key
 from bus.decisions import INVALID, Decision
 from bus.errors import NOT_JSON
 from bus.guests import BuildAdopted
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
-from bus.moves import MoveKind, MoveProgress, MoveRefused
 from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope
 from bus.vocabulary import MAX_CAUSE, SHORT, UNSAID_ID, ClassName, Id, Message, ReplyTo, TraitName, Wait, Word
 
@@ -35,6 +34,12 @@ class InvalidRequest:
     reply_to: str
     why: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    code: str = INVALID
+    notes: tuple[str, ...] = ()  # about unknown fields
+
+    @property
+    def decision(self) -> Decision:
+        return Decision(code=self.code, notes=self.notes)
 
     def id(self, name: str) -> Id:
         """Return the id in a field, or the id of zeros if the field has no valid id."""
@@ -48,10 +53,6 @@ class InvalidRequest:
     def cell_of(self) -> str:
         return self.cell or self._valid(Word, "cell", NO_CELL)
 
-    def kind(self) -> Any:
-        kind = self.fields.get("kind")
-        return kind if kind in get_args(MoveKind) else "migrate"
-
     def _valid(self, kind: Any, name: str, default: str) -> str:
         return _valid(kind, self.fields.get(name), default)
 
@@ -61,7 +62,7 @@ def _unplaceable(request: InvalidRequest) -> Message:
         request=request.id("request"),
         instances=request.ids("instances"),
         reason=request.why,
-        decision=Decision(code=INVALID),
+        decision=request.decision,
         reply_to=request.reply_to,
     )
 
@@ -71,7 +72,7 @@ def _not_cancelled(request: InvalidRequest) -> Message:
         build=request.id("build"),
         waited=False,
         why=request.why,
-        code=INVALID,
+        code=request.code,
         known=False,
         reply_to=request.reply_to,
     )
@@ -83,7 +84,7 @@ def _not_deleted(request: InvalidRequest) -> Message:
         cell=request.cell_of(),
         known=False,
         refused=request.why,
-        code=INVALID,
+        code=request.code,
         reply_to=request.reply_to,
     )
 
@@ -94,52 +95,48 @@ def _not_adopted(request: InvalidRequest) -> Message:
         cell=request.cell_of(),
         outcome="refused",
         why=request.why,
-        code=INVALID,
+        code=request.code,
         reply_to=request.reply_to,
     )
 
 
-def _not_moved(request: InvalidRequest) -> Message:
-    return MoveRefused(
-        move=request.id("move"),
-        build=request.id("build"),
-        kind=request.kind(),
-        reason=request.why,
-        code=INVALID,
-        decision=Decision(code=INVALID),
-        reply_to=request.reply_to,
+@dataclass(frozen=True)
+class RequestKind:
+    """A kind of request: its topic, the message that refuses it, and the action of clients for it."""
+
+    topic: Topic[Any]
+    refused: Callable[[InvalidRequest], Message]
+    action: str = ""  # in a client's request; empty: clients cannot request it
+
+
+KINDS: dict[type[Message], RequestKind] = {}  # by the message of the topic; filled by `add`
+ACTIONS: dict[str, RequestKind] = {}
+
+
+def add(kinds: Iterable[RequestKind]) -> None:
+    """Add kinds of requests, such as those of a feature."""
+    for kind in kinds:
+        KINDS[kind.topic.message] = kind
+        if kind.action:
+            ACTIONS[kind.action] = kind
+
+
+add(
+    (
+        RequestKind(topics.BUILD_REQUESTED, _unplaceable, "boot"),
+        RequestKind(topics.BUILD_CANCEL, _not_cancelled, "delete"),
+        RequestKind(topics.BUILD_DELETE, _not_deleted),
+        RequestKind(topics.BUILD_ADOPT, _not_adopted),
     )
+)
 
 
-def _not_steered(request: InvalidRequest) -> Message:
-    return MoveProgress(
-        move=request.id("move"),
-        build=request.id("build"),
-        cell=request.cell_of(),
-        phase="",
-        refused=request.why,
-        code=INVALID,
-        reply_to=request.reply_to,
-    )
-
-
-REFUSALS: Mapping[Topic[Any], Callable[[InvalidRequest], Message]] = {
-    topics.BUILD_REQUESTED: _unplaceable,
-    topics.BUILD_CANCEL: _not_cancelled,
-    topics.BUILD_DELETE: _not_deleted,
-    topics.BUILD_ADOPT: _not_adopted,
-    topics.MOVE_REQUESTED: _not_moved,
-    topics.MOVE_STEER: _not_steered,
-}
-"""The refusal of each kind of request. The refusal of a client's request is that of its action."""
-
-# field of a client's request → topic of the action
-ACTIONS: Mapping[str, Topic[Any]] = {
-    "boot": topics.BUILD_REQUESTED,
-    "delete": topics.BUILD_CANCEL,
-    "move": topics.MOVE_REQUESTED,
-    "steer": topics.MOVE_STEER,
-}
+def refused(request: Message, why: str, code: str, reply_to: str) -> Message:
+    """Return the refusal of a valid request."""
+    fields = parts.builtins_of(request)
+    notes = getattr(request, "unknown_fields", ())
+    invalid = InvalidRequest("", reply_to, why[:MAX_CAUSE], fields, code, notes)
+    return KINDS[type(request)].refused(invalid)
 
 
 def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why: str) -> Message | None:
@@ -147,22 +144,21 @@ def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why:
     sender is unknown. `bound` is the routing key by which the consumer's queue is bound, and `key` the
     routing key of the message; both are the same if the message was sent to the queue by its name.
     """
-    if topic is not topics.CLIENT_REQUESTED and topic not in REFUSALS:
+    kind = KINDS.get(topic.message)
+    if topic is not topics.CLIENT_REQUESTED and kind is None:
         return None
     fields, reason, cell = _fields_in(envelope), in_words(why), ""
-    if topic is topics.CLIENT_REQUESTED:
-        action = next((name for name in ACTIONS if fields.get(name) is not None), "boot")
-        reason = reason.removeprefix(f"{action}.")
-        inner = fields.get(action)
-        topic, fields = ACTIONS[action], inner if isinstance(inner, dict) else {}
+    if kind is None:
+        action, inner = fields.get("do"), fields.get("message")
+        kind = ACTIONS.get(action if isinstance(action, str) else "", ACTIONS["boot"])
+        reason = reason.removeprefix("message.")
+        fields = inner if isinstance(inner, dict) else {}
     elif topic.pattern.endswith(".{cell}"):
         cell = bound.rpartition(".")[2]
     reply_to = _reply_address(bound, key, envelope.client, fields.get("reply_to"))
     if reply_to is None:
         return None
-    return REFUSALS[topic](
-        InvalidRequest(cell=cell, reply_to=reply_to, why=reason[:MAX_CAUSE], fields=fields)
-    )
+    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=reason[:MAX_CAUSE], fields=fields))
 
 
 def _reply_address(bound: str, key: str, sender: str, named: object) -> str | None:
@@ -183,7 +179,7 @@ def _reply_address(bound: str, key: str, sender: str, named: object) -> str | No
     return address if matches(bound, key) else None
 
 
-_ACTION = re.compile(rb'"(boot|delete|move|steer)"\s*:')
+_ACTION = re.compile(rb'"do"\s*:\s*"([a-z_]{1,64})"')
 _STATED = re.compile(rb'"(request|build|move|cell|kind|reply_to)"\s*:\s*"([A-Za-z0-9_-]{0,64})"')
 
 
@@ -199,7 +195,7 @@ def _fields_in(envelope: Envelope) -> Mapping[str, Any]:
     except NOT_JSON:
         stated = {name.decode(): value.decode() for name, value in reversed(_STATED.findall(body))}
         action = _ACTION.search(body)
-        return stated if action is None else {action[1].decode(): stated}
+        return stated if action is None else {"do": action[1].decode(), "message": stated}
     return fields if isinstance(fields, dict) else {}
 
 
@@ -221,8 +217,8 @@ def in_words(problem: str) -> str:
     text = problem
     for regex, description in _DESCRIBED.items():
         text = text.replace(regex, description)
-    for kind in (topics.CLIENT_REQUESTED, *REFUSALS):
-        text = text.removeprefix(f"{kind.message.__name__}: ")
+    for name in (ClientRequested.__name__, *(each.__name__ for each in KINDS)):
+        text = text.removeprefix(f"{name}: ")
     found = _AT.search(text)
     where, text = (found[1], text[: found.start()]) if found else ("", text)
     if missing := _MISSING.match(text):

@@ -6,7 +6,7 @@ from msgspec import Meta, field
 
 from bus.claims import Choice
 from bus.decisions import Decision
-from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole, Labels
+from bus.domains import Labels
 from bus.parts import RequestParts, none_of
 from bus.preemption import Priority, Victim
 from bus.reports import HostState, ProviderReport, Reshaping
@@ -81,9 +81,6 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     root_required: ShortList[TraitName] = ()  # traits of the host, in addition to flavor and image
     root_forbidden: ShortList[TraitName] = ()
     not_cells: ShortList[Word] = ()  # cells whose hosts are not considered
-    topology: DomainConstraints = NO_TOPOLOGY  # for all instances of this request; not of its server group
-    # Roles with flavor and count: the first role is for the first instances, and `flavor` is its flavor.
-    roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
     parts: RequestParts = none_of(RequestParts)
     strict: bool = False  # refuse the request if it has fields that are not known
     unknown_fields: ShortList[Cause] = ()  # notes about such fields, made by the worker that received it

@@ -10,15 +10,29 @@ not in the list is refused in messages; stored messages keep it.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
 
+from bus.requests import Flavor
 from bus.vocabulary import Value
+
+if TYPE_CHECKING:
+    from bus.messages import BuildRequested
 
 P = TypeVar("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Some instances of a request, which have a flavor of their own."""
+
+    name: str
+    flavor: Flavor
+    count: int
 
 
 class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,11 +42,25 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # such as `hints`; empty: the request itself.
     flat: ClassVar[Mapping[str, str]] = {}
 
+    # Whether a request with this part uses only capacity that is held for it.
+    uses_held_capacity: ClassVar[bool] = False
+
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
         instance; None: nothing.
         """
         return None
+
+    def contradiction(self, request: "BuildRequested") -> str:
+        """Return why this part makes a request invalid, after the name of the field; empty: it does not."""
+        return ""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of a request, in the order of its instances; their hosts are chosen together.
+        Empty: the request has one flavor, or several of which one is chosen.
+        """
+        return ()
 
 
 class Parts:
@@ -88,6 +116,11 @@ class RequestParts(Parts):
     """Parts of a request to build or move instances."""
 
     __slots__ = ()
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of the request; at most one part gives it some."""
+        return next((part.sections for part in self if part.sections), ())
 
 
 class ClaimParts(Parts):
@@ -261,9 +294,23 @@ def stored_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 _TWO_PATHS = re.compile(r" - at `\$([^`]*)` - at `\$([^`]*)`$")
 
 
-def problem_of(error: msgspec.ValidationError) -> str:
-    """Return the text of a decoding error, with one path if it is about a field of a part."""
-    return _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
+def problem_of(error: msgspec.ValidationError, within: str = "") -> str:
+    """Return the text of a decoding error, with one path if it is about a field of a part. `within`: the
+    field that has the object.
+    """
+    text = _TWO_PATHS.sub(r" - at `$\2\1`", str(error))
+    if not within:
+        return text
+    return (
+        text.replace(" - at `$", f" - at `$.{within}", 1)
+        if " - at `$" in text
+        else f"{text} - at `$.{within}`"
+    )
+
+
+def converted(kind: type[T], fields: Any) -> T:
+    """Return the message whose fields are given as JSON values; raise ValidationError if one is invalid."""
+    return msgspec.convert(fields, kind, dec_hook=_decoded)
 
 
 def builtins_of(message: Any) -> Any:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from bus.clock import Clock
 from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unavailable, Unroutable
 from bus.messages import HostReported
-from bus.protocol import encode
-from bus.relays import HeartbeatRelayed, Order, OrderAnswered, OrderRelayed
+from bus.protocol import decode, encode
+from bus.relays import HeartbeatRelayed, OrderAnswered, OrderRelayed
 from bus.topics import AGENT_ORDER, HOST_REPORTED
 from bus.vocabulary import MAX_CAUSE, Message
 from bus.worker import Every, On, Worker, answers, messages_of
@@ -54,8 +54,8 @@ class RelayedOrders:
     """Starts the handler of each relayed order once, and answers whether the order is handled."""
 
     def __init__(self, rows: Sequence[On], publish: Publish, clock: Clock) -> None:
-        self._rows = {row.message: row for row in rows}
-        self._slots = {row.message: asyncio.Semaphore(row.concurrency) for row in rows}
+        self._rows = {row.message.__name__: row for row in rows}
+        self._slots = {row.message.__name__: asyncio.Semaphore(row.concurrency) for row in rows}
         self._publish = publish
         self._clock = clock
         # For each order, its start time and its task; removed when the gateway has received the result.
@@ -75,10 +75,9 @@ class RelayedOrders:
         """
         await self._running.wait()
         assert self._group is not None
-        order = relayed.order
         key = encode(relayed)
         if key not in self._work:
-            self._work[key] = self._clock.monotonic(), self._group.create_task(self._carry_out(order))
+            self._work[key] = self._clock.monotonic(), self._group.create_task(self._carry_out(relayed))
         begun, work = self._work[key]
         await asyncio.wait([work], timeout=PATIENCE)
         if not work.done():
@@ -86,12 +85,13 @@ class RelayedOrders:
         self._work.pop(key, None)
         return work.result()
 
-    async def _carry_out(self, order: Order) -> OrderAnswered:
-        row = self._rows.get(type(order))
+    async def _carry_out(self, relayed: OrderRelayed) -> OrderAnswered:
+        row = self._rows.get(relayed.type)
         if row is None:
-            return OrderAnswered(state="refused", why=f"agent {order.agent} takes no {type(order).__name__}")
+            return OrderAnswered(state="refused", why=f"agent {relayed.agent} takes no {relayed.type}")
         try:
-            async with self._slots[type(order)]:
+            order = decode(row.message, relayed.order)
+            async with self._slots[relayed.type]:
                 await self._publish(*messages_of(await row.handler(order)))
         except Retry as later:
             return OrderAnswered(state="later", seconds=later.after, why=_text(later))

@@ -4,44 +4,22 @@ heartbeats that the gateway merges.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Raw
 
-from bus.guests import GuestsAsked
-from bus.messages import BuildOrdered, DestroyOrdered, HostReported
-from bus.moves import MoveOrdered
-from bus.vocabulary import Cause, Message, Seconds, Word
+from bus.messages import HostReported
+from bus.vocabulary import Cause, Message, Seconds, Text, Word
 
 ANSWER_SECONDS = 5.0  # time-out of a relayed order; agents answer much sooner that the order is in progress
-Order = BuildOrdered | DestroyOrdered | MoveOrdered | GuestsAsked
 MOST_MERGED = 250  # hosts or heartbeats in a message, which its receiver handles without a pause
 
 
-class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A query in which the gateway relays an order to an agent; exactly one field, the order, is set."""
+class OrderRelayed(Message, frozen=True, kw_only=True):
+    """A query in which the gateway relays an order to an agent."""
 
-    build: BuildOrdered | None = None
-    destroy: DestroyOrdered | None = None
-    move: MoveOrdered | None = None
-    asked: GuestsAsked | None = None
-
-    def __post_init__(self) -> None:
-        orders = (self.build, self.destroy, self.move, self.asked)
-        if sum(order is not None for order in orders) != 1:
-            raise ValueError("exactly one order is relayed at a time")
-
-    @property
-    def order(self) -> Order:
-        order = self.build or self.destroy or self.move or self.asked
-        assert order is not None
-        return order
-
-    @property
-    def cell(self) -> str:
-        return self.order.cell
-
-    @property
-    def agent(self) -> str:
-        return self.order.agent
+    cell: Word
+    agent: Word
+    type: Text  # name of the order's message, such as BuildOrdered
+    order: Raw  # the order, as it is published where agents do not share queues
 
 
 class OrderAnswered(Message, frozen=True, kw_only=True):

@@ -30,7 +30,6 @@ class Hints(Value, frozen=True, kw_only=True):
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
     query: Annotated[str, Meta(max_length=4000)] = ""  # Nova's JsonFilter: [">=", "$free_ram_mb", 1024]
-    reservation: Id | None = None  # use only the capacity of this reservation of the project
 
 
 class Flavor(Value, frozen=True, kw_only=True):

@@ -44,9 +44,13 @@ _AGENTS = "that cell's agents"
 TopicMessage = TypeVar("TopicMessage", bound=Message)
 
 
-def _outcome(pattern: str, message: type[TopicMessage], meaning: str, source: str) -> Topic[TopicMessage]:
+def outcome(
+    pattern: str, message: type[TopicMessage], meaning: str, source: str, *, clients: bool = True
+) -> Topic[TopicMessage]:
     """Return a topic for the results of requests; a message that no client subscribes to is no error."""
-    return Topic(pattern, message, meaning, source, "the client", expected=False, outsiders=True)
+    return Topic(
+        pattern, message, meaning, source, "the client", expected=False, outsiders=True, clients=clients
+    )
 
 
 # fmt: off
@@ -55,13 +59,13 @@ BUILD_REQUESTED = Topic("build.requested", messages.BuildRequested, "build one o
     "scheduler")
 BUILD_PLACED = Topic("build.placed.{cell}", messages.BuildPlaced,
     "the host of a build, with its claim and the alternates", "scheduler", _CONDUCTOR, direct="handled")
-BUILD_UNPLACEABLE = _outcome("build.unplaceable", messages.BuildUnplaceable,
+BUILD_UNPLACEABLE = outcome("build.unplaceable", messages.BuildUnplaceable,
     "no host was found for a request, with the reason", "scheduler")
-BUILD_ENDED = _outcome("build.ended.{cell}", messages.BuildEnded,
+BUILD_ENDED = outcome("build.ended.{cell}", messages.BuildEnded,
     "a build ended active or in error, with its host and all attempts", "conductor")
 BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
-BUILD_DELETED = _outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
+BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
 BUILD_VACATE = Topic("build.vacate.{cell}", preemption.Vacating,
     "between a build and the instances that it preempts: leave the host; the host is left", "conductor",
@@ -70,43 +74,43 @@ BUILD_PREEMPTED = Topic("build.preempted.{cell}", preemption.BuildPreempted,
     "an instance was deleted or shelved for a build of higher priority", "conductor", "scheduler")
 BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
-BUILD_ADOPTED = _outcome("build.adopted.{cell}", guests.BuildAdopted,
-    "outcome of the adoption of an instance", "conductor")
+BUILD_ADOPTED = outcome("build.adopted.{cell}", guests.BuildAdopted,
+    "outcome of the adoption of an instance", "conductor", clients=False)
 BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
     "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,
     "stop waiting for a host; with `anywhere`, also delete instances that have one", ANYONE, "scheduler")
-BUILD_CANCELLED = _outcome("build.cancelled", messages.BuildCancelled, "end of a cancellation", "scheduler")
+BUILD_CANCELLED = outcome("build.cancelled", messages.BuildCancelled, "end of a cancellation", "scheduler")
 MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
     "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
 MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
     "scheduler", _CONDUCTOR, direct="handled")
-MOVE_REFUSED = _outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
+MOVE_REFUSED = outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
 MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     _CONDUCTOR)
-MOVE_PROGRESS = _outcome("move.told.{cell}", moves.MoveProgress,
+MOVE_PROGRESS = outcome("move.told.{cell}", moves.MoveProgress,
     "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
-MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "end of a move with its attempts", "conductor")
+MOVE_ENDED = outcome("move.ended.{cell}", moves.MoveEnded, "end of a move with its attempts", "conductor")
 MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
     "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
     "the conductor of the source cell")
 MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
     "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
-    "agent", direct="stored")
+    "agent", direct="stored", relayed=True)
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
-    "delete a guest and everything left of it", ANYONE, "agent", direct="stored")
+    "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent", direct="stored")
+    "conductor", "agent", direct="stored", relayed=True)
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
-    "query its guests, or the hosts that it reaches", ANYONE, "agent")
-AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
+    "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
+AGENT_GUESTS = outcome("agent.told.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records, or the hosts that it reaches", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)
@@ -286,6 +290,12 @@ def add(module: ModuleType | Mapping[str, Any]) -> None:
 
 
 add(globals())
+
+
+def client_topics() -> list[Topic[Any]]:
+    """Return the topics that a client may bind; the last word of the key is the client's name."""
+    return [topic for topic in TOPICS if topic.clients]
+
 
 CLIENT_KEYS: tuple[str, ...] = (
     CLIENT_REQUESTED.at().key,

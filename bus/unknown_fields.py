@@ -13,22 +13,10 @@ from msgspec import structs
 
 from bus.clients import ClientRequested
 from bus.errors import Undecodable
-from bus.guests import BuildAdoptRequested
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
-from bus.parts import TYPES, RequestParts
+from bus.invalid_requests import ACTIONS, KINDS
+from bus.parts import TYPES, RequestParts, converted, problem_of
 from bus.protocol import M, decode
 from bus.vocabulary import Message
-
-Request = (
-    BuildRequested
-    | BuildCancelRequested
-    | BuildDeleteRequested
-    | BuildAdoptRequested
-    | MoveRequested
-    | MoveSteered
-)
-REQUESTS = (*get_args(Request), ClientRequested)
 
 MAX_NOTES = 20
 _LONGEST = 100  # characters of an unknown name in a note
@@ -48,7 +36,7 @@ def fields_of(kind: type[Message], body: bytes | msgspec.Raw) -> Any:
 
 @cache
 def _is_request(kind: type[Message]) -> bool:
-    return issubclass(kind, REQUESTS) or _has_parts(kind) or bool(_with_requests(kind))
+    return kind is ClientRequested or kind in KINDS or _has_parts(kind) or bool(_with_requests(kind))
 
 
 # Fields of parts
@@ -61,6 +49,8 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
     kind = type(message)
     if not isinstance(fields, dict):
         return message
+    if isinstance(message, ClientRequested):
+        return structs.replace(message, message=_action(message))
     changes: dict[str, Any] = {}
     if _has_parts(kind):
         try:
@@ -84,6 +74,17 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
                 ]
             )
     return structs.replace(message, **changes) if changes else message
+
+
+def _action(asked: ClientRequested) -> Message:
+    """Return the message of a client's request; raise Undecodable if it or the action is invalid."""
+    if asked.do not in ACTIONS:
+        raise Undecodable(f"ClientRequested: no action {asked.do}, only {', '.join(ACTIONS)} - at `$.do`")
+    try:
+        message: Message = converted(ACTIONS[asked.do].topic.message, asked.message)
+    except msgspec.ValidationError as problem:
+        raise Undecodable(f"ClientRequested: {problem_of(problem, 'message')}") from None
+    return with_flat_parts(message, asked.message, ".message")
 
 
 @cache
@@ -116,25 +117,17 @@ def with_unknown(message: M, fields: Any) -> M:
     messages that are no requests are returned as they are. Raise Undecodable if the request is `strict` and
     has such fields.
     """
-    if not isinstance(message, REQUESTS):
+    request = message.message if isinstance(message, ClientRequested) else message
+    if type(request) not in KINDS:
         return message
     found: list[str] = []
     _look_in(type(message), "", fields, "", found)
+    if request is not message:
+        _look_in(type(request), "", fields["message"], "", found)
     if not found:
         return message
-    notes = tuple(found[:MAX_NOTES])
-    noted: M = (
-        _noted_action(message, notes) if isinstance(message, ClientRequested) else _noted(message, notes)
-    )
-    return noted
-
-
-def _noted_action(asked: Any, notes: tuple[str, ...]) -> Any:
-    for name in ("boot", "delete", "move", "steer"):
-        if (action := getattr(asked, name)) is not None:
-            of_action = tuple([note.removeprefix(f"{name}.") for note in notes])
-            asked = structs.replace(asked, **{name: _noted(action, of_action)})
-    return asked
+    noted = _noted(request, tuple(found[:MAX_NOTES]))
+    return noted if request is message else structs.replace(message, message=noted)
 
 
 def _noted(request: Any, notes: tuple[str, ...]) -> Any:

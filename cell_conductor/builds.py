@@ -67,7 +67,8 @@ class Builds:
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = Ring(database, self.clock, self.limits.agent_lease, self.store.form)
-        self.removed = removed or RemovedAgents(database, self.clock)
+        ended_orders = [each for part in parts for each in part.ended_orders]
+        self.removed = removed or RemovedAgents(database, self.clock, ended_orders)
         self._prunes = (self.store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
         stores = [each for part in parts for each in part.stores]
         self._applier = EventApplier(database, self.limits, self.clock, self.store, stores)

@@ -24,6 +24,7 @@ from cell_conductor.core.answers import (
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
 from cell_conductor.core.course import BaseCourse, Course, HeldStatuses, Postponed, Step
 from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.removed_agents import EndedOrders
 
 __all__ = [
     "Applied",
@@ -38,6 +39,7 @@ __all__ = [
     "Course",
     "CourseStore",
     "Effects",
+    "EndedOrders",
     "Event",
     "HeldStatuses",
     "Leftover",
@@ -142,6 +144,7 @@ class ConductorPart:
     stores: tuple[CourseStore, ...] = ()
     prunes: tuple[Prune, ...] = ()  # called when the conductor deletes old builds
     effects: tuple[Topic[Any], ...] = ()  # topics of messages of its courses
+    ended_orders: tuple[EndedOrders, ...] = ()  # how its orders for removed agents end
     repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
     offers: tuple[object, ...] = ()
     rows: Callable[[CellBuilds], WorkerRows] = _no_rows

@@ -9,13 +9,15 @@ gateway nor the orders of other agents. The reports of an order are published by
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Raw
 
 from bus import topics
 from bus.clock import Clock
 from bus.errors import Poison, Retry, Unavailable
 from bus.guests import GuestsAsked
-from bus.messages import BuildOrdered, DestroyOrdered, HostReported
-from bus.moves import MoveOrdered
+from bus.messages import HostReported
 from bus.protocol import Ask, encode
 from bus.relays import MOST_MERGED, HeartbeatRelayed, HeartbeatsMerged, OrderAnswered, OrderRelayed
 from bus.worker import Worker, every, on
@@ -55,9 +57,11 @@ def agent_gateway(
     return Worker(
         f"gateway.{cell}",
         consumes=[
-            on(topics.AGENT_BUILD.at(cell=cell), orders.build, concurrency=CONCURRENCY),
-            on(topics.AGENT_DESTROY.at(cell=cell), orders.destroy, concurrency=CONCURRENCY),
-            on(topics.AGENT_MOVE.at(cell=cell), orders.move, concurrency=CONCURRENCY),
+            *(
+                on(topic.at(cell=cell), orders.relay, concurrency=CONCURRENCY)
+                for topic in topics.TOPICS
+                if topic.relayed and topic is not topics.AGENT_ASKED
+            ),
             on(topics.AGENT_ASKED.at(cell=cell), orders.ask_for_guests, concurrency=CONCURRENCY),
             on(topics.AGENT_BEAT.at(cell=cell), beats.add, private=True),
             on(topics.HEARTBEATS_MERGED.at(cell=cell), beats.drop_merged, private=True),
@@ -82,25 +86,17 @@ class RelayingOrders:
         self._relaying: Counter[str] = Counter()  # number of orders being relayed, by agent
         self._silent: dict[str, float] = {}  # agent that did not answer → since when
 
-    async def build(self, order: BuildOrdered) -> None:
-        await self._relay(OrderRelayed(build=order))
-
-    async def destroy(self, order: DestroyOrdered) -> None:
-        await self._relay(OrderRelayed(destroy=order))
-
-    async def move(self, order: MoveOrdered) -> None:
-        await self._relay(OrderRelayed(move=order))
-
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
         """Relay a query for an agent's guests. If the agent does not answer, drop the query: the client stops
         waiting for the answer.
         """
         try:
-            await self._relay(OrderRelayed(asked=asked))
+            await self.relay(asked)
         except (AgentAway, Poison) as unanswered:
             log.info("agent %s is not asked for its guests: %s", asked.agent, unanswered)
 
-    async def _relay(self, order: OrderRelayed) -> None:
+    async def relay(self, order: Any) -> None:
+        """Relay an order, of any topic of orders to agents."""
         agent = order.agent
         if agent in self._removed:
             log.info("an order for the removed agent %s is dropped", agent)
@@ -109,7 +105,7 @@ class RelayingOrders:
             raise Retry(self._pause(agent))
         self._relaying[agent] += 1
         try:
-            answer = await self._relay_to_agent(order)
+            answer = await self._relay_to_agent(relayed(order))
         except Unavailable as away:
             if agent not in self._silent:
                 log.info("agent %s does not answer; its orders wait: %s", agent, away)
@@ -128,6 +124,13 @@ class RelayingOrders:
         if since is None:
             return BUSY_PAUSE
         return min(max((self._clock.monotonic() - since) / 4, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+
+def relayed(order: Any) -> OrderRelayed:
+    """Return the query that relays an order of any topic of orders to agents."""
+    return OrderRelayed(
+        cell=order.cell, agent=order.agent, type=type(order).__name__, order=Raw(encode(order))
+    )
 
 
 def _raise_if_unhandled(answer: OrderAnswered) -> None:

@@ -8,14 +8,15 @@ Nodes that agents share are exempt: the orders wait until another agent of the p
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered, MoveReported
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -43,7 +44,14 @@ _PRUNE_ASSUMED = sql("""
     WHERE since < :before ORDER BY since LIMIT :most) AND since < :before RETURNING build
 """)
 
-Order = BuildOrdered | DestroyOrdered | MoveOrdered
+
+@dataclass(frozen=True)
+class EndedOrders:
+    """How a feature ends its orders for removed agents."""
+
+    order: type[Message]
+    report: type[Message]
+    end: Callable[[Any, str], Message]  # returns the report that ends an order, with the cause
 
 
 class AssumedGuest(Compact, frozen=True):
@@ -59,9 +67,12 @@ class AssumedGuest(Compact, frozen=True):
 class RemovedAgents:
     """The agents that operators removed from one cell, as last read from the cell's database."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, of_features: Sequence[EndedOrders] = ()) -> None:
         self._database = database
         self._clock = clock
+        self._ends = {ended.order: ended.end for ended in of_features}
+        self._orders: tuple[type[Any], ...] = (BuildOrdered, DestroyOrdered, *self._ends)
+        self._reports: tuple[type[Message], ...] = (AgentReported, *(ended.report for ended in of_features))
         self._agents: frozenset[str] | None = None  # None: not read yet
         self.unended: frozenset[str] = frozenset()  # agents whose orders are still to be ended
 
@@ -94,10 +105,10 @@ class RemovedAgents:
         log.info("agent %s: %sd by an operator", request.agent, request.edit)
         return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
 
-    def reports(self, messages: Iterable[Message]) -> list[AgentReported | MoveReported]:
+    def reports(self, messages: Iterable[Message]) -> list[Message]:
         """Return, of the given messages, only the reports that the conductor made for removed agents."""
-        reports = (message for message in messages if isinstance(message, AgentReported | MoveReported))
-        return [report for report in reports if report.agent in self]
+        reports = (message for message in messages if isinstance(message, self._reports))
+        return [report for report in reports if getattr(report, "agent", "") in self]
 
     async def addressed(self, messages: Sequence[Message], ring: Ring) -> list[Message | None]:
         """Return the messages, with each order addressed to the node's present agent, and each order for a
@@ -108,16 +119,15 @@ class RemovedAgents:
         if self._agents is None:
             await self.refresh()
         positions = [
-            at for at, order in enumerate(messages) if isinstance(order, Order) and order.agent in self
+            at for at, order in enumerate(messages) if isinstance(order, self._orders) and order.agent in self
         ]
         if not positions:
             return list(messages)
         pools = await ring.pools()
         found: list[Message | None] = list(messages)
         for at in positions:
-            order = messages[at]
-            assert isinstance(order, Order)
-            found[at] = None if order.epoch or order.agent in pools else report_instead(order)
+            order: Any = messages[at]
+            found[at] = None if order.epoch or order.agent in pools else self._report_instead(order)
         now = self._clock.now()
         assumed = {
             (order.build, order.attempt, order.root, order.host, order.agent, now)
@@ -129,21 +139,20 @@ class RemovedAgents:
                 await _ASSUME(tx, sorted(assumed))
         return found
 
-
-def report_instead(order: Order) -> AgentReported | MoveReported | None:
-    """Return the report that ends an order for a removed agent; None if nothing waits for the order."""
-    cause = f"its agent {order.agent} was removed"
-    fields = {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
-    match order:
-        case BuildOrdered(adopt=True):
-            return None
-        case BuildOrdered():
-            return AgentReported(**fields, outcome="failed", cause=cause)
-        case DestroyOrdered():
-            return AgentReported(**fields, outcome="destroyed", cause=cause)
-        case MoveOrdered():
-            fields |= {name: getattr(order, name) for name in ("move", "phase", "step")}
-            return MoveReported(**fields, outcome="overdue", cause=cause, removed=True)
+    def _report_instead(self, order: Any) -> Message | None:
+        """Return the report that ends an order for a removed agent; None if nothing waits for the order."""
+        cause = f"its agent {order.agent} was removed"
+        names = ("build", "attempt", "cell", "agent", "root", "host")
+        fields = {name: getattr(order, name) for name in names}
+        match order:
+            case BuildOrdered(adopt=True):
+                return None
+            case BuildOrdered():
+                return AgentReported(**fields, outcome="failed", cause=cause)
+            case DestroyOrdered():
+                return AgentReported(**fields, outcome="destroyed", cause=cause)
+            case _:
+                return self._ends[type(order)](order, cause)
 
 
 async def assumed_guests(database: Database) -> list[AssumedGuest]:

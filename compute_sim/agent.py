@@ -7,15 +7,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from heapq import nsmallest
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from bus.agent_builds import allocations_of, report, reshaped_mappings
+from bus.agent_builds import GuestOrder, allocations_of, report, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
@@ -31,7 +30,7 @@ GUESTS_A_PAGE = 500
 LOST_POWER = "the agent lost power while it was building"
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
 
-O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
+O = TypeVar("O", bound=GuestOrder)  # noqa: E741
 
 
 class SimulatedAgent:
@@ -140,7 +139,7 @@ class SimulatedAgent:
         self.power.count_down()
         return job
 
-    def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
+    def may_be_reshaped(self, order: GuestOrder) -> bool:
         """Return True if the order names a provider that was removed from its host, or a resource class that
         the provider lacks: a reshape may have moved the allocations after the order was sent.
         """
@@ -157,7 +156,8 @@ class SimulatedAgent:
         for given in (held.get(holder, {}), held.get(order.build, {})):
             if self.disk.devices.on_root(order.root, given):
                 mappings = reshaped_mappings(order.mappings, allocations_of(order), given)
-                return replace(order, allocations=given, mappings=mappings)
+                changed: O = replace(cast(Any, order), allocations=given, mappings=mappings)
+                return changed
         return None
 
     async def _store_outcome(self, outcome: AgentReported) -> AgentReported:

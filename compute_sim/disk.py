@@ -2,22 +2,36 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
 
-from bus.agent_builds import AgentBuilds, reshaped_mappings
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered, MoveReported
+from bus.agent_builds import AgentBuilds, GuestOrder, reshaped_mappings
+from bus.messages import AgentReported, DestroyOrdered
 from bus.requests import BuildSpec
 from bus.vocabulary import Allocations
 from compute_sim import guest_file as lines
 from compute_sim.core.device_book import DeviceBook, GuestKey
-from compute_sim.core.phases import GuestState, MoveSteps
+from compute_sim.core.ownership import GuestState
 from compute_sim.guests import GuestRecord, Guests, guest_of, image_of
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class OrderMemory(Protocol):
+    """A feature's record of the orders of an agent, with entries in the agent's file of guests."""
+
+    entry: ClassVar[type[Any]]  # a struct that is encoded as an array with its tag
+
+    def recall(self, entry: Any) -> None:
+        """Remember what an entry of the file says."""
+
+    def entries(self) -> Iterable[Any]:
+        """Return the entries for all that is remembered."""
+
+
+M = TypeVar("M", bound=OrderMemory)
 
 
 @dataclass(eq=False)
@@ -25,10 +39,12 @@ class AgentDisk:
     builds: AgentBuilds = field(default_factory=AgentBuilds)
     hosted: Guests = field(default_factory=Guests)
     devices: DeviceBook = field(default_factory=DeviceBook)
-    steps: MoveSteps = field(default_factory=MoveSteps)
     # guests that stopped at a power failure and have not been started again
     asleep: set[GuestKey] = field(default_factory=set)
     file: lines.GuestFile | None = None
+    memories: dict[type[OrderMemory], Any] = field(default_factory=dict, init=False)
+    # entries in the file that no memory has recalled, by tag
+    _unread: dict[str, list[lines.FeatureEntry]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.file is None:
@@ -37,6 +53,19 @@ class AgentDisk:
             self._recall(line)
         self.lose_power()
         self.file.shorten_by(self._all)
+
+    def memory(self, type_: type[M]) -> M:
+        """Return the memory of a feature; the first call recalls its entries in the file."""
+        if type_ not in self.memories:
+            memory = self.memories[type_] = type_()
+            for entry in self._unread.pop(type_.entry.__name__, ()):
+                memory.recall(msgspec.json.decode(entry.encoded, type=type_.entry))
+        found: M = self.memories[type_]
+        return found
+
+    def store_entry(self, entry: msgspec.Struct) -> None:
+        """Add an entry of a feature to the file."""
+        self._store(lines.feature_entry(entry))
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
@@ -63,7 +92,7 @@ class AgentDisk:
     def wake(self, guest: GuestRecord) -> None:
         self.asleep.discard((guest.build, guest.attempt))
 
-    def begin(self, order: BuildOrdered | MoveOrdered) -> None:
+    def begin(self, order: GuestOrder) -> None:
         """Record an order's guest before the order is executed; after a crash the guest may be incomplete."""
         self._enter(guest_of(order))
 
@@ -84,13 +113,9 @@ class AgentDisk:
         return now
 
     def lose(self, guest: GuestRecord) -> None:
-        """Remove a guest that no longer exists because its build or a phase of its move failed."""
+        """Remove a guest that no longer exists because its build or a later order failed."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         self._store(lines.GuestGone(guest.build, guest.attempt))
-
-    def phase_over(self, report: MoveReported) -> None:
-        self.steps.finished(report)
-        self._store(_of_fields(lines.MovePhaseReported, report))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
@@ -129,7 +154,7 @@ class AgentDisk:
         if self.file is not None:
             self.file.close()
 
-    def _store(self, *added: lines.GuestLine) -> None:
+    def _store(self, *added: lines.Line) -> None:
         if self.file is not None:
             self.file.add(*added)
 
@@ -152,8 +177,10 @@ class AgentDisk:
         if self.builds.outcome((guest.build, guest.attempt)) is None:
             self.builds.finished(AgentReported(**guest.address, outcome="built"))
 
-    def _recall(self, line: lines.GuestLine) -> None:
+    def _recall(self, line: lines.Line) -> None:
         match line:
+            case lines.FeatureEntry():
+                self._unread.setdefault(line.tag, []).append(line)
             case lines.GuestThere(guest=guest, built=built):
                 if not built and guest.state == "running":  # written by a version without states
                     guest = replace(guest, state="arriving")
@@ -172,8 +199,6 @@ class AgentDisk:
                 self._rename(line.guest, line.was)
             case lines.GuestGone():
                 self.remove(line.build, range(line.attempt, line.attempt + 1))
-            case lines.MovePhaseReported():
-                self.steps.finished(MoveReported(**asdict(line)))
 
     def _lines_of(self, outcome: AgentReported) -> Iterable[lines.GuestLine]:
         guest = self.guest(outcome.build, outcome.attempt)
@@ -182,7 +207,7 @@ class AgentDisk:
         if outcome.outcome == "failed":
             yield _of_fields(lines.OrderFailed, outcome)
 
-    def _all(self) -> Iterable[lines.GuestLine]:
+    def _all(self) -> Iterable[lines.Line]:
         finished, void = self.builds.known()
         for build, spans in void.items():
             for above, attempt in spans:
@@ -195,8 +220,10 @@ class AgentDisk:
             if key not in listed and key not in self.builds.running:
                 # The guest is still arriving, or the outcome of its attempt is no longer stored.
                 yield lines.GuestThere(guest, guest.state != "arriving")
-        for report in self.steps.known():
-            yield _of_fields(lines.MovePhaseReported, report)
+        for memory in self.memories.values():
+            yield from map(lines.feature_entry, memory.entries())
+        for unread in self._unread.values():
+            yield from unread
 
 
 def _of_fields(made: type[S], source: msgspec.Struct) -> S:

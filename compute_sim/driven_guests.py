@@ -4,11 +4,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from bus.errors import Unavailable
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered
 from compute_sim.core.faults import Fate
 from compute_sim.guest_driver import DriverError, GuestDriver
 from compute_sim.guests import AgentJob, GuestRecord
@@ -16,12 +15,23 @@ from compute_sim.guests import AgentJob, GuestRecord
 log = logging.getLogger(__name__)
 
 LONGEST_CALL = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
-Order = BuildOrdered | MoveOrdered | DestroyOrdered
+
+
+class GuestAddress(Protocol):
+    """An order or a record about a guest on a host."""
+
+    @property
+    def build(self) -> str: ...
+
+    @property
+    def root(self) -> str: ...
+
+
 _NO_WAIT = nullcontext()
 
 
 class DrivenGuests:
-    """Calls operators' hypervisor drivers to create, start, stop, move and destroy an agent's guests."""
+    """Calls operators' hypervisor drivers to create, start, stop and destroy an agent's guests."""
 
     def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
         self._of_root = dict(drivers or {})
@@ -31,14 +41,14 @@ class DrivenGuests:
         """Return the driver of a host's hypervisor, or None if the host is simulated."""
         return self._of_root.get(root)
 
-    def turn(self, order: Order | GuestRecord) -> AbstractAsyncContextManager[None]:
+    def turn(self, order: GuestAddress) -> AbstractAsyncContextManager[None]:
         """Return a context manager that first waits until the host executes no other order for the same
         build, and then lets none begin until its block ends. For a simulated host it does neither.
         """
         return self._locked(order) if order.root in self._of_root else _NO_WAIT
 
     @asynccontextmanager
-    async def _locked(self, order: Order | GuestRecord) -> AsyncIterator[None]:
+    async def _locked(self, order: GuestAddress) -> AsyncIterator[None]:
         key = order.build, order.root
         lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
@@ -56,32 +66,10 @@ class DrivenGuests:
         Return None if an order to destroy the guest interrupted the driver's call.
         """
         driver = self._of_root[order.root]
-        fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
+        fate = await self.call(job, lambda: driver.create(guest, order.spec), "built")
         if fate is None or fate.kind == "built" or await self.succeeds("destroy", guest):
             return fate
         return Fate("hang", 0.0, fate.cause)  # parts of the guest may remain
-
-    async def move(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
-        """Execute a phase of a move with the host's driver, and return the outcome.
-
-        Return None if a later order interrupted the driver's call.
-        """
-        driver = self._of_root[order.root]
-        fate = await self._call(job, lambda: driver.move(order, guest), "done")
-        if fate is None or fate.kind == "done":
-            return fate
-        if order.phase in ("prepare", "start") and not await self.succeeds("destroy", guest):
-            return Fate("hang", 0.0, fate.cause)
-        if order.phase == "send":
-            await self.succeeds("start", guest)
-        return Fate("failed", 0.0, fate.cause)
-
-    def unsupported(self, order: MoveOrdered) -> str:
-        """Return why the driver of a host's hypervisor does not support a type of move; empty if it does."""
-        driver = self._of_root.get(order.root)
-        if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
-            return ""
-        return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def stop_within(self, grace: float, guests: Iterable[GuestRecord]) -> None:
         """Stop guests before they are destroyed, in at most `grace` seconds in all; 0: do not stop them."""
@@ -131,7 +119,10 @@ class DrivenGuests:
             return False
         return True
 
-    async def _call(self, job: AgentJob, work: Callable[[], Awaitable[None]], success: str) -> Fate | None:
+    async def call(
+        self, job: AgentJob, work: Callable[[], Awaitable[None]], success: Literal["built", "done"]
+    ) -> Fate | None:
+        """Call a driver for a job, and return the outcome; None if a later order interrupted the call."""
         limit = asyncio.timeout(LONGEST_CALL)
         try:
             async with limit:
@@ -148,7 +139,7 @@ class DrivenGuests:
             return Fate("reschedule", 0.0, _cause(problem))
         finally:
             job.limit = None
-        return None if job.is_interrupted else Fate("built" if success == "built" else "done", 0.0)
+        return None if job.is_interrupted else Fate(success, 0.0)
 
 
 def _cause(problem: Exception) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from bus.moves import MoveKind, MoveOrdered
 from bus.requests import BuildSpec
 from compute_sim.core.drivers import InUse
-from compute_sim.core.phases import GuestState
+from compute_sim.core.ownership import GuestState
 from compute_sim.core.provider_tree import ProviderTree
 from compute_sim.guests import GuestRecord
 
@@ -52,7 +51,6 @@ class GuestDriver(ABC):
     no connection: every command that reads the settings constructs the driver.
     """
 
-    moves: Sequence[MoveKind] = ()  # the supported moves
     follows_use = False  # whether the provider tree depends on the resources that guests use
 
     @abstractmethod
@@ -82,7 +80,3 @@ class GuestDriver(ABC):
     @abstractmethod
     async def destroy(self, guest: GuestRecord) -> None:
         """Delete a guest and all its parts; do nothing if it does not exist."""
-
-    async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
-        """Execute one phase of a guest's move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
-        raise DriverError(f"{type(self).__name__} moves no guests", retry=False)

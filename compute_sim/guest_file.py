@@ -13,12 +13,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple, get_args
 from zlib import crc32
 
 import msgspec
 
 from bus.errors import Unavailable
-from bus.moves import MoveReported
 from bus.vocabulary import Compact
 from compute_sim.guests import GuestRecord
 
@@ -62,7 +62,7 @@ class GuestRenamed(Compact, frozen=True, tag=True):
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: a guest was removed because its build or a phase of its move
+    """An entry in an agent's file of guests: a guest was removed because its build or a later order
     failed.
     """
 
@@ -70,13 +70,29 @@ class GuestGone(Compact, frozen=True, tag=True):
     attempt: int
 
 
-class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
-    """An entry in an agent's file of guests: a phase of a move has ended with this outcome."""
+class FeatureEntry(NamedTuple):
+    """An entry of a feature in an agent's file of guests."""
+
+    tag: str  # first element of the entry
+    encoded: bytes  # JSON
 
 
-GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseReported
+GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone
+Line = GuestLine | FeatureEntry
+_TAGS = frozenset(type_.__name__ for type_ in get_args(GuestLine))
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(GuestLine).decode
+_decode_entry = msgspec.json.Decoder(GuestLine).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def feature_entry(entry: msgspec.Struct) -> FeatureEntry:
+    """Return the entry of a feature, from a struct that is encoded as an array with its tag."""
+    return FeatureEntry(type(entry).__name__, _encode(entry))
+
+
+def _decode(content: bytes) -> Line:
+    tag = msgspec.json.decode(_decode_list(content)[0], type=str)
+    return _decode_entry(content) if tag in _TAGS else FeatureEntry(tag, content)
 
 
 class GuestFile:
@@ -84,7 +100,7 @@ class GuestFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._snapshot: Callable[[], Iterable[GuestLine]] = tuple
+        self._snapshot: Callable[[], Iterable[Line]] = tuple
         self._lines = 0  # in the file
         self._long = SLACK  # above this size, check whether compaction is worthwhile
         self._waiting: list[bytes] = []
@@ -95,7 +111,7 @@ class GuestFile:
         self._lock = -1
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
-    def open(self) -> list[GuestLine]:
+    def open(self) -> list[Line]:
         """Open an agent's file of guests, cut it off at the first damaged entry, and return the entries.
         Raise Unavailable if another process has it open.
         """
@@ -128,13 +144,13 @@ class GuestFile:
             log.warning("%s: its last line was never written whole, and is left out", self.path)
         os.ftruncate(self._file, sound)
 
-    def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
+    def shorten_by(self, snapshot: Callable[[], Iterable[Line]]) -> None:
         """Set the function that returns the agent's whole state as lines, which replace a file that is too
         long.
         """
         self._snapshot = snapshot
 
-    def add(self, *lines: GuestLine) -> None:
+    def add(self, *lines: Line) -> None:
         self._waiting += [_line(line) for line in lines]
         self._added += len(lines)
 
@@ -187,7 +203,7 @@ class GuestFile:
 
         work.add_done_callback(on_written)
 
-    def _write(self, lines: list[bytes], anew: list[GuestLine] | None) -> int:
+    def _write(self, lines: list[bytes], anew: list[Line] | None) -> int:
         with self._in_use:
             if self._file < 0:
                 raise OSError("it was closed")
@@ -222,13 +238,13 @@ class GuestFile:
             os.close(directory)
 
 
-def _line(line: GuestLine) -> bytes:
-    text = _encode(line)
+def _line(line: Line) -> bytes:
+    text = line.encoded if isinstance(line, FeatureEntry) else _encode(line)
     return b"%08x %s\n" % (crc32(text), text)
 
 
-def _read(text: bytes) -> tuple[list[GuestLine], int]:
-    found: list[GuestLine] = []
+def _read(text: bytes) -> tuple[list[Line], int]:
+    found: list[Line] = []
     sound = 0
     while (end := text.find(b"\n", sound)) >= 0:
         check, _, content = text[sound:end].partition(b" ")

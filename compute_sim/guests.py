@@ -1,4 +1,4 @@
-"""Holds a simulated agent's guests and cached images by host, and its running builds and move phases."""
+"""Holds a simulated agent's guests and cached images by host, and its jobs."""
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
@@ -10,14 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from bus.agent_builds import allocations_of
+from bus.agent_builds import GuestOrder, allocations_of
 from bus.claims import holder_consumer
-from bus.messages import BuildOrdered, DestroyOrdered
-from bus.moves import MoveOrdered
+from bus.messages import DestroyOrdered
 from bus.requests import BuildSpec
 from bus.vocabulary import Allocations, Compact
 from compute_sim.core.faults import CrashPlan
-from compute_sim.core.phases import GuestState
+from compute_sim.core.ownership import GuestState
 
 MAX_CACHED = 16  # images that a host caches, least recently used dropped first
 MAX_PROPERTIES = 32  # of one image that a host reports
@@ -49,7 +48,7 @@ class GuestRecord(Compact, frozen=True):
         return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
-def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
+def guest_of(order: GuestOrder) -> GuestRecord:
     """Return a record, in state `arriving`, of the guest that an order creates or brings to the host."""
     return GuestRecord(
         *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
@@ -144,7 +143,7 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """One build of a guest, or one phase of a move, that an agent is executing.
+    """One order, such as the build of a guest, that an agent is executing.
 
     If the order is delivered again, only the last delivery waits for the job's result.
     """
@@ -155,7 +154,7 @@ class AgentJob:
     root: str
     begun: float
     due: float
-    step: int = 0  # of a move
+    step: int = 0  # number of the order, if later orders of the guest replace it
     lost: bool = False  # the power failed
     limit: asyncio.Timeout | None = None  # of the running call of a driver
     is_interrupted: bool = False  # a later order ended the job
@@ -179,7 +178,7 @@ class AgentJob:
 
 
 class DueJobs:
-    """Completes an agent's simulated builds and move phases when they are due; one timer serves all jobs."""
+    """Completes an agent's simulated jobs when they are due; one timer serves all jobs."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, AgentJob]] = []
@@ -216,7 +215,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """The builds and move phases that an agent executes now, by build, with their number per host."""
+    """The jobs that an agent executes now, by build, with their number per host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -289,7 +288,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Simulate a power failure of the agent: all running builds and phases of moves are lost."""
+        """Simulate a power failure of the agent: all running jobs are lost."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

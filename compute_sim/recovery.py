@@ -17,7 +17,7 @@ from bus.resources import Consumer, FindAllocations, FindProviders, ProvidersFou
 from bus.vocabulary import portions
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.device_book import GuestKey
-from compute_sim.core.phases import NOTHING, Ownership, ownership
+from compute_sim.core.ownership import NOTHING, Ownership, ownership
 from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)

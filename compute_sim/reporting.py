@@ -19,6 +19,8 @@ from bus.resources import FindAllocations, FindProviders, Provider, ProvidersFou
 from bus.vocabulary import portions
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import SimOptions, draw
+from compute_sim.extension import AgentPart
+from compute_sim.guest_driver import GuestDriver
 from compute_sim.guests import HostGuests
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import SimAgent, SimHost
@@ -32,8 +34,6 @@ LEISURE = 3.0  # least pause after reading a page, as a multiple of its duration
 HOSTS_AT_A_STRETCH = 50  # compared before other tasks may run
 STRETCH_GAP = 0.05  # seconds between stretches of a check that is not urgent
 HOSTS_IN_A_BEAT = 250  # a receiver does nothing else while it handles a heartbeat
-BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
-SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, in libvirt's format
 GUESTS_A_QUESTION = 250
 RESHAPE_GAP = 1.0  # after a report that moves allocations, until its effect is checked
@@ -75,7 +75,9 @@ class HostReports:
         options: SimOptions,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
+        parts: Sequence[AgentPart] = (),
     ) -> None:
+        self._parts = parts
         self.agent, self.cell = agent.agent, agent.cell
         self.hosts = {host.root: host for host in agent.hosts}
         self.period = options.period
@@ -259,7 +261,7 @@ class HostReports:
             capabilities=dict(facts.capabilities),
             metrics=dict(facts.metrics),
             driver=f"{type(driver).__module__}:{type(driver).__qualname__}",
-            moves=(*driver.moves, *BUILT_MOVES),
+            moves=self._operations(driver),
         )
 
     def _simulated_state(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
@@ -284,8 +286,11 @@ class HostReports:
             capabilities={"cpu_info:arch": host.architecture},
             driver="ironic" if host.metal else "simulated",
             agent_version=self._version,
-            moves=() if host.metal else SIMULATED_MOVES,
+            moves=() if host.metal else self._operations(None),
         )
+
+    def _operations(self, driver: GuestDriver | None) -> tuple[str, ...]:
+        return tuple(name for part in self._parts for name in part.operations(driver))
 
     def _report_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
         if host.metal:

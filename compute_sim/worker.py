@@ -1,18 +1,20 @@
 """Declares the orders that a simulated agent handles, and the reports that it sends."""
 
+from collections.abc import Sequence
+
 from bus import topics
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
-from bus.topics import AGENT_MOVED, AGENT_REPORT
+from bus.topics import AGENT_REPORT
 from bus.worker import Worker, every, on
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.driven_guests import DrivenGuests
+from compute_sim.extension import AgentPart
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import SimAgent
-from compute_sim.moving import SimulatedMoves
 from compute_sim.recovery import GuestRecovery
 from compute_sim.reporting import HostReports
 
@@ -27,6 +29,7 @@ def compute_sim(
     providers: Ask[FindProviders, ProvidersFound] | None = None,
     # queried after an absence for the guests to run, and after a reshape for the guests' allocations
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+    parts: Sequence[AgentPart] = (),
 ) -> Worker:
     """Return a worker that simulates an agent and its hosts. A later worker with the same `disk` continues
     as after a restart of the agent. `providers` and `allocations` query placement.
@@ -36,17 +39,15 @@ def compute_sim(
     drivers = {host.root: host.guest_driver for host in sim_agent.hosts}
     driven = DrivenGuests({root: driver for root, driver in drivers.items() if driver is not None})
     agent = SimulatedAgent(sim_agent.agent, options, disk, trees.use_changed, allocations, driven)
-    moves = SimulatedMoves(agent)
     recovery = GuestRecovery(agent, sim_agent.cell, clock, providers, options.spares_unknown)
-    reports = HostReports(sim_agent, agent, trees, options, clock, providers)
+    reports = HostReports(sim_agent, agent, trees, options, clock, providers, parts)
     address, concurrency = {"cell": sim_agent.cell, "agent": sim_agent.agent}, options.concurrency
-    return Worker(
+    worker = Worker(
         f"agent.{sim_agent.cell}.{sim_agent.agent}",
         consumes=[
             on(topics.AGENT_BUILD.at(**address), agent.build, emits=[AGENT_REPORT], concurrency=concurrency),
             on(topics.AGENT_DESTROY.at(**address), agent.destroy, emits=[AGENT_REPORT]),
             on(topics.AGENT_ASKED.at(**address), agent.report_guests, emits=[topics.AGENT_GUESTS]),
-            on(topics.AGENT_MOVE.at(**address), moves.move, emits=[AGENT_MOVED], concurrency=concurrency),
         ],
         asks=[
             *([topics.CELL_PROVIDERS] if providers else []),
@@ -54,8 +55,8 @@ def compute_sim(
         ],
         timers=[
             every(0.5, recovery.check, emits=[AGENT_REPORT], at_once=True),
-            every(options.progress_every, moves.progress, emits=[AGENT_MOVED]),
             every(reports.beat_every, reports.beat, emits=[topics.HOST_REPORTED], at_once=True),
             every(0.1, reports.announce, emits=[topics.INVENTORY_REPORTED, topics.IRONIC_NODE], at_once=True),
         ],
     )
+    return worker.with_rows([part.rows(agent, sim_agent.cell) for part in parts])

@@ -27,7 +27,6 @@ from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
-from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
 
@@ -306,12 +305,6 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
-    create_reservation: Callable[
-        [str, str, NewReservation], Awaitable[str]
-    ]  # name, project; returns the result
-    delete_reservation: Callable[[str], Awaitable[str]]  # id; returns the name
-    set_headroom: Callable[[str], Awaitable[None]]  # levels such as "host rack"
-    unset_headroom: Callable[[], Awaitable[int]]
     switch_balancing: Callable[[bool], Awaitable[None]]  # stops all rebalancing, or permits it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]

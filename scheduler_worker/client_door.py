@@ -5,15 +5,24 @@ message. A build of another project is treated exactly as an unknown one. Permit
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from bus import acts
-from bus.audit_trail import ActRecord, ActsRecorded
-from bus.client_acts import NotAllowed, Projects, check_project, permitted_boot, permitted_move, project_of
+from bus.audit_trail import ActRecord
+from bus.client_acts import (
+    ClientQuery,
+    Known,
+    NotAllowed,
+    Permit,
+    Projects,
+    check_project,
+    permitted_boot,
+    project_of,
+)
 from bus.clients import (
     ClientAnswered,
     ClientAsked,
@@ -29,26 +38,22 @@ from bus.clients import (
 )
 from bus.clock import Clock
 from bus.context import is_repeated, stored_context
-from bus.decisions import Decision
+from bus.decisions import FindRefused, RefusedFound
 from bus.delivery.recording import Caller, in_messages
-from bus.errors import Poison, Unroutable
-from bus.groups import GroupsFound
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
-from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.queries import BuildsFound, DecisionFound
-from bus.resources import FindAllocations
+from bus.errors import Unroutable
+from bus.invalid_requests import in_words, refused
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.parts import converted, problem_of
+from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
+from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
-from bus.vocabulary import Id
-from scheduler_worker.core.move_start import refused as refused_move
-from scheduler_worker.core.order import unplaceable
+from bus.unknown_fields import with_flat_parts
+from bus.vocabulary import Id, Message
+from scheduler_worker.explanations import Explanations
 from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.role_door import operator_of
 from scheduler_worker.store.decisions import bind, registered
-
-Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
-Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
-Published = Act | Refusal | ActsRecorded
 
 
 @dataclass(eq=False)
@@ -58,8 +63,25 @@ class ClientDoor:
     cells: CellQueries
     owners: Owners
     clock: Clock
-    # field of a client's query (`ClientAsked`) → function of a feature that answers it
-    client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]]
+    explanations: Explanations
+    permits: Mapping[type[Message], Permit]  # of features, for requests of these types
+    queries: Mapping[str, ClientQuery]  # of features, by name
+
+    def __post_init__(self) -> None:
+        self._permits: Mapping[type[Message], Permit] = {
+            BuildRequested: _permit_boot,
+            BuildCancelRequested: _permit_delete,
+            **self.permits,
+        }
+        self._queries: Mapping[str, ClientQuery] = {
+            "builds": ClientQuery(FindBuilds, self._builds),
+            "instances": ClientQuery(FindInstances, self._instances),
+            "ended_without_host": ClientQuery(FindRefused, self._ended_without_host),
+            "decision": ClientQuery(FindDecision, self._decision),
+            "allocations": ClientQuery(FindAllocations, self._allocations),
+            "usages": ClientQuery(FindUsages, self._usages),
+            **self.queries,
+        }
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         async with self.database.write() as tx:
@@ -77,76 +99,41 @@ class ClientDoor:
     async def projects(self, question: FindProjects) -> ProjectsFound:
         return await self.owners.find(question)
 
-    async def request_many(
-        self, asked: Sequence[ClientRequested]
-    ) -> Sequence[Published | Poison | Sequence[Published]]:
+    async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Message | Sequence[Message]]:
         """Return for each client request what to publish: the same request as from an operator, or a refusal
-        to the client; `Poison` (dead-letter it) for a malformed request.
+        to the client.
         """
         clients = await self._registered({client.client for client in asked})
-        known = await self._known(*acts.ids_of(act for request in asked for act in _acts_of(request)))
+        known = await self._known(*acts.ids_of(request.message for request in asked))
         judged = [await self._judged(client, clients.get(client.client), known) for client in asked]
         return self._with_records(asked, judged, clients)
 
     def _with_records(
         self,
         asked: Sequence[ClientRequested],
-        judged: Sequence[Published | Poison],
+        judged: Sequence[Message],
         clients: Mapping[str, RegisteredClient],
-    ) -> list[Published | Poison | Sequence[Published]]:
-        """Return the results `judged`. Messages with the audit records of all requests are added to the first
-        result that is not `Poison`.
-        """
+    ) -> list[Message | Sequence[Message]]:
+        """Return the messages `judged`, the first together with the audit records of all requests."""
         records = [
             _record(request, outcome, clients.get(request.client), self.clock)
             for request, outcome in zip(asked, judged, strict=True)
-            if not isinstance(outcome, Poison)
         ]
-        outcomes = list[Published | Poison | Sequence[Published]](judged)
-        for position, outcome in enumerate(judged):
-            if not isinstance(outcome, Poison):
-                outcomes[position] = (outcome, *in_messages(records))
-                break
-        return outcomes
+        return [(judged[0], *in_messages(records)), *judged[1:]]
 
     async def _judged(
         self, asked: ClientRequested, client: RegisteredClient | None, known: Projects
-    ) -> Published | Poison:
-        requested = _acts_of(asked)
-        if len(requested) != 1:
-            return Poison("a client's request holds exactly one of boot, delete, move, steer")
-        (act,) = requested
+    ) -> Message:
+        act, key = asked.message, client_key(asked.client, asked.message.reply_to)
         try:
             if client is None:
                 raise NotAllowed(f"client {asked.client} is not registered")
-            key = client_key(asked.client, act.reply_to)
             if act.reply_to not in ("", key):
                 allowed = f"{asked.client}, or {asked.client}_ and a name"
                 raise NotAllowed(f"reply_to: {allowed}, not {act.reply_to}")
-            act = structs.replace(act, reply_to=key)
-            match act:
-                case BuildRequested():
-                    return permitted_boot(act, client, known)
-                case BuildCancelRequested():
-                    check_project(act.build, client, known)
-                    return structs.replace(act, anywhere=True)
-                case MoveRequested():
-                    return permitted_move(act, client, known)
-                case MoveSteered():
-                    check_project(act.build, client, known)
-                    await self._check_move(act)
-                    return act
-        except NotAllowed as refused:
-            key = client_key(asked.client, act.reply_to)
-            return _refusal(structs.replace(act, reply_to=key), str(refused))
-
-    async def _check_move(self, steer: MoveSteered) -> None:
-        try:
-            found = await self.cells.moves(FindMoves(cell=steer.cell, moves=(steer.move,)))
-        except Unroutable:
-            raise NotAllowed(f"cell {steer.cell} does not answer") from None
-        if not any(move.build == steer.build for move in found.moves):
-            raise NotAllowed("this build has no such move in this cell")
+            return await self._permits[type(act)](structs.replace(act, reply_to=key), client, known)
+        except NotAllowed as why:
+            return refused(act, str(why), "client", key)
 
     async def ask(self, asked: ClientAsked) -> ClientAnswered:
         client = (await self._registered({asked.client})).get(asked.client)
@@ -160,66 +147,56 @@ class ClientDoor:
             return ClientAnswered(refused="no such cell answers")
 
     async def _answer(self, asked: ClientAsked, client: RegisteredClient) -> ClientAnswered:
-        fields = [getattr(asked, name) for name in asked.__struct_fields__ if name != "client"]
-        if sum(field is not None for field in fields) != 1:
-            raise NotAllowed("a client's query has exactly one field in addition to client")
-        projects = client.projects
-        if asked.builds is not None:
-            builds = (await self.cells.builds(asked.builds)).builds
-            mine = [build for build in builds if build.placed.spec.project in projects]
-            return ClientAnswered(builds=BuildsFound(builds=tuple(mine)))
-        if asked.instances is not None:
-            instances = structs.replace(asked.instances, project=project_of(client, asked.instances.project))
-            return ClientAnswered(instances=await self.cells.instances(instances))
-        if asked.moves is not None:
-            return ClientAnswered(moves=await self._moves(asked.moves, client))
-        if asked.waiting is not None:
-            # the client may not count the waiting requests of other projects
-            waiting = structs.replace(asked.waiting, projects=())
-            waiting = structs.replace(waiting, project=project_of(client, waiting.project))
-            found = await self.client_queries["waiting"](waiting)
-            rows = tuple(request for request in found.waiting if request.project == waiting.project)
-            holds = tuple(held for held in found.holds if held.project == waiting.project)
-            return ClientAnswered(waiting=structs.replace(found, waiting=rows, holds=holds, rescued=0))
-        if asked.ended_without_host is not None:
-            refused = asked.ended_without_host
-            refused = structs.replace(refused, project=project_of(client, refused.project))
-            return ClientAnswered(ended_without_host=await self.client_queries["ended_without_host"](refused))
-        if asked.decision is not None:
-            decision = await self.client_queries["decision"](asked.decision)
-            project = decision.request.project if decision.request is not None else None
-            if project is None and decision.move is not None:
-                project = (await self._known((), (decision.move.build,))).get(decision.move.build)
-            mine_held = tuple(each for each in decision.held if each.project in projects)
-            decision = structs.replace(decision, held=mine_held)
-            return ClientAnswered(decision=decision if project in projects else DecisionFound())
-        if asked.what_if is not None:
-            request = asked.what_if.request
-            known = await self._known((), acts.ids_of([request])[1])
-            question = structs.replace(asked.what_if, request=permitted_boot(request, client, known))
-            return ClientAnswered(what_if=await self.client_queries["what_if"](question))
-        if asked.allocations is not None:
-            if not asked.allocations:
-                return ClientAnswered(allocations=())
-            held = await self.placement.allocations(FindAllocations(consumers=asked.allocations))
-            consumers = [consumer for consumer in held.consumers if consumer.project in projects]
-            return ClientAnswered(allocations=tuple(consumers))
-        if asked.usages is not None:
-            usages = structs.replace(asked.usages, project=project_of(client, asked.usages.project))
-            return ClientAnswered(usages=await self.placement.usages(usages))
-        assert asked.groups is not None
-        groups = structs.replace(asked.groups, project=project_of(client, asked.groups.project))
-        answer = await self.placement.groups(groups)
-        found_groups = [group for group in answer.groups if group.project == groups.project]
-        return ClientAnswered(groups=GroupsFound(groups=tuple(found_groups)))
+        query = self._queries.get(asked.query)
+        if query is None:
+            raise NotAllowed(f"query: no {asked.query}, only {', '.join(self._queries)}")
+        try:
+            question = asked.message
+            if not isinstance(question, query.asks):
+                question = with_flat_parts(converted(query.asks, question), question)
+        except msgspec.ValidationError as problem:
+            raise NotAllowed(in_words(problem_of(problem, "message"))) from None
+        return ClientAnswered(answer=await query.answer(question, client, self._known))
 
-    async def _moves(self, question: FindMoves, client: RegisteredClient) -> MovesFound:
-        if not question.moves and not question.builds:
-            raise NotAllowed("moves: name the moves or builds")
-        found = await self.cells.moves(question)
-        known = await self._known((), {move.build for move in found.moves})
-        mine = [move for move in found.moves if known.get(move.build) in client.projects]
-        return MovesFound(moves=tuple(mine))
+    async def _builds(self, question: FindBuilds, client: RegisteredClient, known: Known) -> BuildsFound:
+        builds = (await self.cells.builds(question)).builds
+        mine = [build for build in builds if build.placed.spec.project in client.projects]
+        return BuildsFound(builds=tuple(mine))
+
+    async def _instances(
+        self, question: FindInstances, client: RegisteredClient, known: Known
+    ) -> InstancesFound:
+        project = project_of(client, question.project)
+        return await self.cells.instances(structs.replace(question, project=project))
+
+    async def _ended_without_host(
+        self, question: FindRefused, client: RegisteredClient, known: Known
+    ) -> RefusedFound:
+        project = project_of(client, question.project)
+        return await self.explanations.refused(structs.replace(question, project=project))
+
+    async def _decision(
+        self, question: FindDecision, client: RegisteredClient, known: Known
+    ) -> DecisionFound:
+        decision = await self.explanations.decision(question)
+        project = decision.request.project if decision.request is not None else None
+        if project is None and decision.move is not None:
+            project = (await known((), (decision.move.build,))).get(decision.move.build)
+        mine = tuple(each for each in decision.held if each.project in client.projects)
+        return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
+
+    async def _allocations(
+        self, question: FindAllocations, client: RegisteredClient, known: Known
+    ) -> AllocationsFound:
+        if not question.consumers:
+            return AllocationsFound(consumers=(), generations={})
+        held = await self.placement.allocations(FindAllocations(consumers=question.consumers))
+        mine = [consumer for consumer in held.consumers if consumer.project in client.projects]
+        return AllocationsFound(consumers=tuple(mine), generations={})
+
+    async def _usages(self, question: FindUsages, client: RegisteredClient, known: Known) -> UsagesFound:
+        project = project_of(client, question.project)
+        return await self.placement.usages(structs.replace(question, project=project))
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:
@@ -230,24 +207,31 @@ class ClientDoor:
         return (await self.owners.find(question)).projects
 
 
-def _acts_of(asked: ClientRequested) -> list[Act]:
-    return [act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None]
+async def _permit_boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
+    return permitted_boot(request, client, known)
+
+
+async def _permit_delete(
+    request: BuildCancelRequested, client: RegisteredClient, known: Projects
+) -> BuildCancelRequested:
+    check_project(request.build, client, known)
+    return structs.replace(request, anywhere=True)
 
 
 def _record(
-    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, clock: Clock
+    asked: ClientRequested, outcome: Message, client: RegisteredClient | None, clock: Clock
 ) -> ActRecord:
     """Return the audit record of a client's request. Its id is new, because a client chooses the ids of its
     messages, and may use one again.
     """
-    (request,) = _acts_of(asked)
+    request = asked.message
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # clients with projects need no role, so `operator` stands for the role
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
     caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message)
     record = caller.record(clock.uuid(), clock.now(), act.name if act else "", acts.describe(request))
-    denied = isinstance(outcome, Refusal)
+    denied = type(outcome) is not type(request)
     return structs.replace(
         record,
         # boot requests are not copied: the decision or the cell's record contains them
@@ -258,32 +242,3 @@ def _record(
         if denied
         else "",
     )
-
-
-def _refusal(act: Act, why: str) -> Refusal:
-    match act:
-        case BuildRequested():
-            return unplaceable(act, act.instances, why, Decision(code="client"))
-        case BuildCancelRequested():
-            return BuildCancelled(
-                build=act.build,
-                waited=False,
-                why=why,
-                code="client",
-                known=False,
-                reply_to=act.reply_to,
-                notes=act.unknown_fields,
-            )
-        case MoveRequested():
-            return refused_move(act, why, "client")
-        case MoveSteered():
-            return MoveProgress(
-                move=act.move,
-                build=act.build,
-                cell=act.cell,
-                phase="",
-                refused=why,
-                reply_to=act.reply_to,
-                code="client",
-                notes=act.unknown_fields,
-            )

@@ -12,8 +12,9 @@ from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
-from scheduler_worker.core.fitting import capacities, masks_of, unfit_image
+from scheduler_worker.core.fitting import capacities, masks_of, unfit, unfit_image
 from scheduler_worker.core.group_members import domain_rules, with_members
+from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.host_map import AllHosts, HostsNow
@@ -29,22 +30,27 @@ from scheduler_worker.core.narrowing import (
 )
 from scheduler_worker.core.order import (
     CANCELLED,
+    CANCELLED_CODE,
+    DELETED,
     MAX_CHOICES_EACH,
     EndedInstance,
     Order,
     Purpose,
     Settled,
     Verdict,
+    alternates_of,
     attempts_of,
     claims_of,
+    failed,
     unplaceable,
+    with_ended,
 )
-from scheduler_worker.core.placing import LONGEST_PAUSE
+from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, with_changes
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.roles import RolePart, group_id, own_group, parts_of
+from scheduler_worker.core.roles import RolePart, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
 from scheduler_worker.core.scale import (
     CapacityReservation,
@@ -63,6 +69,8 @@ from scheduler_worker.dependencies import (
     SchedulerOptions,
     log,
     prepared_in_parts,
+    providers_of,
+    together,
 )
 from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
 from scheduler_worker.host_arrays import (
@@ -87,18 +95,21 @@ from scheduler_worker.placing import (
     SchedulerPart,
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.refusals import RefusalRecords
+from scheduler_worker.refusals import RefusalRecords, RefusedMoves
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
     "BUILD",
     "CANCELLED",
+    "CANCELLED_CODE",
+    "DELETED",
     "EXAMPLES",
     "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
     "PLACEMENT_ASKED",
     "PLAIN",
     "REQUEST_SECONDS",
+    "SOON",
     "TRIES_UNDELIVERABLE",
     "AllHosts",
     "AllowedHosts",
@@ -143,6 +154,7 @@ __all__ = [
     "Purpose",
     "Ranking",
     "RefusalRecords",
+    "RefusedMoves",
     "Remedies",
     "Replayed",
     "RolePart",
@@ -163,6 +175,7 @@ __all__ = [
     "accepting",
     "active_instances",
     "all_helps",
+    "alternates_of",
     "amounts_on_host",
     "attempts",
     "attempts_of",
@@ -174,9 +187,9 @@ __all__ = [
     "domain_rules",
     "drawn",
     "events",
+    "failed",
     "filter_names",
     "force_down_host",
-    "group_id",
     "late_after",
     "leaders",
     "log",
@@ -185,17 +198,21 @@ __all__ = [
     "on_closed",
     "only_on",
     "open_host",
-    "own_group",
     "parts_of",
+    "place_of",
     "plain_scheduler",
     "postponed",
     "prepared_in_parts",
+    "providers_of",
     "replay",
     "required_constraints",
     "scores_of",
+    "together",
+    "unfit",
     "unfit_image",
     "unplaceable",
     "with_changes",
+    "with_ended",
     "with_instances",
     "with_members",
 ]

@@ -178,5 +178,5 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
-    named = request.parts or hints.same_host or hints.different_host or hints.reservation
-    return bool(named or request.topology.levels)
+    named = request.parts or hints.same_host or hints.different_host
+    return bool(named)

@@ -5,12 +5,14 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bus.addressing import Topic
 from bus.claims import ClaimAnswered, ClaimRequested
+from bus.client_acts import ClientQuery, Permit
 from bus.clock import Clock
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
@@ -105,8 +107,10 @@ class SchedulerPart:
 
     narrowings: tuple[Narrowing, ...] = ()  # called in the order of all parts
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
-    # Field of a client's query (`ClientAsked`) → function that answers it.
-    client_queries: Mapping[str, Callable[[Any], Awaitable[Any]]] = field(default_factory=dict)
+    # Requests of clients of these types, with the functions that permit them.
+    client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
+    client_topics: tuple[Topic[Any], ...] = ()  # of these requests, and of their refusals
+    client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
     # Rows that replace the rows of the kernel or of other features for the same messages.
     replaces: tuple[On, ...] = ()
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
@@ -176,11 +180,6 @@ class Scheduler:
             *(narrowing for part in self.parts for narrowing in part.narrowings),
         )
         self.fallbacks = tuple([fallback for part in self.parts for fallback in part.fallbacks])
-
-    @property
-    def client_queries(self) -> Mapping[str, Callable[[Any], Awaitable[Any]]]:
-        """Return the functions of all parts that answer fields of a client's query."""
-        return {name: answer for part in self.parts for name, answer in part.client_queries.items()}
 
     def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
         """Return a scheduler with another policy and the same hosts and reservations, for one question."""

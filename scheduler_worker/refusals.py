@@ -10,6 +10,7 @@ from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
 from bus.sql.database import Database
+from features.topology.messages import topology_of
 from scheduler_worker.agents import UNPLACEABLE
 from scheduler_worker.store import decisions
 
@@ -50,7 +51,7 @@ def count_unplaceable(ended: Iterable[tuple[BuildRequested, BuildUnplaceable]]) 
     """Count the requests that no domain could take, for each required level."""
     for request, message in ended:
         if message.decision.code == TOPOLOGY_CODE:
-            topology = request.topology
+            topology = topology_of(request.parts)
             levels = {level for level in (topology.required_pack, topology.required_spread) if level}
             for level in levels or {"group"}:
                 _count_level(level)

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from bus import topics
 from bus.candidates import CandidateSource
@@ -42,8 +41,8 @@ PLACEMENT = (
     topics.PREEMPTIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
-PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
-REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
+PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL]
+REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +86,17 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     explanations = Explanations(database, scheduler.fallbacks, clock)
     requests = NewRequests(scheduler, RefusalRecords(database, clock))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
-    client_queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
-        "ended_without_host": explanations.refused,
-        "decision": explanations.decision,
-        **scheduler.client_queries,
-    }
-    door = ClientDoor(database, placement, given.cells, owners, clock, client_queries)
+    door = ClientDoor(
+        database,
+        placement,
+        given.cells,
+        owners,
+        clock,
+        explanations,
+        {kind: permit for part in scheduler.parts for kind, permit in part.client_permits.items()},
+        {name: query for part in scheduler.parts for name, query in part.client_queries.items()},
+    )
+    of_clients = [topic for part in scheduler.parts for topic in part.client_topics]
     worker = Worker(
         "scheduler",
         announces=ANNOUNCED,
@@ -109,7 +113,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             on_many(
                 topics.CLIENT_REQUESTED,
                 door.request_many,
-                emits=[*PASSED_ON, *REFUSED, topics.ACTS_RECORDED],
+                emits=[*PASSED_ON, *REFUSED, *of_clients, topics.ACTS_RECORDED],
                 concurrency=4,  # so that a query to a silent cell does not delay other clients
             ),
             on(topics.HOST_REPORTED, scheduler.handle, private=True),

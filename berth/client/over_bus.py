@@ -4,32 +4,30 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
 from aio_pika.exceptions import PublishError
 from msgspec import structs
 
+from berth.features import add_messages
 from bus import protocol
 from bus.broker_urls import user_of
 from bus.clients import ClientAnswered, ClientAsked, ClientRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.messages import BuildCancelRequested, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
-from bus.rabbit.permissions import CLIENT_TOPICS, client_user
+from bus.invalid_requests import KINDS
+from bus.parts import converted
+from bus.rabbit.permissions import client_user
 from bus.rabbit.topology import BrokerNames
+from bus.topics import client_topics
 from bus.vocabulary import Message
 
-_KINDS = {topic.message.__name__: topic.message for topic in CLIENT_TOPICS}
-Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
-_FIELDS = {
-    BuildRequested: "boot",
-    BuildCancelRequested: "delete",
-    MoveRequested: "move",
-    MoveSteered: "steer",
-}
+A = TypeVar("A", bound=Message)
+
+add_messages()
+_KINDS = {topic.message.__name__: topic.message for topic in client_topics()}
 
 
 class BusClient:
@@ -65,7 +63,7 @@ class BusClient:
             queue = await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
         else:
             queue = await channel.declare_queue(name, exclusive=True)
-        for topic in CLIENT_TOPICS:
+        for topic in client_topics():
             await queue.bind(results, topic.at(reply_to=self.name).key)
         await queue.bind(results, self._reply_to)
         await queue.consume(self._receive)
@@ -76,14 +74,15 @@ class BusClient:
     ) -> None:
         await self._stack.aclose()
 
-    async def publish(self, *acts: Act) -> None:
+    async def publish(self, *acts: Message) -> None:
         """Publish requests, and wait until the broker has stored all of them; raise Unroutable if no queue
         takes one. A repeated request has no effect.
         """
         sends = []
         for act in acts:
-            field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
-            sends.append(self._send(f"client.{self.name}", ClientRequested(client=self.name, **field)))
+            request = structs.replace(act, reply_to=self.name)
+            asked = ClientRequested(client=self.name, do=KINDS[type(act)].action, message=request)
+            sends.append(self._send(f"client.{self.name}", asked))
         for problem in await asyncio.gather(*sends, return_exceptions=True):
             if problem is not None:
                 raise problem
@@ -93,13 +92,15 @@ class BusClient:
         while True:
             yield await self._results.get()
 
-    async def ask(self, asked: ClientAsked, timeout: float = 10.0) -> ClientAnswered:
-        """Send a query with this client's name; return the answer, or raise AnswerRefused or NoAnswer."""
+    async def ask(self, query: str, question: Message, answer: type[A], timeout: float = 10.0) -> A:
+        """Send a query, such as `decision`; return the answer, a message of the type `answer`, or raise
+        AnswerRefused or NoAnswer.
+        """
         id_ = self._clock.uuid()
         self._answers[id_] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout):
-                asked = structs.replace(asked, client=self.name)
+                asked = ClientAsked(client=self.name, query=query, message=question)
                 await self._send(f"ask.scheduler.client.{self.name}", asked, id_, self._reply_to)
                 message = await self._answers[id_]
         except TimeoutError:
@@ -108,10 +109,10 @@ class BusClient:
             del self._answers[id_]
         if error := message.headers.get("error"):
             raise AnswerRefused(str(error))
-        answer = protocol.decode(ClientAnswered, message.body)
-        if answer.refused:
-            raise AnswerRefused(answer.refused)
-        return answer
+        answered = protocol.decode(ClientAnswered, message.body)
+        if answered.refused:
+            raise AnswerRefused(answered.refused)
+        return converted(answer, answered.answer)
 
     async def _send(self, key: str, message: Message, id_: str | None = None, reply_to: str = "") -> None:
         sent = aio_pika.Message(

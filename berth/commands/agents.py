@@ -13,8 +13,9 @@ from rich.text import Text
 
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table
+from berth.features import parts_of
 from berth.operations.cells import chosen_cells, edit_agent, find_agents, leave_nodes, require_all_answers
-from berth.settings import BadSetting
+from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.leases import AgentEditRequested, AgentsFound
@@ -132,7 +133,7 @@ async def check_command(
         )
     except BadDriver as problem:
         raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
-    results = await _results(stand)
+    results = await _results(stand, cli.settings)
     colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
     rows = [
         (each.part, Text(each.outcome, colours[each.outcome]), each.rule, printable(each.reason))
@@ -145,14 +146,17 @@ async def check_command(
     return 1 if failed else 0
 
 
-async def _results(stand: "DriverStand") -> "Sequence[RuleResult]":
+async def _results(stand: "DriverStand", settings: Settings) -> "Sequence[RuleResult]":
+    from compute_sim.core.faults import SimOptions
     from compute_sim.driver_kit import check_driver
+    from compute_sim.extension import AgentNeeds
 
+    parts = parts_of("agent", AgentNeeds(options=SimOptions()), settings)
     logger = logging.getLogger("compute_sim")
     level = logger.level
     logger.setLevel(logging.ERROR)  # warnings of the rules' agents are expected
     try:
-        return await check_driver(stand)
+        return await check_driver(stand, {part.name: part.driver_rules(stand) for part in parts})
     finally:
         logger.setLevel(level)
 

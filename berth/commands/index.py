@@ -24,7 +24,6 @@ _MODULES = {
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
-        "reserve": "reserve", "headroom": "headroom",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
@@ -35,7 +34,7 @@ _MODULES = {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "share": "shares", "priority": "priorities",
+        "pool": "pools", "share": "shares",
     },
     "Inspect and check": {
         "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
@@ -57,8 +56,6 @@ _GROUPS = {  # group → its description
     "group": (
         "Server groups: instances to keep on one host, or on different hosts. `berth boot --group` joins one."
     ),
-    "reserve": "Reservations: capacity held for builds of a project (docs/reservations.md).",
-    "headroom": "Capacity that is kept for the loss of any one host or rack (docs/reservations.md).",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
@@ -74,7 +71,6 @@ _GROUPS = {  # group → its description
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
     "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
-    "priority": "Priority classes: requests that may preempt instances (docs/preemption.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",

@@ -74,7 +74,7 @@ async def make_room_command(
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
     reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
-    if reserve and request.roles:
+    if reserve and request.parts.sections:
         raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
     if HOST in within:
         raise BadSetting("--in host=: name a host with --host")

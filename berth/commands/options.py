@@ -14,6 +14,7 @@ from berth.commands.terminal import Cli, effective, run, say
 from berth.settings import KINDS, BadSetting
 from berth.simulator_settings import PREFIX
 
+WHEN = "2026-12-24T08:00 (UTC), or +2h from now."  # help of options that are times
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 

@@ -131,8 +131,8 @@ def refuse_unplanned(options: BootOptions, question: WhatIfOptions) -> None:
 
 def planned_flavors(request: BuildRequested) -> list[str]:
     """Return the flavor of a request, or the flavors of a gang's roles, in the syntax of the option --mix."""
-    if request.roles:
-        return [f"{role.count}x{flavor_as_planned(role.flavor)}" for role in request.roles]
+    if sections := request.parts.sections:
+        return [f"{section.count}x{flavor_as_planned(section.flavor)}" for section in sections]
     return [flavor_as_planned(request.flavor)]
 
 

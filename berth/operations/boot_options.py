@@ -27,6 +27,8 @@ from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
 from features.groups.messages import group_of
+from features.reservations.messages import reservation_of
+from features.topology.messages import TopologyPart
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -94,19 +96,20 @@ def boot_request(options: BootOptions) -> BuildRequested:
     image, (hints, parts) = image_named(options.image, options.image_property), hints_given(options.hint)
     if group_of(parts) and options.group:
         raise BadSetting("--group and --hint group= both name a group")
-    if hints.reservation and options.reservation:
+    if reservation_of(parts) and options.reservation:
         raise BadSetting("--reservation and --hint reservation= both name one")
     flavor, clock = described_flavor(options), Clock()
     roles = roles_given(options.role, flavor)
     if roles and options.count != 1:
         raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")
     count = sum(role.count for role in roles) or options.count
+    topology = topology_given(options.pack, options.spread, options.prefer_topology)
+    if roles or topology.levels:
+        parts = parts.having(TopologyPart(topology=topology, roles=roles))
     request = BuildRequested(
         request=clock.uuid(),
         instances=tuple(clock.uuid() for _ in range(count)),
         flavor=roles[0].flavor if roles else flavor,
-        roles=roles,
-        topology=topology_given(options.pack, options.spread, options.prefer_topology),
         image=image,
         zone=options.zone,
         cell=options.cell,

@@ -40,6 +40,7 @@ from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import portions
 from features.groups.messages import GroupPart
+from features.reservations.messages import ReservationPart
 
 A_PAGE = 500
 HEALTH_SECONDS = 3.0  # time limit for a scheduler's answer
@@ -301,8 +302,8 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
         request = structs.replace(request, parts=request.parts.having(GroupPart(group=joined)))
     if by_name.reservation:
         found = await reservation_named(bus, by_name.reservation, request.project)
-        hints = structs.replace(request.hints, reservation=found.reservations[0].id)
-        request = structs.replace(request, hints=hints)
+        part = ReservationPart(reservation=found.reservations[0].id)
+        request = structs.replace(request, parts=request.parts.having(part))
     names = dict.fromkeys((*(name for some in by_name.aggregates for name in some), *by_name.not_aggregates))
     ids = {name: await _id(bus, name) for name in names}
     return structs.replace(

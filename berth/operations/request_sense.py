@@ -39,11 +39,12 @@ def sense_of(request: BuildRequested) -> tuple[str, ...]:
 
 def asked_amounts(request: BuildRequested) -> Counter[str]:
     """Return the amounts of all instances of a request by resource class; empty if no cloud satisfies it."""
-    roles = [(role.flavor, role.count) for role in request.roles]
+    sections = [(section.flavor, section.count) for section in request.parts.sections]
+    alone = request.parts.without(*[type(part) for part in request.parts if part.sections])
     total = Counter[str]()
-    for flavor, count in roles or [(request.flavor, len(request.instances))]:
+    for flavor, count in sections or [(request.flavor, len(request.instances))]:
         try:
-            asked = _alternatives(replace(request, flavor=flavor, roles=(), or_else=()))[0].asked
+            asked = _alternatives(replace(request, flavor=flavor, parts=alone, or_else=()))[0].asked
         except Unreadable:
             return Counter()
         total.update({name: amount * count for name, amount in asked.items()})

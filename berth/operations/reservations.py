@@ -1,28 +1,15 @@
-"""Operations on reservations and failover headroom: find, edit and end them."""
+"""Operations on reservations: find, edit and end them."""
 
 import uuid
-from collections.abc import Sequence
-from datetime import UTC, datetime
 
-import msgspec
 from msgspec import structs
 
 from berth.operations.publishing import checked
-from berth.settings import BadSetting
 from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.domains import Level
 from bus.errors import OperationRefused
-from bus.requests import Flavor
 from bus.reservations import (
-    FAILOVER,
-    EndReservation,
-    FindHeadroom,
     FindReservations,
-    Headroom,
-    MakeReservation,
-    Reservation,
     ReservationEdit,
     ReservationEdited,
     ReservationEditRequested,
@@ -30,9 +17,7 @@ from bus.reservations import (
     ReservationsFound,
     every_reservation,
 )
-from bus.vocabulary import LimitReached, Missing, Taken, seconds_of
-
-_HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
+from bus.vocabulary import LimitReached, Missing, Taken
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
@@ -77,64 +62,3 @@ async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited
         case Taken(value=value):
             raise OperationRefused(f"there is a reservation {value} in this project already")
     raise OperationRefused("other processes are changing it: try again")
-
-
-async def find_headroom(bus: Bus) -> Sequence[Headroom]:
-    return (await bus.asker(topics.HEADROOM)(FindHeadroom())).headrooms
-
-
-async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
-    """Reserve headroom for the loss of any one domain of the given levels, in place of the present headroom;
-    return False if headroom for exactly these levels exists already.
-    """
-    if not levels:
-        raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
-    if len(set(levels)) < len(levels):
-        raise BadSetting("a level is given twice")
-    for level in levels:
-        try:
-            msgspec.convert(level, Level)
-        except msgspec.ValidationError:
-            why = "a level is `host`, or a word of letters, digits, - and _ that begins with a letter"
-            raise BadSetting(f"{level!r}: {why}, such as `rack`") from None
-    reservation = Reservation(
-        id=Clock().uuid(),
-        name=_HEADROOM,
-        purpose="failover",
-        flavor=Flavor(name="any"),
-        use=FAILOVER,
-        levels=tuple(levels),
-        returns=False,
-    )
-    edit = MakeReservation(reservation=reservation)
-    checked(ReservationEditRequested(edit=edit))  # refuse invalid levels before the present headroom ends
-    existing = await find_headroom(bus)
-    if any(each.reservation.levels == reservation.levels for each in existing):
-        return False
-    for each in existing:
-        await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
-    await edit_reservation(bus, edit)
-    return True
-
-
-async def unset_headroom(bus: Bus) -> int:
-    """End the headroom and release all its slots; return how many headroom reservations there were."""
-    existing = await find_headroom(bus)
-    for each in existing:
-        await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
-    return len(existing)
-
-
-def time_given(option: str, given: str, now: float) -> float:
-    """Return the time that an option's text such as `+2h` or `2026-12-24T08:00` means (UTC without another
-    offset); 0 for an empty text. Raise BadSetting, which names the `option`, for any other text.
-    """
-    if not given:
-        return 0.0
-    try:
-        if given.startswith("+"):
-            return now + seconds_of(given[1:])
-        read = datetime.fromisoformat(given)
-    except (ValueError, KeyError, IndexError):
-        raise BadSetting(f"{option} {given}: a time like 2026-12-24T08:00, or +2h from now") from None
-    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()

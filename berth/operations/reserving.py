@@ -1,10 +1,12 @@
 """Creates a reservation from the options of an operator."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.reservations import edit_reservation, time_given
+from berth.operations.reservations import edit_reservation
+from berth.operations.times import time_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock, time_text
@@ -17,7 +19,27 @@ from bus.reservations import (
     Reservation,
     ReservationFilled,
 )
-from control_room.core.reservations import NewReservation
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewReservation:
+    """A reservation as an operator enters it, with the options of `berth reserve` or in a form."""
+
+    vcpus: int = 1
+    memory_mb: int = 512
+    disk_gb: int = 1
+    extra_spec: Sequence[str] = ()
+    count: int = 1
+    host: Sequence[str] = ()
+    cell: str = ""
+    zone: str = ""
+    begin: str = ""
+    end: str = ""
+    hold_from: str = ""
+    open: bool = False
+    any_project: bool = False
+    no_returns: bool = False
+    purpose: str = ""
 
 
 def new_reservation(name: str, project: str, options: NewReservation, now: float) -> Reservation:

@@ -32,7 +32,8 @@ from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.acts import ids_of
-from bus.client_acts import permitted_boot, permitted_move
+from bus.client_acts import permitted_boot
+from bus.client_moves import permitted_move
 from bus.clients import ProjectsFound
 from bus.clock import set_within
 from bus.delivery.runner import Bus

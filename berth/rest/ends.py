@@ -14,12 +14,11 @@ from msgspec import structs
 from berth.rest import store
 from berth.rest.bodies import BuildResult
 from berth.rest.store import StoredEnd
-from bus import protocol
+from bus import protocol, topics
 from bus.clock import Clock, set_within
 from bus.errors import Unavailable
 from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
 from bus.moves import MoveEnded, MoveProgress, MoveRefused
-from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 REPLY_TO = "_rest"
 
 End = BuildEnded | BuildUnplaceable | BuildDeleted | BuildCancelled | MoveEnded | MoveRefused | MoveProgress
-EVENTS = {topic.pattern.removesuffix(".{cell}"): topic.message for topic in CLIENT_TOPICS}
+EVENTS = {topic.pattern.removesuffix(".{cell}"): topic.message for topic in topics.client_topics()}
 _EVENT_OF = {kind: event for event, kind in EVENTS.items()}
 
 POLL_SECONDS = 0.5  # between reads of ends that another process stored

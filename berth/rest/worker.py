@@ -11,7 +11,6 @@ from bus.audit_trail import ActsRecorded
 from bus.delivery.runner import Bus
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
-from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
 
@@ -43,7 +42,7 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
         "rest",
         consumes=[
             on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
-            for topic in CLIENT_TOPICS
+            for topic in topics.client_topics()
         ],
         asks=_ASKED,
         timers=[every(prune_period(keep), ends.prune)],

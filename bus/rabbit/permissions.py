@@ -71,17 +71,6 @@ def hashed(password: str, salt: bytes) -> str:
     return b64encode(salt + sha256(salt + password.encode()).digest()).decode()
 
 
-CLIENT_TOPICS: tuple[Topic[Any], ...] = (
-    topics.BUILD_ENDED,
-    topics.BUILD_DELETED,
-    topics.BUILD_UNPLACEABLE,
-    topics.BUILD_CANCELLED,
-    topics.MOVE_REFUSED,
-    topics.MOVE_PROGRESS,
-    topics.MOVE_ENDED,
-)
-"""The topics that a client may bind; the last word of the key is the client's name."""
-
 # A full queue of a client drops its oldest messages: if it refused new ones, conductors would retry forever.
 CLIENT_LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")
 
@@ -289,7 +278,7 @@ def of_client(
     queues = _named(names, numbers)
     client_key = rf"{client}(_{_WORD})?"
     any_cell = rf"({_WORD}|\\*)"
-    patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in CLIENT_TOPICS]
+    patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in topics.client_topics()]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
     writable = _exchanges(names, "clients", *([""] if is_former else []))
     return Permissions(

@@ -5,8 +5,6 @@ from hashlib import blake2b
 from math import cos, exp, log, pi, sqrt
 from typing import Literal, cast
 
-from bus.moves import MovePhase
-
 Kind = Literal["built", "reschedule", "abort", "hang", "done", "failed"]
 
 _RESCHEDULE = (
@@ -15,7 +13,7 @@ _RESCHEDULE = (
     "no space left on the image cache",
     "the hypervisor stopped answering",
 )
-_PHASES: dict[MovePhase, str] = {
+_PHASES: dict[str, str] = {
     "prepare": "the pre-check refused it: its CPU cannot be had here",
     "send": "the copy failed: the connection to the other host was lost",
     "start": "could not start the domain: no bootable device",
@@ -133,7 +131,7 @@ class FaultPlan:
             return Fate(cast(Kind, kind), seconds, cause)
         return Fate("hang" if chance < self.reschedule + self.abort + self.hang else "built", seconds)
 
-    def phase_fate(self, move: str, phase: MovePhase, attempt: int) -> Fate:
+    def phase_fate(self, move: str, phase: str, attempt: int) -> Fate:
         seconds = self._seconds(move, f"{phase} {attempt}", self.move_durations)
         chance = draw(self.seed, "phase", move, phase, attempt)
         fails: float = getattr(self.moves, phase)

@@ -7,7 +7,6 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.messages import BuildOrdered
-from bus.moves import MoveKind, MoveOrdered, MoveReported
 from bus.reports import HostState
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.vocabulary import Allocations
@@ -17,7 +16,6 @@ from compute_sim.core.faults import SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.driver_kit.stand import AGENT, CELL, DriverStand, Rule, RuleBroken
 from compute_sim.guest_driver import DriverError
-from compute_sim.moving import SimulatedMoves
 from compute_sim.recovery import GuestRecovery
 
 INTERRUPTED_AFTER = (0.0, 0.01, 0.1)  # seconds
@@ -253,79 +251,3 @@ RULES: Mapping[str, Sequence[Rule]] = {
     ),
     "agent": (_agent_ignores_late_orders, _agent_interrupts_a_build, _agent_restarts),
 }
-
-
-def move_rules(stand: DriverStand) -> Sequence[Rule]:
-    """Return the tests for the types of moves that an operator's driver of a hypervisor supports."""
-    kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
-    rules: list[Rule] = []
-    for kind in kinds:
-        rules += {"shelve": [_shelves], "rebuild": [_rebuilds]}.get(kind, [_moves(kind), _returns(kind)])
-    return rules
-
-
-async def _phases(stand: DriverStand, build: str, *orders: MoveOrdered) -> None:
-    moves = SimulatedMoves(agent := _agent(stand, AgentDisk()))
-    await _built(agent, stand.build_order(build))
-    for order in orders:
-        for _ in range(2):  # a repeated order must have the same result
-            _check_done(order, await moves.move(order))
-        guest = stand.guest(build, order.attempt, stand.roots.index(order.root))
-        await stand.guest_driver.move(order, guest)  # as after a crash of the agent
-
-
-def _check_done(order: MoveOrdered, report: MoveReported | None) -> None:
-    if report is None or report.outcome != "done":
-        cause = f"{report.outcome}: {report.cause}" if report else "nothing"
-        raise RuleBroken(f"{order.phase} on {order.host}: the agent reported {cause}")
-
-
-def _moves(kind: MoveKind) -> Rule:
-    async def rule(stand: DriverStand) -> None:
-        build = stand.new_build()
-        prepare = stand.move_order(kind, "prepare", build, step=1, attempt=2, host=1)
-        send = stand.move_order(kind, "send", build, step=2, attempt=1, host=0)
-        start = stand.move_order(kind, "start", build, step=3, attempt=2, host=1)
-        await _phases(stand, build, prepare, send, start)
-        running = [guest for guest in await stand.listed(build) if guest.state == "running"]
-        if [(guest.root, guest.attempt) for guest in running] != [(stand.roots[1], 2)]:
-            raise RuleBroken(
-                f"after `start` {len(running)} guests run; expected attempt 2 on {stand.hosts[1]}"
-            )
-        await stand.guest_driver.destroy(stand.guest(build, 1, 0))
-        await stand.expect(build, (1, 2, "running"))
-
-    rule.__doc__ = f"{kind}: after the move the guest must run only at the destination."
-    return rule
-
-
-def _returns(kind: MoveKind) -> Rule:
-    async def rule(stand: DriverStand) -> None:
-        build = stand.new_build()
-        prepare = stand.move_order(kind, "prepare", build, step=1, attempt=2, host=1)
-        send = stand.move_order(kind, "send", build, step=2, attempt=1, host=0)
-        await _phases(stand, build, prepare, send)
-        await stand.guest_driver.destroy(stand.guest(build, 2, 1))
-        resume = stand.move_order(kind, "resume", build, step=3, attempt=3, host=0, was=1)
-        await stand.guest_driver.move(resume, stand.guest(build, 3, 0))
-        await stand.expect(build, (0, 3, "running"))
-
-    rule.__doc__ = (
-        f"{kind}: after `send`, `resume` must run the guest at the source again, under its new attempt."
-    )
-    return rule
-
-
-async def _shelves(stand: DriverStand) -> None:
-    """shelve: a driver must stop the guest in the phase `send`."""
-    build = stand.new_build()
-    await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
-    await stand.expect(build, (0, 1, "stopped"))
-
-
-async def _rebuilds(stand: DriverStand) -> None:
-    """rebuild: the guest of the new attempt must replace the guest of the former attempt."""
-    build = stand.new_build()
-    order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
-    await _phases(stand, build, order)
-    await stand.expect(build, (0, 2, "running"))

@@ -2,14 +2,14 @@
 exist only for the tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.moves import MoveKind, MoveOrdered, MovePhase
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import Allocations
 from compute_sim.core.drivers import Driver, build_tree
@@ -30,7 +30,7 @@ class RuleBroken(Exception):
 class RuleResult:
     """The result of one test of an operator's driver of a hypervisor or a host's hardware."""
 
-    part: str  # inventory, guests, agent or moves
+    part: str  # inventory, guests, agent, or the name of a feature
     rule: str
     outcome: Literal["passed", "failed", "skipped"]
     reason: str = ""
@@ -121,30 +121,6 @@ class DriverStand:
     def destroy_order(self, build: str, attempt: int = 1) -> DestroyOrdered:
         return DestroyOrdered(**self.address(build, attempt))
 
-    def move_order(
-        self,
-        kind: MoveKind,
-        phase: MovePhase,
-        build: str,
-        *,
-        step: int,
-        attempt: int,
-        host: int,
-        was: int = 0,
-    ) -> MoveOrdered:
-        self.guest(build, attempt, host)
-        return MoveOrdered(
-            **self.address(build, attempt, host),
-            move=build,
-            kind=kind,
-            phase=phase,
-            step=step,
-            was=was,
-            peer=self.hosts[1 - host],
-            spec=self.spec,
-            allocations=self.allocations(host),
-        )
-
     async def listed(self, build: str) -> list[DriverGuest]:
         """Return the guests of a build that the hypervisor driver lists, sorted by host and attempt."""
         found = [guest for guest in await self.guest_driver.guests() if guest.build == build]
@@ -179,12 +155,16 @@ class DriverStand:
 Rule = Callable[[DriverStand], Awaitable[None]]
 
 
-async def check_driver(stand: DriverStand) -> Sequence[RuleResult]:
-    """Run the tests on an operator's driver of a hypervisor or a host's hardware; return all results."""
-    from compute_sim.driver_kit.rules import RULES, move_rules
+async def check_driver(
+    stand: DriverStand, of_features: Mapping[str, Sequence[Rule]] = MappingProxyType({})
+) -> Sequence[RuleResult]:
+    """Run the tests on an operator's driver of a hypervisor or a host's hardware; return all results.
+    `of_features`: further rules, by the name of the feature.
+    """
+    from compute_sim.driver_kit.rules import RULES
 
     results = []
-    rules = [*RULES.items(), ("moves", move_rules(stand))]
+    rules = [*RULES.items(), *of_features.items()]
     for part, rule in ((part, rule) for part, several in rules for rule in several):
         name = (rule.__doc__ or "").strip().rstrip(".")
         if part != "inventory" and not stand.runs_guests:

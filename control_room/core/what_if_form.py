@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from bus.messages import BuildRequested
 from control_room.core.words import address
 from features.groups.messages import group_of
+from features.reservations.messages import reservation_of
+from features.topology.messages import topology_of
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
@@ -142,7 +144,7 @@ def words(text: str) -> list[str]:
 
 def address_of(request: BuildRequested) -> str:
     """Return the URL of the what-if page with its form filled in from the values of this request."""
-    flavor, topology = request.flavor, request.topology
+    flavor, topology = request.flavor, topology_of(request.parts)
     spread = topology.required_spread and f"{topology.required_spread}:{topology.max_per_domain}"
     texts = {
         "vcpus": str(flavor.vcpus),
@@ -158,7 +160,7 @@ def address_of(request: BuildRequested) -> str:
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,
         "priority": str(request.priority or ""),
-        "reservation": request.hints.reservation or "",
+        "reservation": reservation_of(request.parts) or "",
         "pack": topology.required_pack,
         "spread": spread,
     }

@@ -18,8 +18,6 @@ from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
-from control_room.pages.preemptions import PreemptionPages
-from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
@@ -89,17 +87,7 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
 
 
 def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
-    preemptions = PreemptionPages(context, renderer)
     what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
-    yield _get("/reservations", reservations.page)
-    yield _post("/reservations", reservations.edit)
-    yield _get("/reservations/events", reservations.events)
-    yield _get("/headroom", headroom.page)
-    yield _post("/headroom", headroom.edit)
-    yield _get("/headroom/events", headroom.events)
-    yield _get("/preemptions", preemptions.page)
-    yield _get("/preemptions/events", preemptions.events)
     yield _get("/what-if", what_if.page)
     yield _get("/what-if/capacity", capacity.page)
     yield _get("/what-if/capacity/events", capacity.events)

@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,9 +35,6 @@ NAVIGATION = (
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
     ("/waiting", "Waiting"),
-    ("/reservations", "Reservations"),
-    ("/headroom", "Headroom"),
-    ("/preemptions", "Preemption"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
@@ -351,3 +348,11 @@ async def _end_when_left(request: Request, limit: asyncio.Timeout) -> None:
 def is_project(text: str) -> bool:
     """Return whether a text can be the id of a project: databases store no control characters."""
     return 0 < len(text) <= LONGEST_PROJECT and text.isprintable()
+
+
+@dataclass(frozen=True)
+class PageForm:
+    """The fields of a form as they were entered, and why the operation was refused."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""

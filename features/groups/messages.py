@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from bus.claims import ConsumerClaim
+from bus.domains import DomainConstraints
 from bus.parts import ClaimParts, Part, RequestParts
 from bus.vocabulary import Id, ShortList
 
@@ -25,6 +26,8 @@ class GroupClaim(Part, frozen=True, kw_only=True):
     """The server group that a consumer joins; its policy is judged with the claim."""
 
     group: Id
+    # If the group does not exist, the claim creates it with this topology, for one request.
+    topology: DomainConstraints | None = None
 
 
 def group_of(parts: RequestParts) -> Id | None:
@@ -37,6 +40,12 @@ def claimed_group(parts: ClaimParts) -> Id | None:
     """Return the server group that a claim joins; None: unchanged."""
     part = parts.get(GroupClaim)
     return None if part is None else part.group
+
+
+def topology_claimed(parts: ClaimParts) -> DomainConstraints | None:
+    """Return the topology with which a claim creates its group, if the group does not exist."""
+    part = parts.get(GroupClaim)
+    return None if part is None else part.topology
 
 
 def groups_of(claims: Iterable[ConsumerClaim]) -> set[Id]:

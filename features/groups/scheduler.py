@@ -1,9 +1,27 @@
 """The part of server groups in a scheduler: their policies restrict the hosts of requests."""
 
+from msgspec import structs
+
+from bus.client_acts import ClientQuery, Known, project_of
+from bus.clients import RegisteredClient
+from bus.groups import FindGroups, GroupsFound
+from bus.protocol import Ask
 from features.groups.server_groups import JoinedGroups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
+def of_clients(groups: Ask[FindGroups, GroupsFound]) -> ClientQuery:
+    async def find(question: FindGroups, client: RegisteredClient, known: Known) -> GroupsFound:
+        project = project_of(client, question.project)
+        found = await groups(structs.replace(question, project=project))
+        return GroupsFound(groups=tuple([group for group in found.groups if group.project == project]))
+
+    return ClientQuery(FindGroups, find)
+
+
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler = needs.scheduler
-    return SchedulerPart(narrowings=(JoinedGroups(scheduler.placement.groups, scheduler.ending),))
+    return SchedulerPart(
+        narrowings=(JoinedGroups(scheduler.placement.groups, scheduler.ending),),
+        client_queries={"groups": of_clients(scheduler.placement.groups)},
+    )

@@ -16,8 +16,6 @@ from scheduler_worker.extension import (
     NoNarrowing,
     Order,
     Scope,
-    group_id,
-    own_group,
     prepared_in_parts,
     with_members,
 )
@@ -27,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class JoinedGroups(NoNarrowing):
-    """The narrowing for orders whose instances join a server group, named by the request or made for it."""
+    """The narrowing for orders whose instances join a server group, named by the request."""
 
     def __init__(self, find: Ask[FindGroups, GroupsFound], allocations: HeldAllocations) -> None:
         self._find = find
         self._allocations = allocations
 
     def concerns(self, order: Order) -> bool:
-        return group_id(order.request) is not None
+        return group_of(order.request.parts) is not None
 
     async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         return orders if again else await prepared_in_parts(orders, self._prepared)
 
     async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
-        ids = tuple(dict.fromkeys(id_ for order in orders if (id_ := group_id(order.request))))
+        ids = tuple(dict.fromkeys(id_ for order in orders if (id_ := group_of(order.request.parts))))
         groups = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
         roots = await self._allocations.hosts_of(
             [member for order in orders for member in _outside_members(order)]
@@ -49,8 +47,6 @@ class JoinedGroups(NoNarrowing):
 
     def _with_group(self, order: Order, groups: dict[Id, ServerGroup], roots: dict[Id, str]) -> Order:
         request = order.request
-        if request.topology.levels:
-            return order.with_alternatives(group=own_group(request, groups.get(group_id(request) or "")))
         named = group_of(request.parts)
         group = groups.get(named or "")
         if group is None or group.project != request.project:
@@ -59,10 +55,10 @@ class JoinedGroups(NoNarrowing):
         return order.with_alternatives(group=_with_other_members(order, group, roots))
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        return Scope(alone=True, key=group_id(order.request))
+        return Scope(alone=True, key=group_of(order.request.parts))
 
     def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
-        group = group_id(order.request)
+        group = group_of(order.request.parts)
         assert group is not None, order
         part = GroupClaim(group=group)
         # an instance with allocations, which it keeps, is in its group already
@@ -75,11 +71,7 @@ class JoinedGroups(NoNarrowing):
         return with_members(alternative, several, choosing)
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        group = order.preferred.group
-        if group is None or group.policy.startswith("soft"):
-            return None, frozenset()
-        members = {**group.members, **group.left}
-        return group, frozenset([root for places in members.values() for root in places])
+        return watched(order)
 
 
 def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) -> ServerGroup:
@@ -93,6 +85,15 @@ def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) 
         members={id_: roots for id_, roots in known.items() if id_ not in own},
         left={id_: roots for id_, roots in group.left.items() if id_ not in own},
     )
+
+
+def watched(order: Order) -> tuple[object, frozenset[str]]:
+    """Return a value that changes with the server group of an order, and the hosts of its members."""
+    group = order.preferred.group
+    if group is None or group.policy.startswith("soft"):
+        return None, frozenset()
+    members = {**group.members, **group.left}
+    return group, frozenset([root for places in members.values() for root in places])
 
 
 def _outside_members(order: Order) -> tuple[Id, ...]:

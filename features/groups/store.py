@@ -18,7 +18,7 @@ from bus.groups import FindGroups, ServerGroup
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from features.groups.messages import claimed_group
+from features.groups.messages import GroupClaim
 from features.groups.places import HARD, GroupPlaces
 from placement_worker.extension import IS_SHARING, SHARES, labels_of, roots_of
 
@@ -191,10 +191,9 @@ def _group(row: Any) -> GroupPlaces:
 async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
     """Create the server groups that requests with a topology name, if they do not exist yet."""
     rows = {
-        group: (group, each.project, _encoded(each.topology), each.topology.is_required)
+        part.group: (part.group, each.project, _encoded(part.topology), part.topology.is_required)
         for each in claims
-        # a topology without a group has no effect
-        if each.topology is not None and (group := claimed_group(each.parts)) is not None
+        if (part := each.parts.get(GroupClaim)) is not None and part.topology is not None
     }
     if rows:
         renewed = {uuid for (uuid,) in await _RENEW_OF_REQUEST(tx, [(uuid,) for uuid in rows], now=now)}

@@ -18,6 +18,7 @@ from bus.bare_metal import is_bare_metal
 from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
+from bus.parts import ClaimParts
 from bus.reservations import (
     FAILOVER,
     RESERVATION,
@@ -33,6 +34,7 @@ from features.groups.messages import groups_of
 from features.headroom import held_sizes
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
+from features.reservations.messages import SlotClaim, slot_drawn
 from placement_worker.extension import ClaimOperations, Index, PlacementOperations, node_of
 
 HOST = "host"  # the level of domains that are single hosts
@@ -166,7 +168,7 @@ class HeadroomController(PlacementOperations):
         returned = [each.held for each in state.instances if each.consumer in victims]
         first = [claim.choices[0] for claim in claims]
         hosts = _hosts_after(
-            state.hosts, returned, [each.allocations for each in first if not each.draws_on], index
+            state.hosts, returned, [each.allocations for each in first if slot_drawn(each) is None], index
         )
         unknown = _unlabelled(index, reservation.levels, instances)
         return replace(
@@ -191,7 +193,7 @@ class HeadroomController(PlacementOperations):
                 choices=(Choice(allocations),),
                 project=UNSAID_ID,
                 type=RESERVATION,
-                reserves=reservation.id,
+                parts=ClaimParts(SlotClaim(reservation=reservation.id)),
             )
             orders.append(ClaimRequested(claims=(claim,)))
         answers = await self.claims.claim_many(orders)

@@ -6,5 +6,10 @@ FEATURE = Feature(
     name="headroom",
     says="keeps capacity for the failure of hosts",
     needs=("reservations", "groups"),
+    commands={"Builds": {"headroom": "commands"}},
+    command_groups={
+        "headroom": "Capacity that is kept for the loss of any one host or rack (docs/headroom.md)."
+    },
+    pages={"/headroom": "Headroom"},
     meters=(("features.headroom.controller", "placement"),),
 )

@@ -9,8 +9,9 @@ from bus.reservations import RESERVATION
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
-from features.groups.messages import claimed_group, groups_of
+from features.groups.messages import claimed_group, groups_of, topology_claimed
 from features.headroom.plan import ApartGroup, HeldSize
+from features.reservations.messages import reserves
 from placement_worker.extension import Row
 
 _HELD = sql("""
@@ -54,7 +55,7 @@ async def of_claims(
             "uuid": claim.consumer,
             "keeps_for": None,
             "type": claim.type,
-            "reservation": claim.reserves,
+            "reservation": reserves(claim),
             "provider": provider,
             "root": providers[provider].root if provider in providers else provider,
             "class": name,
@@ -72,8 +73,8 @@ def _columns_of_group(claim: ConsumerClaim, known: Mapping[str, Mapping[str, Any
         return columns
     if (group := known.get(named)) is not None:
         return {**{name: group[name] for name in columns if name != "group_uuid"}, "group_uuid": named}
-    if claim.topology is not None:  # the claim would create this group
-        columns |= {"policy": "topology", "topology_required": claim.topology.is_required}
+    if (topology := topology_claimed(claim.parts)) is not None:  # the claim would create this group
+        columns |= {"policy": "topology", "topology_required": topology.is_required}
     return {**columns, "group_uuid": named, "group_name": named, "max_per_host": 1}
 
 

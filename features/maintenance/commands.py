@@ -8,8 +8,7 @@ from typing import Annotated
 from rich.console import Group
 
 from berth.commands.hosts import Names
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.reserve import WHEN
+from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.clock import time_text

@@ -1,12 +1,14 @@
 """The part of moves in the conductor of a cell."""
 
 from bus import topics
+from bus.moves import MoveOrdered, MoveReported
 from bus.topics import AGENT_MOVE, AGENT_MOVED, MOVE_HALF
 from bus.worker import WorkerRows, answers, on_many
-from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
+from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, EndedOrders
 from features.moves.cell_moves import CellMoves
 from features.moves.cell_store import MoveStore, prune
 from features.moves.core.course import MovesCourse
+from features.moves.core.phases import removed_report
 
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
 
@@ -31,6 +33,7 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
         stores=(MoveStore(),),
         prunes=(prune,),
         effects=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF, topics.MOVE_ENDED, topics.MOVE_PROGRESS),
+        ended_orders=(EndedOrders(MoveOrdered, MoveReported, removed_report),),
         repeats=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF),
         rows=rows,
     )

@@ -6,7 +6,8 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
-    meters=(("features.moves.cell_store", "conductor"),),
+    needs=("groups",),
+    meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_store", "conductor")),
     reasons=(
         ReasonTable(
             "Of moves",

@@ -1,11 +1,14 @@
 """The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
 
 from bus import topics
+from bus.client_acts import ClientQuery
+from bus.moves import FindMoves, MoveRequested, MoveSteered
 from bus.worker import WorkerRows, every, on_many, prune_period
+from features.moves.client_requests import MovesOfClients
+from features.moves.handovers import REPEAT_SECONDS, Handovers
+from features.moves.lookups import MoveLookups
+from features.moves.placing import MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
-from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
-from scheduler_worker.move_courses import MoveCourses
-from scheduler_worker.move_lookups import MoveLookups
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -13,9 +16,13 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placement, clock = scheduler.placement, scheduler.clock
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
-    courses = MoveCourses(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    of_clients = MovesOfClients(needs.cells.moves)
     return SchedulerPart(
         offers=(courses,),
+        client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
+        client_topics=(topics.MOVE_REQUESTED, topics.MOVE_STEER, topics.MOVE_REFUSED, topics.MOVE_PROGRESS),
+        client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         rows=WorkerRows(
             consumes=[
                 on_many(

@@ -9,9 +9,10 @@ from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.moves import MoveRequested
 from bus.room import PlannedStep
 from bus.vocabulary import Id
+from features.moves.core.purpose import asked_by
+from features.moves.core.start import MoveStart
+from features.moves.lookups import MoveLookups
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
-from scheduler_worker.core.move_purpose import asked_by
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.extension import (
     Alternative,
     CellQueries,
@@ -22,7 +23,6 @@ from scheduler_worker.extension import (
     active_instances,
     amounts_on_host,
 )
-from scheduler_worker.move_lookups import MoveLookups
 
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
 _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly

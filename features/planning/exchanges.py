@@ -16,9 +16,9 @@ from bus.moves import BEGUN, FindMoves, MoveRequested, MoveStands
 from bus.resources import FindAllocations
 from bus.room import ExchangeGuarded, ExchangePart, GuardExchange
 from bus.sql.database import Database
+from features.moves.core.start import undo_claim_id
 from features.planning import store as stored
 from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
-from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, log
 
 CHECK_SECONDS = 2.0  # between two checks of an exchange

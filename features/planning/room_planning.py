@@ -17,6 +17,7 @@ from bus.candidates import Bools, CandidateSearch
 from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
 from bus.what_if import PlacedThere
+from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState, lacking
@@ -37,7 +38,6 @@ from scheduler_worker.extension import (
     parts_of,
     required_constraints,
 )
-from scheduler_worker.move_courses import MoveCourses
 
 PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
 DEEPER = 64  # hosts that could be made free for an instance that leaves a target
@@ -70,7 +70,7 @@ class _Question:
 
 
 class RoomPlanner:
-    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses, cells: CellQueries) -> None:
+    def __init__(self, what_ifs: WhatIfs, courses: MovePlacing, cells: CellQueries) -> None:
         self._what_ifs = what_ifs
         self._courses = courses
         self._cells = cells

@@ -2,6 +2,7 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
+from features.moves.placing import MovePlacing
 from features.planning.balance_planning import BalancePlanner
 from features.planning.exchanges import CHECK_SECONDS, ExchangeGuard
 from features.planning.host_holds import OPEN_SECONDS, HostHolds
@@ -9,13 +10,12 @@ from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
-from scheduler_worker.move_courses import MoveCourses
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
     placement, clock = scheduler.placement, scheduler.clock
-    what_ifs, courses = needs.of(WhatIfs), needs.of(MoveCourses)
+    what_ifs, courses = needs.of(WhatIfs), needs.of(MovePlacing)
     rooms = RoomPlanner(what_ifs, courses, needs.cells)
     holds = HostHolds(database, placement, scheduler.source, clock)
     exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)

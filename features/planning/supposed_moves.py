@@ -7,12 +7,12 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.vocabulary import Id
 from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
+from features.moves.core.purpose import asked_by
+from features.moves.core.start import Barred, MoveStart
+from features.moves.core.state import Stopped
+from features.moves.placing import MovePlacing, RequestedMove
 from features.what_if.questions import WhatIfs
-from scheduler_worker.core.move_purpose import asked_by
-from scheduler_worker.core.move_start import Barred, MoveStart
-from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.extension import Alternative, HostLimit, Order
-from scheduler_worker.move_courses import MoveCourse, MoveCourses
 
 
 @dataclass(slots=True)
@@ -44,14 +44,14 @@ class _SupposedHosts:
 class WhatIfsOfMoves:
     """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
-    def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
+    def __init__(self, what_ifs: WhatIfs, courses: MovePlacing) -> None:
         self._scheduler = courses.scheduler
         self._what_ifs = what_ifs
         self._courses = courses
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.lock:
-            courses = [MoveCourse(move) for move in question.moves]
+            courses = [RequestedMove(move) for move in question.moves]
             for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
                 if found is not None:
                     course.take(Stopped(found.barred))
@@ -62,7 +62,7 @@ class WhatIfsOfMoves:
             answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
             return WhatIfMovesAnswered(answers=tuple(answers))
 
-    async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
+    async def _chosen(self, courses: list[RequestedMove], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
         starts = [start for course in courses if (start := course.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
@@ -88,7 +88,7 @@ class WhatIfsOfMoves:
         return answers
 
 
-def _unsought(course: MoveCourse) -> WhatIfAnswered:
+def _unsought(course: RequestedMove) -> WhatIfAnswered:
     barred, start = course.state.barred, course.state.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has begun before, and its cell sees it through")

@@ -7,6 +7,11 @@ FEATURE = Feature(
     name="preemption",
     says="builds of higher priority replace instances on their host",
     needs=("moves",),
+    commands={"Hosts": {"priority": "commands"}},
+    command_groups={
+        "priority": "Priority classes: requests that may preempt instances (docs/preemption.md)."
+    },
+    pages={"/preemptions": "Preemption"},
     meters=(("features.preemption.build_metrics", "conductor"), ("features.preemption.rule", "placement")),
     reasons=(
         ReasonTable(

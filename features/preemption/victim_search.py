@@ -99,7 +99,8 @@ class _Batch:
 
 def bars_preemption(request: BuildRequested) -> str:
     """Return why a request preempts nothing whatever its class permits; empty if it may preempt."""
-    return "requests that draw from a reservation do not preempt" if request.hints.reservation else ""
+    draws = any(part.uses_held_capacity for part in request.parts)
+    return "requests that draw from a reservation do not preempt" if draws else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from features.reservations.core.drawing import (
     undrawn,
 )
 from features.reservations.core.reserved_help import HeldFor, without_reservations
+from features.reservations.messages import reservation_of
 from scheduler_worker.extension import PLAIN, Alternative, NoNarrowing, Order, Remedies, Scope, attempts_of
 
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
@@ -78,7 +79,7 @@ class DrawnReservations(NoNarrowing):
         """Return whether an order draws from a reservation, or may do so."""
         if order.attempts and order.preferred.restriction is not None:
             return True
-        if not (self._open or self._failover or order.request.hints.reservation):
+        if not (self._open or self._failover or reservation_of(order.request.parts)):
             return False
         return bool(self._of(order))
 
@@ -123,12 +124,12 @@ class DrawnReservations(NoNarrowing):
             return self._failover
         if not order.purpose.boots:
             return ()
-        named = order.request.hints.reservation
+        named = reservation_of(order.request.parts)
         return (named,) if named else self._open.get(order.request.project, ())
 
     def _drawn(self, order: Order, reservations: Sequence[Reservation], found: ReservationsFound) -> Order:
         request = order.request
-        named = request.hints.reservation
+        named = reservation_of(request.parts)
         if named and not any(each.serves(request.project) for each in reservations):
             return order.with_invalid(f"hints.reservation: there is no reservation {named} in this project")
         plain = [each for each in order.alternatives if each.restriction is None]
@@ -136,7 +137,7 @@ class DrawnReservations(NoNarrowing):
         now, attempts = self._clock.now(), list[tuple[Alternative, ...]]()
         for reservation in reservations:
             slots = found.slots.get(reservation.id, ())
-            if request.roles:
+            if request.parts.sections:
                 attempts.append(tuple(roles_drawing_on(plain, reservation, slots, now)))
                 continue
             for alike in self._preferred(order, slots):

@@ -8,6 +8,9 @@ FEATURE = Feature(
     name="reservations",
     says="holds capacity for a project or a purpose",
     settings=ReservationSettings,
+    commands={"Builds": {"reserve": "commands"}},
+    command_groups={"reserve": "Reservations: capacity held for builds of a project (docs/reservations.md)."},
+    pages={"/reservations": "Reservations"},
     meters=(("features.reservations.filling", "scheduler"),),
     reasons=(
         ReasonTable(

@@ -31,6 +31,7 @@ from bus.reservations import (
 from bus.vocabulary import UNSAID_ID, Id, portions
 from features.reservations.core.reserved_slots import HeldSlots
 from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import SlotClaim
 from scheduler_worker.extension import BuildPurpose, ComeAgain, Order, Scheduler, events, on_closed, only_on
 
 REFRESH_SECONDS = 5.0
@@ -58,7 +59,8 @@ class SlotPurpose(BuildPurpose):
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         claim, generation = super().claim(order, instance, choices), self.generations.get(instance)
-        return structs.replace(claim, generation=generation, type=RESERVATION, reserves=self.reservation)
+        parts = claim.parts.having(SlotClaim(reservation=self.reservation))
+        return structs.replace(claim, generation=generation, type=RESERVATION, parts=parts)
 
     def claim_answered(
         self, order: Order, instance: Id, result: Held | Retired, patience: float

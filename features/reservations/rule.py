@@ -11,6 +11,7 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.reservations import store as reservations
+from features.reservations.messages import SlotClaim, reserves, slot_drawn
 from features.reservations.slots import ReservationWorld, SlotRecord, reservation_refusal
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
@@ -61,22 +62,22 @@ class ReservationRule(ClaimRule):
         if read is None:
             world.state[ReservationRule] = ReservationWorld(world.now)
             return
-        filled = {claim.reserves for claim in scope.claims if claim.reserves}
+        filled = {id_ for claim in scope.claims if (id_ := reserves(claim))}
         locked = await reservations.lock(tx, read.records, filled)
         world.state[ReservationRule] = ReservationWorld(world.now, locked, read.records, read.named)
 
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
-        if not claim.reserves:
+        if SlotClaim not in claim.parts:
             return None
         why = _state(world).bars_slot(claim)
         return reservation_refusal(why) if why else None
 
     def before(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
-        """Release the allocations of a choice from the slot of a reservation that it names (`draws_on`), so
+        """Release the allocations of a choice from the slot of a reservation that it names, so
         that the claim can get them. Return a refusal if the slot does not hold all of them, or if the claim
         may not draw from the slot.
         """
-        slot = choice.draws_on
+        slot = slot_drawn(choice)
         if slot is None:
             return None
         state, holder = _state(world), world.holders.get(slot)
@@ -113,7 +114,7 @@ class ReservationRule(ClaimRule):
 
     def accepted(self, request: ClaimRequested, world: ClaimWorld) -> None:
         for claim in request.claims:
-            if claim.reserves:
+            if SlotClaim in claim.parts:
                 _state(world).make(claim, world.holders[claim.consumer].held)
 
     def write(self, world: ClaimWorld) -> Iterable[BoundStatement]:
@@ -136,7 +137,7 @@ def _set_slot(holder: Holder, slot: str | None, world: ClaimWorld) -> None:
 def _slots_of(claim: ConsumerClaim) -> Iterator[str]:
     """Yield the slots of reservations that a claim draws from, or becomes."""
     for choice in claim.choices:
-        if choice.draws_on:
-            yield choice.draws_on
-    if claim.reserves:
+        if slot := slot_drawn(choice):
+            yield slot
+    if SlotClaim in claim.parts:
         yield claim.consumer

@@ -7,6 +7,7 @@ from bus.amounts import common, covers, without
 from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.reservations import FAILOVER, RESERVATION, Reservation
 from bus.vocabulary import Allocations
+from features.reservations.messages import reserves
 
 
 def reservation_refusal(why: str) -> RuleRefused:
@@ -68,8 +69,8 @@ class ReservationWorld:
         return ""
 
     def bars_slot(self, claim: ConsumerClaim) -> str:
-        """Return why a claim may not become a slot of the reservation in `claim.reserves`; "" if it may."""
-        reservation = self.reservations.get(claim.reserves or "")
+        """Return why a claim may not become a slot of the reservation that it names; "" if it may."""
+        reservation = self.reservations.get(reserves(claim) or "")
         if reservation is None:
             return "there is no such reservation any more"
         if reservation.ended or 0 < reservation.ends <= self.now:
@@ -92,5 +93,5 @@ class ReservationWorld:
 
     def make(self, claim: ConsumerClaim, allocations: Allocations) -> None:
         self.made[claim.consumer] = SlotRecord(
-            claim.consumer, claim.reserves or "", claim.project, allocations
+            claim.consumer, reserves(claim) or "", claim.project, allocations
         )

@@ -4,6 +4,7 @@ from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from features.groups import store as server_groups
+from features.groups.messages import topology_claimed
 from features.groups.rule import GroupRule, GroupWorld, may_have_members
 from placement_worker.extension import ClaimRule, ClaimScope, ClaimWorld
 
@@ -16,7 +17,7 @@ class TopologyRule(ClaimRule):
 
     async def prepare(self, scope: ClaimScope, now: float) -> None:
         """Create the server groups of requests with a topology."""
-        claims = [claim for claim in scope.claims if claim.topology is not None]
+        claims = [claim for claim in scope.claims if topology_claimed(claim.parts) is not None]
         if claims:
             async with self._database.write() as tx:
                 await server_groups.make_of_requests(tx, claims, now)

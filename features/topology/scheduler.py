@@ -1,8 +1,8 @@
 """The part of topology in a scheduler: the hosts of all instances of a request are chosen together."""
 
-from features.topology.core.gang_choice import Gangs
+from features.topology.gangs import Gangs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
-    return SchedulerPart(narrowings=(Gangs(),))
+    return SchedulerPart(narrowings=(Gangs(needs.scheduler.placement.groups),))

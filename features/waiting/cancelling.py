@@ -10,10 +10,10 @@ from bus.messages import BuildCancelRequested, BuildUnplaceable
 from bus.moves import MoveRefused
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from features.moves.core.start import refused
 from features.waiting.store import WaitingStore
 from features.waiting.tables import backlog, parked
 from features.waiting.tables.parked import FoundParked, ParkedRequest
-from scheduler_worker.core.move_start import refused
 from scheduler_worker.extension import CANCELLED, Cancellation, Deletes, Ending, Fenced, Publish, unplaceable
 
 

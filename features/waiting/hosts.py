@@ -43,8 +43,7 @@ class Sight:
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative], project: str) -> str:
         """Return the equivalence class of a request whose turn depends on the share of `project`."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        together = request.parts, request.topology, request.roles
-        base = _digest((alike, request.forced_host, request.hints, needs_of(request), together))
+        base = _digest((alike, request.forced_host, request.hints, needs_of(request), request.parts))
         kind = _digest((base, project))
         if kind not in self._kinds:
             self._kinds[kind], self._bases[kind] = request, base

@@ -6,6 +6,9 @@ from bus.context import stored_context
 from bus.decisions import CRASHED
 from bus.moves import MoveRequested
 from bus.vocabulary import Id
+from features.moves.core.start import Barred
+from features.moves.core.state import SeenThrough, Stopped
+from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove
 from features.waiting.queue import (
     PATIENCE,
     SOON,
@@ -19,10 +22,7 @@ from features.waiting.queue import (
 from features.waiting.reasons import decision_of, expired_order, waited_for
 from features.waiting.store import Marked, WaitingStore
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.core.move_start import Barred
-from scheduler_worker.core.move_state import SeenThrough, Stopped
 from scheduler_worker.extension import LONGEST_PAUSE, ComeAgain, DeadLetterRequest, Order, log
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome
 
 LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
 
@@ -30,7 +30,7 @@ LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to 
 class WaitingMoves:
     """Begins, refuses or stores new moves, and evaluates waiting moves again."""
 
-    def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
+    def __init__(self, store: WaitingStore, courses: MovePlacing) -> None:
         self._scheduler = courses.scheduler
         self._store = store
         self._courses = courses
@@ -40,7 +40,7 @@ class WaitingMoves:
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
         store = self._store
-        courses = [MoveCourse(request) for request in requests]
+        courses = [RequestedMove(request) for request in requests]
         for course in courses:
             if course.asked.move in store.requests:  # the move waits already: nothing is published
                 course.take(SeenThrough())
@@ -48,11 +48,11 @@ class WaitingMoves:
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
         mark, moved = store.queues.mark, store.marks
 
-        def aside(course: MoveCourse, order: Order) -> bool:
+        def aside(course: RequestedMove, order: Order) -> bool:
             course.behind = bool(course.asked.wait) and store.is_behind(order, now)
             return course.behind
 
-        def entry(course: MoveCourse) -> ParkedRequest:
+        def entry(course: RequestedMove) -> ParkedRequest:
             assert course.order is not None
             context, taken = stored_context(course.asked), course.state.taken
             if taken is None:
@@ -61,7 +61,7 @@ class WaitingMoves:
             decision = decision_of(waits)
             return store.waiting(course.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
-        async def park(waiting: Sequence[MoveCourse]) -> None:
+        async def park(waiting: Sequence[RequestedMove]) -> None:
             await self._courses.came_before(waiting)
             keeping = [(course, entry(course)) for course in waiting if course.state.begins]
             if not keeping:
@@ -141,14 +141,14 @@ class WaitingMoves:
 
     def _course_of(
         self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
-    ) -> MoveCourse:
+    ) -> RequestedMove:
         assert entry.start is not None
         limit = self._store.held.limit_of(excluding, entry.message.project)
-        course = MoveCourse(entry.start.asked, limit=limit, waited=waited)
+        course = RequestedMove(entry.start.asked, limit=limit, waited=waited)
         course.take(entry.start)
         return course
 
-    def _result(self, course: MoveCourse) -> Evaluated:
+    def _result(self, course: RequestedMove) -> Evaluated:
         state = course.state
         if (ended := _ended(course)) is not None:
             return ended
@@ -164,7 +164,7 @@ class WaitingMoves:
         return RetryLater(SOON, state.start)
 
 
-def _ended(course: MoveCourse) -> Ended | None:
+def _ended(course: RequestedMove) -> Ended | None:
     end = course.state.end
     if isinstance(end, DeadLetterRequest):
         log.error("move %s: %s", course.asked.move, end.why)

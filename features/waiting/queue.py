@@ -19,10 +19,10 @@ from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
 from bus.vocabulary import MAX_CAUSE, Id, Message
+from features.moves.core.start import MoveStart
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.extension import Publish, log
 
 if TYPE_CHECKING:

@@ -1,40 +1,39 @@
 """The size of requests: which fraction of the cloud's capacity their instances take."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import msgspec
+from msgspec import structs
 
 from bus import parts
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.clock import Clock
-from bus.errors import NOT_JSON, Unavailable
+from bus.errors import NOT_JSON, Unavailable, Undecodable
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from features.waiting.core.fair_queue import RequestDemand, Size
+from bus.unknown_fields import read
+from features.waiting.core.fair_queue import Size, requested_amounts
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
 SOON = 1.0  # the same, if a class has no capacity
 MOST_KNOWN = 1000
 
 _encode = parts.encoder().encode
-_demand = msgspec.json.Decoder(RequestDemand).decode
+_NOTHING = msgspec.Raw(b"")
 
 
-class _Alike(msgspec.Struct):
-    """The encoded fields of a request that decide its size. For requests with equal fields, the size is
-    computed once.
+@cache
+def _alike() -> Callable[[msgspec.Raw], Any]:
+    """Return a function that decodes the fields of a request that may decide its size: encoded, except the
+    instances, which come first. For requests with equal fields, the size is computed once.
     """
-
-    instances: tuple[msgspec.Raw, ...]
-    flavor: msgspec.Raw
-    groups: msgspec.Raw = msgspec.Raw(b"")
-    roles: msgspec.Raw = msgspec.Raw(b"")
-
-    @property
-    def key(self) -> tuple[int, bytes, bytes, bytes]:
-        return len(self.instances), bytes(self.flavor), bytes(self.groups), bytes(self.roles)
-
-
-_alike = msgspec.json.Decoder(_Alike).decode
+    names = ("groups", "parts", *parts.TYPES.flat_parts(parts.RequestParts))
+    fields = [("instances", tuple[msgspec.Raw, ...]), ("flavor", msgspec.Raw)]
+    optional = [(name, msgspec.Raw, _NOTHING) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("Alike", [*fields, *optional])).decode
 
 
 class RequestSizes:
@@ -44,7 +43,7 @@ class RequestSizes:
         self._source = source
         self._clock = clock
         self._capacities: dict[str, float] = {}
-        self._known: dict[tuple[int, bytes, bytes, bytes], Size] = {}
+        self._known: dict[tuple[int | bytes, ...], Size] = {}
         self._until = 0.0
 
     def of_request(self, request: BuildRequested) -> Size:
@@ -59,16 +58,17 @@ class RequestSizes:
             self._known.clear()
             self._until = self._clock.monotonic() + RECENT
         try:
-            key = _alike(body).key
+            instances, *encoded = structs.astuple(_alike()(body))
+            key: tuple[int | bytes, ...] = (len(instances), *map(bytes, encoded))
             size = self._known.get(key)
             if size is None:
-                size = self._known[key] = self._computed(_demand(body))
-        except NOT_JSON:
+                size = self._known[key] = self._computed(read(BuildRequested, body))
+        except (*NOT_JSON, Undecodable):
             return {}
         return size
 
-    def _computed(self, demand: RequestDemand) -> Size:
-        amounts = {name: amount for name, amount in demand.amounts().items() if amount}
+    def _computed(self, request: BuildRequested) -> Size:
+        amounts = {name: amount for name, amount in requested_amounts(request).items() if amount}
         capacities = {name: self._capacity(name) for name in amounts}
         return {name: amount / capacities[name] for name, amount in amounts.items() if capacities[name]}
 

@@ -1,8 +1,14 @@
 """The part of waiting in a scheduler: the queues of requests that wait for a host or for their turn."""
 
+from msgspec import structs
+
 from bus import topics
+from bus.client_acts import ClientQuery, Known, project_of
+from bus.clients import RegisteredClient
+from bus.queries import FindWaiting, WaitingFound
 from bus.quotas import WEIGHT, FindQuotas
 from bus.worker import WorkerRows, answers, every, on_many
+from features.moves.placing import MovePlacing
 from features.waiting.builds import WaitingBuilds
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
@@ -15,7 +21,6 @@ from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBa
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
-from scheduler_worker.move_courses import MoveCourses
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -24,9 +29,21 @@ MEASURE_SECONDS = 15.0
 WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
 
 
+def of_clients(owner: WaitingOwner) -> ClientQuery:
+    async def find(question: FindWaiting, client: RegisteredClient, known: Known) -> WaitingFound:
+        project = project_of(client, question.project)
+        # the client may not count the waiting requests of other projects
+        found = await owner.waiting(structs.replace(question, projects=(), project=project))
+        rows = tuple(request for request in found.waiting if request.project == project)
+        holds = tuple(held for held in found.holds if held.project == project)
+        return structs.replace(found, waiting=rows, holds=holds, rescued=0)
+
+    return ClientQuery(FindWaiting, find)
+
+
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
-    courses = needs.of(MoveCourses)
+    courses = needs.of(MovePlacing)
     held = HeldHosts(scheduler.hosts, scheduler.orders, options)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
@@ -51,7 +68,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         narrowings=(held,),
         fallbacks=(WaitingFallback(owner, cancelling),),
-        client_queries={"waiting": owner.waiting},
+        client_queries={"waiting": of_clients(owner)},
         offers=(store, owner),
         replaces=(
             on_many(

@@ -92,7 +92,7 @@ class WhatIfs:
                 order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
                 groups = [alternative.group for alternative in order.alternatives]
-                if any(group is not None for group in groups) or order.request.roles:
+                if any(group is not None for group in groups) or order.request.parts.sections:
                     return WhatIfAnswered(fits=False, refusal=_GROUPS)
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
@@ -150,12 +150,12 @@ class WhatIfs:
         picks: list[Pick] = []
         # Instances of a group or of roles are chosen together, because each influences the hosts of the
         # others.
-        alone = order.alternative.group is None and not order.request.roles
+        alone = order.alternative.group is None and not order.request.parts.sections
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._choosing_with(supposing) as choosing:
-                at_least = 0 if order.request.roles else least
+                at_least = 0 if order.request.parts.sections else least
                 as_many_as_fit = structs.replace(order.request, at_least=at_least)
                 part = structs.replace(order, instances=some, request=as_many_as_fit, alternates=0)
                 (answer,) = choosing.choose([part])

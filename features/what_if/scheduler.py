@@ -1,6 +1,12 @@
 """The part of what-if questions in a scheduler."""
 
+from msgspec import structs
+
 from bus import topics
+from bus.acts import ids_of
+from bus.client_acts import ClientQuery, Known, permitted_boot
+from bus.clients import RegisteredClient
+from bus.what_if import WhatIf, WhatIfAnswered
 from bus.worker import WorkerRows, answers
 from features.preemption.victim_search import VictimSearch
 from features.waiting.owner import WaitingOwner
@@ -11,12 +17,23 @@ from features.what_if.waits import WhatIfWaits
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
+def of_clients(what_ifs: WhatIfs) -> ClientQuery:
+    async def answer(question: WhatIf, client: RegisteredClient, known: Known) -> WhatIfAnswered:
+        request = question.request
+        projects = await known((), ids_of([request])[1])
+        return await what_ifs.answer(
+            structs.replace(question, request=permitted_boot(request, client, projects))
+        )
+
+    return ClientQuery(WhatIf, answer)
+
+
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     what_ifs = WhatIfs(needs.scheduler)
     waits = WhatIfWaits(needs.scheduler, needs.of(WaitingStore), needs.of(WaitingOwner).held)
     preempting = WhatIfsPreempting(what_ifs, needs.of(VictimSearch), waits)
     return SchedulerPart(
-        client_queries={"what_if": what_ifs.answer},
+        client_queries={"what_if": of_clients(what_ifs)},
         offers=(what_ifs,),
         rows=WorkerRows(answers=[answers(topics.WHAT_IF, preempting.answer)]),
     )

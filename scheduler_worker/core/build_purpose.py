@@ -54,12 +54,7 @@ class BuildPurpose:
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         request = order.request
         return ConsumerClaim(
-            consumer=instance,
-            generation=None,
-            choices=choices,
-            project=request.project,
-            user=request.user,
-            topology=request.topology if request.topology.levels else None,
+            consumer=instance, generation=None, choices=choices, project=request.project, user=request.user
         )
 
     def claim_answered(
@@ -134,7 +129,7 @@ def settled_at(order: Order, instance: Id, held: Held, place: ClaimPlace) -> Set
     groups: Mappings = {}
     if order.attempts:
         alternative = order.alternative_for(instance)
-        if not order.request.roles:
+        if not order.request.parts.sections:
             alternative = alternative_of(held, order.alternatives)
         groups = mappings_of(held.allocations, alternative.question, place.providers, place.root)
     chosen = Selection(

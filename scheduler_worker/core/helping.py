@@ -188,7 +188,7 @@ def helps(
     The search stops when `late()` is True; `seed` orders hosts with equal scores.
     """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    if alternative.request.roles:  # a change of one role does not make the other roles fit
+    if alternative.request.parts.sections:  # a change of one role does not make the other roles fit
         return ()
     group = alternative.group
     if group is not None and group.topology.levels:

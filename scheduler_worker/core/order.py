@@ -288,7 +288,7 @@ def attempts_of(
     """Return the alternatives of a request as attempts: those of all roles are tried together; without roles,
     one alternative is tried after the other.
     """
-    if request.roles and alternatives:
+    if request.parts.sections and alternatives:
         return (tuple(alternatives),)
     return tuple([(alternative,) for alternative in alternatives])
 

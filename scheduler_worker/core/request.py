@@ -31,7 +31,7 @@ from scheduler_worker.core.attributes import (
     unknown,
 )
 from scheduler_worker.core.guest_topology import add_topology, page_choices
-from scheduler_worker.core.roles import flavors_of, wrong_roles
+from scheduler_worker.core.roles import flavors_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules.demands import TENANT
 
@@ -138,12 +138,14 @@ def alternatives_of(
     for alternative_index, flavor in enumerate(flavors_of(request)):
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
         where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
-        if request.roles:
+        if request.parts.sections:
             where = f"roles[{alternative_index}].flavor"
         asked = _shapes.encode((where, flavor, request.image, place))
         every_read = _read(asked, options)
         # For a role, only the preferred page size and NUMA affinity are tried.
-        for question, preferred, amounts, read_notes, _ in every_read[:1] if request.roles else every_read:
+        for question, preferred, amounts, read_notes, _ in (
+            every_read[:1] if request.parts.sections else every_read
+        ):
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
             question = with_further_groups(question, request)
@@ -197,8 +199,9 @@ def with_instances(request: BuildRequested, left: tuple[Id, ...]) -> BuildReques
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:
-    if wrong := wrong_roles(request):
-        raise Unreadable(wrong)
+    for part in request.parts:
+        if wrong := part.contradiction(request):
+            raise Unreadable(wrong)
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
     if seconds_of(request.wait) > options.max_wait:

@@ -1,4 +1,4 @@
-"""The first migration: decisions, moves between cells, hosts, clients, leaders and the audit trail."""
+"""The first migration: decisions, hosts, clients, leaders and the audit trail."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -50,13 +50,6 @@ def upgrade() -> None:
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])
-    table(
-        "handovers",
-        columns(text, "move", "build", "state"),
-        columns(sa.Double, "at"),  # when the state was last changed or published
-        columns(text, "story"),  # the `Handover` as JSON
-    )
-    op.create_index("handovers_state", "handovers", ["state", "at"])
     # Hosts that are down or closed by their agents; a host that is up has no row.
     table("host_health", columns(text, "cell", "root", "health"), keys=2)
     table("leaders", columns(text, "work", "scheduler"), columns(sa.Double, "until"))

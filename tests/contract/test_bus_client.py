@@ -6,10 +6,9 @@ import aio_pika
 import pytest
 
 from berth.client import BusClient
-from bus.clients import ClientAsked
 from bus.errors import Unroutable
 from bus.messages import BuildRequested
-from bus.queries import FindWaiting
+from bus.queries import FindWaiting, WaitingFound
 from bus.rabbit.topology import BrokerNames
 from bus.requests import Flavor
 
@@ -28,4 +27,4 @@ async def test_a_request_that_no_queue_takes_is_an_error_of_the_client(amqp_url:
             with pytest.raises(Unroutable, match="no queue takes messages of client"):
                 await client.publish(boot, boot)
             with pytest.raises(Unroutable, match="no queue takes messages of ask"):
-                await client.ask(ClientAsked(client=client.name, waiting=FindWaiting()))
+                await client.ask("waiting", FindWaiting(), WaitingFound)

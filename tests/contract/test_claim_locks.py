@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimRequested
+from bus.claims import Claimed, ClaimRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.preemption import Preempts, Victim
 from bus.quotas import QuotaEditRequested, SetQuota
@@ -17,7 +17,9 @@ from bus.sql.transaction import PostgresTransaction
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.quotas.operations import QuotaOperations
+from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
 from placement_worker.extension import LOCKS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
@@ -57,13 +59,15 @@ async def test_claims_lock_rows_in_the_order_of_locks(
             ReservationEditRequested(edit=MakeReservation(reservation=season))
         )
         slot = slot_consumer(SEASON, 1)
-        filled = replace(a_claim(1, on_hosts(1, VCPU=4), type="RESERVATION", reserves=SEASON), consumer=slot)
+        filled = replace(
+            a_claim(1, on_hosts(1, VCPU=4), type="RESERVATION", parts=filling(SEASON)), consumer=slot
+        )
         existing = a_claim(2, on_hosts(2, VCPU=8))
         await placement.claims.claim_many([ClaimRequested(claims=(filled, existing))])
         monkeypatch.setattr(PostgresTransaction, "fetch", recorded)
         victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
         preempts = Preempts(victims=(victim,), cell="c1", priority=5)
-        draws = a_claim(4, Choice(on_hosts(1, VCPU=2), draws_on=slot), parts=joining(GROUP))
+        draws = a_claim(4, choice_from(slot, on_hosts(1, VCPU=2)), parts=joining(GROUP))
         takes = a_claim(5, on_hosts(2, VCPU=1), preempts=preempts)
         [answer] = await placement.claims.claim_many([ClaimRequested(claims=(draws, takes))])
     assert all(isinstance(result, Claimed) for result in answer.results)

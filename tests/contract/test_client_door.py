@@ -1,6 +1,6 @@
 """A client's permitted acts, and the rows of its answers, depend on the projects to which it is limited."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,12 +10,13 @@ from msgspec import structs
 from berth.databases import packages
 from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice, holder_consumer
-from bus.client_acts import UNKNOWN
+from bus.client_acts import UNKNOWN, ClientQuery, Permit
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from bus.context import handling
 from bus.decisions import Decision
-from bus.errors import NoAnswer, Poison
+from bus.errors import NoAnswer
 from bus.groups import FindGroups, GroupsFound, ServerGroup
+from bus.invalid_requests import KINDS
 from bus.messages import (
     BuildCancelled,
     BuildCancelRequested,
@@ -42,8 +43,12 @@ from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Id
+from bus.vocabulary import Id, Message
 from bus.what_if import WhatIf, WhatIfAnswered
+from features.groups.scheduler import of_clients as groups_of_clients
+from features.moves.client_requests import MovesOfClients
+from features.waiting.scheduler import of_clients as waiting_of_clients
+from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.core.order import unplaceable
@@ -173,12 +178,18 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)])
-    queries: dict[str, Callable[[Any], Awaitable[Any]]] = {
-        "waiting": cloud.waiting,
-        "decision": cloud.decision,
-        "what_if": cloud.answer,
+    moves = MovesOfClients(cloud.moves)
+    queries = {
+        "waiting": waiting_of_clients(fake),
+        "what_if": what_ifs_of_clients(fake),
+        "groups": groups_of_clients(cloud.groups),
+        "moves": ClientQuery(FindMoves, moves.find),
     }
-    made = ClientDoor(database, fake, fake, owners, TurnedClock(5.0).clock, queries)
+    permits: dict[type[Message], Permit] = {
+        MoveRequested: moves.permit_move,
+        MoveSteered: moves.permit_steering,
+    }
+    made = ClientDoor(database, fake, fake, owners, TurnedClock(5.0).clock, fake, permits, queries)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -190,14 +201,11 @@ def boot(**given: Any) -> BuildRequested:
 
 
 async def become(door: ClientDoor, client: str, act: Any) -> Any:
-    acts = {
-        "boot": BuildRequested,
-        "delete": BuildCancelRequested,
-        "move": MoveRequested,
-        "steer": MoveSteered,
-    }
-    (field,) = (name for name, kind in acts.items() if isinstance(act, kind))
-    return (await requested(door, ClientRequested(client=client, **{field: act})))[0]
+    return (await requested(door, asking(act, client)))[0]
+
+
+def asking(act: Any, client: str = "shop") -> ClientRequested:
+    return ClientRequested(client=client, do=KINDS[type(act)].action, message=act)
 
 
 async def requested(door: ClientDoor, asked: ClientRequested) -> tuple[Any, ActRecord]:
@@ -344,24 +352,16 @@ async def test_a_foreign_build_is_refused_like_an_unknown_build(
     assert foreign == structs.replace(unknown, build=THEIRS)
 
 
-@pytest.mark.parametrize("fields", [{}, {"boot": boot(), "delete": own(OURS)}], ids=["none", "two"])
-async def test_a_request_without_exactly_one_operation_is_a_dead_letter(
-    door: ClientDoor, fields: dict[str, Any]
-) -> None:
-    (outcome,) = await door.request_many([ClientRequested(client="shop", **fields)])
-    assert isinstance(outcome, Poison)
-
-
 async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) -> None:
-    _, done = await requested(door, ClientRequested(client="shop", delete=own(OURS)))
+    _, done = await requested(door, asking(own(OURS)))
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
     assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
-    _, denied = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
+    _, denied = await requested(door, asking(own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
 
 
 async def test_an_act_that_is_requested_again_is_recorded_again(door: ClientDoor) -> None:
-    asked = ClientRequested(client="shop", delete=own(OURS))
+    asked = asking(own(OURS))
     envelope = an_envelope(key="client.shop", id="chosen by the client")
     trail = AuditTrail(door.owners.database, door.clock, 100.0, 100.0)
 
@@ -390,10 +390,10 @@ async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor)
 
 async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) -> None:
     async def ask(**question: Any) -> Any:
-        (field,) = question
-        answer = await door.ask(ClientAsked(client="shop", **question))
+        ((query, message),) = question.items()
+        answer = await door.ask(ClientAsked(client="shop", query=query, message=message))
         assert not answer.refused
-        return getattr(answer, field)
+        return answer.answer
 
     builds = await ask(builds=FindBuilds(cell="c1", builds=(OURS, THEIRS)))
     assert [build.build for build in builds.builds] == [OURS]
@@ -406,14 +406,16 @@ async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) 
     assert (await ask(decision=FindDecision(id=OURS))).known
     assert await ask(decision=FindDecision(id=THEIRS)) == DecisionFound()
     assert (await ask(what_if=WhatIf(request=boot()))).refusal == "p1"
-    assert [one.id for one in await ask(allocations=(OURS, THEIRS))] == [OURS]
+    allocations = await ask(allocations={"consumers": [OURS, THEIRS]})  # as JSON
+    assert [one.id for one in allocations.consumers] == [OURS]
     assert (await ask(usages=FindUsages(project="p1"))).used == {"p1": {}}
     assert [group.project for group in (await ask(groups=FindGroups())).groups] == ["p1"]
 
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no client": ("gone", {"waiting": FindWaiting()}, "not registered"),
-    "nothing": ("shop", {}, "exactly one"),
+    "no query": ("shop", {"nothing": {}}, "query: no nothing, only builds, instances, "),
+    "an invalid field": ("shop", {"usages": {"project": 7}}, "project: Expected `str`, got `int`"),
     "another project": ("shop", {"usages": FindUsages(project="q")}, "not bound to q"),
     "which project": ("both", {"waiting": FindWaiting()}, "name one of p1, p2"),
     "all moves": ("shop", {"moves": FindMoves(cell="c1")}, "name the moves or builds"),
@@ -425,4 +427,5 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
 async def test_a_question_is_refused_in_its_answer(
     door: ClientDoor, client: str, question: dict[str, Any], why: str
 ) -> None:
-    assert why in (await door.ask(ClientAsked(client=client, **question))).refused
+    ((query, message),) = question.items()
+    assert why in (await door.ask(ClientAsked(client=client, query=query, message=message))).refused

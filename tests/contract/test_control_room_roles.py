@@ -50,14 +50,6 @@ FORMS: dict[str, list[Form]] = {
         for host in [OPEN_HOST if act in CLOSING else CLOSED_HOST]
     ],
     "/waiting": [("/waiting", "cancel", {"request": uid(3)})],
-    "/reservations": [
-        ("/reservations", "reserve", {"act": "create", "name": "r", "project": "p1", "vcpus": "1"}),
-        ("/reservations", "reserve", {"act": "delete", "reservation": uid(4)}),
-    ],
-    "/headroom": [
-        ("/headroom", "reserve", {"act": "set", "levels": "rack"}),
-        ("/headroom", "reserve", {"act": "unset"}),
-    ],
     "/bus/dead": [
         ("/bus/dead", "dead letters", {"act": act, "sure": "yes", "letter:x": "1"}) for act in OPERATIONS
     ],
@@ -189,7 +181,7 @@ async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records:
     assert not records
 
 
-@pytest.mark.parametrize("path", [f"/hosts/{OPEN_HOST}", "/reservations", "/headroom", "/moves"])
+@pytest.mark.parametrize("path", [f"/hosts/{OPEN_HOST}", "/moves"])
 async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom, path: str) -> None:
     for visitor, may_act in (("an admin", True), ("a reader", False)):
         await room.sign_in(VISITORS[visitor].name)

@@ -16,7 +16,7 @@ from bus import topics
 from bus.clients import ClientRequested
 from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildDeleted, BuildDeleteRequested, BuildRequested
+from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequested, BuildRequested
 from bus.protocol import DeadLetter, QueueSpec, encode
 from bus.requests import Flavor
 from bus.worker import Worker, on
@@ -247,9 +247,10 @@ async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replaye
         seen.append(asked)
 
     worker = Worker("scheduler", consumes=[on(topics.CLIENT_REQUESTED, handle)])
+    cancel = BuildCancelRequested(build=uid(1))
     async with serving(lambda: LocalTransport(broker), worker):
         for key, id_ in (("client.shop", "theirs"), ("client.rival", "own")):
-            asked = ClientRequested(client="rival")
+            asked = ClientRequested(client="rival", do="delete", message=cancel)
             letter = a_json_letter(id_, queue="scheduler:client.*", key=key, type="ClientRequested")
             broker.store_dead_letter(replace(letter, body=encode(asked)))
             assert await dead_letters.replay(LocalTransport(broker), Clock(), [id_], print) == 1

@@ -13,7 +13,7 @@ from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.queries import BuildsFound, InstancesFound
 from bus.reports import HostState, Inventory
-from bus.requests import Flavor, Hints
+from bus.requests import Flavor
 from bus.reservations import (
     FillReservation,
     FindReservations,
@@ -28,7 +28,9 @@ from bus.room import PlanRoom
 from features.planning.room_planning import RoomPlanner
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import SLOTS, ReservationFiller
+from features.reservations.messages import slot_drawn
 from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import naming as naming_it
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
@@ -86,7 +88,7 @@ async def undrawn(placement: Placement) -> int:
 
 
 def naming(number: int, flavor: Flavor = LARGE, project: str = "p1", **fields: Any) -> BuildRequested:
-    return a_request(number, flavor=flavor, project=project, hints=Hints(reservation=R1), **fields)
+    return a_request(number, flavor=flavor, project=project, parts=naming_it(R1), **fields)
 
 
 async def placed_on(scheduler: Scheduler, *requests: BuildRequested) -> list[str]:
@@ -272,10 +274,10 @@ async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
     await reserve(hosts, scheduler)
     await fill_up(hosts)
     assert await placed_on(scheduler, naming(1, SMALL)) != [""]  # six of eight processors are left in a slot
-    large, small = await placed_on(scheduler, with_roles(2, (8, 1), (6, 1), hints=Hints(reservation=R1)))
+    large, small = await placed_on(scheduler, with_roles(2, (8, 1), (6, 1), parts=naming_it(R1)))
     assert {small, large} != {""} and small != large
     assert await undrawn(hosts) == 0
-    why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), hints=Hints(reservation=R1)))
+    why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), parts=naming_it(R1)))
     assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
 
 
@@ -367,7 +369,7 @@ async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placem
     [placed] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p1", alternates=2))
     assert isinstance(placed, BuildPlaced)
     assert sorted(spare.host for spare in placed.alternates) == ["host-1", "host-3"]
-    assert [spare.choice.draws_on for spare in placed.alternates] == [None, None]
+    assert [slot_drawn(spare.choice) for spare in placed.alternates] == [None, None]
 
 
 async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) -> None:
@@ -377,7 +379,7 @@ async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) 
     [placed] = await messages_of(scheduler, naming(1, alternates=2))
     assert isinstance(placed, BuildPlaced)
     [spare] = placed.alternates
-    assert spare.choice.draws_on is not None
+    assert slot_drawn(spare.choice) is not None
     claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
     await must_take(hosts, replace(claim, consumer=placed.build))
     await hosts.claims.release_many([a_release(50, None, fenced=False)])

@@ -30,6 +30,7 @@ from compute_sim.machines import BadMachine, Hardware, Machine, fleet, machines
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine
 from tests.support.driver_cloud import a_driver_cloud
+from tests.support.feature_parts import agent_parts
 from tests.support.snippets import ROOT, snippets
 
 PAGE = ROOT / "docs/howto/driver.md"
@@ -49,8 +50,12 @@ def broken(results: Sequence[RuleResult]) -> dict[str, str]:
     return {result.rule: result.reason for result in results if result.outcome == "failed"}
 
 
+async def check(stand: DriverStand) -> Sequence[RuleResult]:
+    return await check_driver(stand, {part.name: part.driver_rules(stand) for part in agent_parts()})
+
+
 async def test_the_example_of_the_documentation_follows_all_rules(tmp_path: Path) -> None:
-    results = await check_driver(DriverStand(lambda: FolderDriver(str(tmp_path))))
+    results = await check(DriverStand(lambda: FolderDriver(str(tmp_path))))
     assert broken(results) == {}
     assert {result.outcome for result in results} == {"passed"}
     assert {result.part for result in results} == {"inventory", "guests", "agent", "moves"}
@@ -152,7 +157,7 @@ async def test_a_driver_that_breaks_a_rule_fails_it_with_the_reason(
     driver: Any, rule: str, reason: str, tmp_path: Path
 ) -> None:
     stand = DriverStand(lambda: driver(str(tmp_path)), timeout=0.1 if driver is _Hanging else 30.0)
-    failed = broken(await check_driver(stand))
+    failed = broken(await check(stand))
     [found] = [why for name, why in failed.items() if name.startswith(rule)]
     assert reason in found
 
@@ -192,11 +197,12 @@ async def test_a_guest_that_cannot_be_deleted_stays_known_and_its_order_is_retri
 
 
 async def test_a_move_that_the_driver_does_not_support_is_refused(tmp_path: Path) -> None:
-    from compute_sim.moving import SimulatedMoves
+    from features.moves.agent_moves import SimulatedMoves
+    from features.moves.driver_rules import move_order
 
     stand = DriverStand(lambda: FolderDriver(str(tmp_path)))
     agent, build = an_agent(stand), stand.new_build()
-    order = stand.move_order("live", "prepare", build, step=1, attempt=2, host=1)
+    order = move_order(stand, "live", "prepare", build, step=1, attempt=2, host=1)
     report = await SimulatedMoves(agent).move(order)
     assert report is not None
     assert (report.outcome, report.leftover) == ("failed", False)

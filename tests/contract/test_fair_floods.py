@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import cast
 
-import msgspec
 import pytest
 
 from berth.databases import packages
@@ -23,7 +22,7 @@ from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
-from features.waiting.core.fair_queue import RequestDemand
+from features.waiting.core.fair_queue import requested_amounts
 from features.waiting.request_backlog import (
     CALLS_OF_LIGHT,
     LEAST_BATCH,
@@ -47,9 +46,11 @@ MOST = 1280  # requests in a batch
 A_SECOND = 300.0  # requests that all calls together place in a second
 LEAST_SECONDS = 0.02  # of a batch
 
-_demand = msgspec.json.Decoder(RequestDemand).decode
 SIZES = cast(
-    RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": _demand(body).amounts()["VCPU"] / 10_000})
+    RequestSizes,
+    SimpleNamespace(
+        of=lambda body: {"VCPU": requested_amounts(decode(BuildRequested, body))["VCPU"] / 10_000}
+    ),
 )
 Served = list[tuple[float, str]]  # when requests were placed, and their projects
 

@@ -84,7 +84,7 @@ async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged
 ) -> None:
     """The conductor's claim of an alternate names no group, and is still checked by the group's topology."""
     topology = DomainConstraints(pack="rack")
-    claims = [a_claim(n, on_hosts(n), parts=joining(GROUP), topology=topology) for n in (1, 2)]
+    claims = [a_claim(n, on_hosts(n), parts=joining(GROUP, topology)) for n in (1, 2)]
     results = await take(placement, *claims)
     assert all(isinstance(result, Claimed) for result in results)
     [moved] = await take(placement, a_claim(1, on_hosts(4), generation=1))
@@ -99,18 +99,13 @@ async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged
 
 async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement: Placement) -> None:
     topology = DomainConstraints(pack="rack")
-    await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP), topology=topology))
+    await take(placement, a_claim(1, on_hosts(1), parts=joining(GROUP, topology)))
     later = placement.clock.now() + 1
     await placement.of(ServerGroups).prune(later)
     assert (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
     await placement.claims.release_many([a_release(1, 1)])
     await placement.of(ServerGroups).prune(later)
     assert not (await placement.of(ServerGroups).find(FindGroups(ids=(GROUP,)))).groups
-
-
-async def test_a_claim_with_a_topology_and_no_group_makes_no_group(placement: Placement) -> None:
-    await take(placement, a_claim(1, on_hosts(1), topology=DomainConstraints(pack="rack")))
-    assert not (await placement.of(ServerGroups).find(FindGroups(members=(uid(1),)))).groups
 
 
 async def test_an_audit_names_members_that_a_new_label_put_apart(placement: Placement) -> None:

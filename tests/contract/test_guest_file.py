@@ -17,6 +17,7 @@ from compute_sim import guest_file as module
 from compute_sim.core.faults import FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
+from features.moves.core.guest_phases import MoveSteps
 from tests.support.ids import uid
 from tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from tests.support.moving_agent import a_destroy as a_move_destroy
@@ -245,10 +246,10 @@ async def test_moved_guests_and_their_reports_survive_a_kill(
     await source.build(a_build(), kept)
     arrived = a_move("prepare", 1, 2, DESTINATION)
     assert await source.move(arrived, a_move("send", 2, 1)) == ["done", "done"]
-    before = source.guests(), source.disk.builds.known(), [*source.disk.steps.known()]
+    before = source.guests(), source.disk.builds.known(), [*source.disk.memory(MoveSteps).known()]
     killed(source.disk)
     again = MovingAgent(disk())
-    assert (again.guests(), again.disk.builds.known(), [*again.disk.steps.known()]) == before
+    assert (again.guests(), again.disk.builds.known(), [*again.disk.memory(MoveSteps).known()]) == before
     assert again.guests()[2] == ("destination", "arriving") and again.guests()[1] == ("source", "stopped")
     assert await again.move(arrived, a_move("send", 2, 1)) == ["done", "done"]
     await again.move(a_move("start", 3, 2, DESTINATION))
@@ -258,14 +259,18 @@ async def test_moved_guests_and_their_reports_survive_a_kill(
     for number in range(3, 20):
         await again.build(a_build(build=uid(number, "b")))
         await again.does.destroy(replace(a_move_destroy(1), build=uid(number, "b")))
-    held = again.disk.devices.held, again.disk.builds.known(), {*map(repr, again.disk.steps.known())}
+    held = (
+        again.disk.devices.held,
+        again.disk.builds.known(),
+        {*map(repr, again.disk.memory(MoveSteps).known())},
+    )
     file = again.disk.file
     assert file is not None
     killed(again.disk)
     assert len(file.path.read_bytes().splitlines()) < 60
     last = MovingAgent(disk())
     assert (last.disk.devices.held, last.disk.builds.known()) == held[:2]
-    assert {*map(repr, last.disk.steps.known())} == held[2]
+    assert {*map(repr, last.disk.memory(MoveSteps).known())} == held[2]
     assert last.disk.guest(BUILD, 3) and {guest.attempt for guest in last.disk.all_guests} == {1, 3}
     assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
 

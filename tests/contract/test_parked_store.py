@@ -23,13 +23,13 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
+from features.moves import handovers as handover_store
 from features.moves.cell_moves import CellMoves
+from features.moves.core.start import MoveStart, move_start, refused
+from features.moves.core.state import Handover
 from features.waiting.tables import listing, parked
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker import handovers as handover_store
 from scheduler_worker import host_records
-from scheduler_worker.core.move_start import MoveStart, move_start, refused
-from scheduler_worker.core.move_state import Handover
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook

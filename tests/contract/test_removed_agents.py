@@ -21,7 +21,6 @@ from cell_conductor import RemovedAgents, assumed_guests
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.gateway import RelayingOrders
-from cell_conductor.removed_agents import report_instead
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -266,8 +265,11 @@ async def test_orders_of_a_removed_agent_end_although_reading_them_failed_at_fir
     assert await cell.builds.end_orders_of_removed() == []
 
 
-async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent() -> None:
-    assert report_instead(replace(FIRST, adopt=True)) is None
+async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent(cell: RemovingCell) -> None:
+    removed = RemovedAgents(cell.database, Clock())
+    await cell.edit(FIRST.agent, "remove")
+    await removed.refresh()
+    assert await removed.addressed([replace(FIRST, adopt=True)], cell.builds.ring) == [None]
 
 
 async def test_the_gateway_drops_orders_for_a_removed_agent(cell: RemovingCell) -> None:
@@ -280,9 +282,9 @@ async def test_the_gateway_drops_orders_for_a_removed_agent(cell: RemovingCell) 
     removed = RemovedAgents(cell.database, Clock())
     orders = RelayingOrders(relay, Clock(), removed)
     await cell.edit("agent0", "remove")
-    await orders.build(FIRST)
+    await orders.relay(FIRST)
     await removed.refresh()
-    await orders.build(FIRST)
-    await orders.destroy(a_destroy_order(ONE, 1))
-    await orders.build(SECOND)
+    await orders.relay(FIRST)
+    await orders.relay(a_destroy_order(ONE, 1))
+    await orders.relay(SECOND)
     assert relayed == ["agent0", "agent1"]

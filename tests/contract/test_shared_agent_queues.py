@@ -42,6 +42,7 @@ from cell_conductor.gateway import (
     MergingHeartbeats,
     RelayedOrderFailed,
     RelayingOrders,
+    relayed,
 )
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
 from compute_sim.disk import AgentDisk
@@ -55,7 +56,7 @@ from tests.support.waiting import DEADLINE
 FIRST = a_build_order(a_placed(1), 1)  # for agent0
 SECOND = replace(a_build_order(a_placed(2), 1), agent="agent1")
 SLOW = FaultPlan(durations=Durations.parse("constant:60"))
-RELAYED = OrderRelayed(build=FIRST)
+RELAYED = relayed(FIRST)
 
 
 @dataclass
@@ -293,10 +294,10 @@ async def test_an_order_is_kept_until_it_is_handled(
 ) -> None:
     orders, asked = answering(answer, OrderAnswered(state="handled"))
     with pytest.raises(problem) as raised:
-        await orders.build(FIRST)
+        await orders.relay(FIRST)
     if isinstance(raised.value, Retry):
         assert raised.value.after == after
-    await orders.build(FIRST)
+    await orders.relay(FIRST)
     assert asked == [RELAYED, RELAYED]
 
 
@@ -331,12 +332,12 @@ async def test_a_silent_agent_is_asked_by_one_order_at_a_time_and_a_busy_one_by_
         await asyncio.sleep(0)
         assert len(asked) == 1
         answer.set_result(OrderAnswered(state="handled"))
-    await orders.build(FIRST)  # the agent answers again
+    await orders.relay(FIRST)  # the agent answers again
 
 
 async def refused_or_not(orders: RelayingOrders, order: BuildOrdered) -> Exception | None:
     try:
-        await orders.build(order)
+        await orders.relay(order)
     except Retry as problem:
         return problem
     return None
@@ -430,7 +431,7 @@ async def test_an_order_in_progress_is_found_again_and_its_report_is_published_b
         assert (await orders.answer(RELAYED)).state == "handled"
         assert handled.published == [an_agent_report(FIRST, "built")]
         assert handled.builds == 1
-        destroying = OrderRelayed(destroy=a_destroy_order(a_placed(1), 1))
+        destroying = relayed(a_destroy_order(a_placed(1), 1))
         assert (await orders.answer(destroying)).state == "handled"
 
 
@@ -457,13 +458,6 @@ async def test_a_handler_that_fails_answers_what_becomes_of_the_order(
 
 async def test_an_order_that_an_agent_does_not_take_is_refused() -> None:
     async with HandledOrders().relayed() as orders:
-        asked = OrderRelayed(asked=GuestsAsked(cell=CELL, agent="agent0", builds=(), reply_to="me"))
+        asked = relayed(GuestsAsked(cell=CELL, agent="agent0", builds=(), reply_to="me"))
         answer = await orders.answer(asked)
         assert (answer.state, answer.why) == ("refused", "agent agent0 takes no GuestsAsked")
-
-
-def test_a_relay_message_contains_exactly_one_order() -> None:
-    with pytest.raises(ValueError, match="exactly one order"):
-        OrderRelayed()
-    with pytest.raises(ValueError, match="exactly one order"):
-        OrderRelayed(build=FIRST, destroy=a_destroy_order(a_placed(1), 1))

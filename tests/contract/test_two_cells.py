@@ -55,8 +55,8 @@ from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from features.moves.cell_moves import CellMoves
+from features.moves.handovers import Handovers
 from placement_worker import Placement
-from scheduler_worker.handovers import Handovers
 from tests.support.conductor_builders import FEATURES, a_move_report, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

@@ -17,11 +17,10 @@ import pytest
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
-from berth.operations.reserving import create_reservation, new_reservation
+from berth.operations.reserving import NewReservation, create_reservation, new_reservation
 from berth.settings import Settings
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from control_room.core.reservations import NewReservation
 from tests.support.replicas import ReplicatedBerth, replicated
 from tests.support.waiting import receive_all, until
 

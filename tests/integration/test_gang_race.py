@@ -14,6 +14,7 @@ from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reports import Inventory
+from features.topology.messages import topology_of
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from scheduler_worker.placing import Scheduler
@@ -81,11 +82,12 @@ class GangWatch:
 
     def _check_domains(self, gang: BuildRequested, roots: Sequence[str]) -> None:
         racks = Counter(map(rack_of, roots))
-        if gang.topology.pack:
+        topology = topology_of(gang.parts)
+        if topology.pack:
             assert len(racks) <= 1, f"{gang.request} is in {racks}"
-        if gang.topology.spread == "rack":
+        if topology.spread == "rack":
             assert max(racks.values(), default=0) <= 1
-        if gang.topology.spread == "host":
+        if topology.spread == "host":
             assert max(Counter(roots).values(), default=0) <= 2
 
 

@@ -171,9 +171,7 @@ async def test_concurrent_claims_of_a_request_make_its_group_once(
     topology = DomainConstraints(spread="host")
     async with processes(database_url, "affinity") as racers:
         for number in range(200):
-            claim = a_claim(
-                number, on_hosts(number % HOSTS), parts=joining(uid(number, "8")), topology=topology
-            )
+            claim = a_claim(number, on_hosts(number % HOSTS), parts=joining(uid(number, "8"), topology))
             results = await asyncio.gather(*(claimed(placement, an_order(claim)) for placement in racers))
             assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results
             await racers[0].claims.release_many([a_release(number, 1)])

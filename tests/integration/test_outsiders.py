@@ -134,12 +134,18 @@ def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClient
 BUILD = "5b1c3a52-0c5e-4a0e-9f0b-5f6f2c0f5d3e"
 FLAWED = {"request": BUILD, "instances": [BUILD], "flavor": {"name": "f", "vcpus": -1}, "project": "web"}
 INVALID: dict[str, tuple[bytes, str]] = {
-    "a negative amount": (json.dumps({"client": "shop", "boot": FLAWED}).encode(), "flavor.vcpus: "),
+    "a negative amount": (
+        json.dumps({"client": "shop", "do": "boot", "message": FLAWED}).encode(), "flavor.vcpus: ",
+    ),
     "another client in the body": (
-        json.dumps({"client": "rival", "boot": FLAWED | {"reply_to": "rival"}}).encode(), "flavor.vcpus: ",
+        json.dumps({"client": "rival", "do": "boot", "message": FLAWED | {"reply_to": "rival"}}).encode(),
+        "flavor.vcpus: ",
     ),
     "JSON cut off": (
-        json.dumps({"client": "shop", "boot": FLAWED | {"flavor": {"name": "f"}}}).encode()[:-1], "not JSON",
+        json.dumps(
+            {"client": "shop", "do": "boot", "message": FLAWED | {"flavor": {"name": "f"}}}
+        ).encode()[:-1],
+        "not JSON",
     ),
 }  # fmt: skip
 
@@ -512,7 +518,7 @@ def boot_as(channel: BlockingChannel, client: str, project: str, exchange: str =
     build = str(uuid.uuid4())
     flavor = {"name": "huge", "vcpus": 99999, "memory_mb": 512, "disk_gb": 1}
     boot = {"request": build, "instances": [build], "flavor": flavor, "project": project}
-    body = json.dumps({"client": client, "boot": boot})
+    body = json.dumps({"client": client, "do": "boot", "message": boot})
     properties = pika.BasicProperties(delivery_mode=2)
     channel.basic_publish(exchange, f"client.{client}", body, properties, mandatory=True)
     return build

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
-from bus.messages import BuildOrdered
+from bus.agent_builds import GuestOrder
 from bus.moves import MoveOrdered
 from bus.requests import BuildSpec
 from compute_sim import guest_file
@@ -52,22 +52,22 @@ class TornFile:
         self.content = content
         self._waiting: list[bytes] = []
         self._added = self._written = 0
-        self._snapshot: Callable[[], Iterable[guest_file.GuestLine]] = tuple
+        self._snapshot: Callable[[], Iterable[guest_file.Line]] = tuple
 
     @property
     def unwritten(self) -> int:
         """Return the number of lines that are not on disk yet."""
         return len(self._waiting)
 
-    def open(self) -> list[guest_file.GuestLine]:
+    def open(self) -> list[guest_file.Line]:
         lines, sound = guest_file._read(self.content)
         self.content = self.content[:sound]
         return lines
 
-    def shorten_by(self, snapshot: Callable[[], Iterable[guest_file.GuestLine]]) -> None:
+    def shorten_by(self, snapshot: Callable[[], Iterable[guest_file.Line]]) -> None:
         self._snapshot = snapshot
 
-    def add(self, *lines: guest_file.GuestLine) -> None:
+    def add(self, *lines: guest_file.Line) -> None:
         self._waiting += map(guest_file._line, lines)
         self._added += len(lines)
 
@@ -127,7 +127,7 @@ class WatchedDisk(AgentDisk):
             for record in self.all_guests
         ]
 
-    def begin(self, order: BuildOrdered | MoveOrdered) -> None:
+    def begin(self, order: GuestOrder) -> None:
         if isinstance(order, MoveOrdered):
             self._moved.add((order.build, order.attempt))
         super().begin(order)

@@ -251,6 +251,10 @@ def canonical(value: object) -> object:
             found: dict[str, object] = {}
             for name, each in value.items():
                 inner = canonical(each)
+                if name == "choice" and isinstance(inner, list) and isinstance(inner[-1], dict):
+                    inner[2:] = [
+                        field for part in inner[2:] for each in part.values() for field in each.values()
+                    ]
                 if name == "parts" and isinstance(inner, dict):
                     for part in inner.values():
                         found |= part

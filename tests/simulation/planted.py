@@ -20,14 +20,15 @@ from bus.sql.failures import Conflict
 from cell_conductor.builds import Builds
 from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
-from compute_sim import moving
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core import phases as agent_phases
-from compute_sim.core.phases import GuestState, PhaseEnd
+from compute_sim.core.ownership import GuestState
 from compute_sim.disk import AgentDisk
 from features.groups.places import GroupPlaces
 from features.headroom import plan as headroom
 from features.headroom.controller import HeadroomController
+from features.moves import agent_moves
+from features.moves.core import guest_phases
+from features.moves.core.guest_phases import PhaseEnd
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.queue import Evaluator, Results, WaitingQueue
 from features.waiting.store import WaitingStore
@@ -114,7 +115,7 @@ def _source_released() -> Sequence[Any]:
 
 
 def _source_not_stopped() -> Sequence[Any]:
-    afterwards, refusal = agent_phases.afterwards, agent_phases.refusal
+    afterwards, refusal = guest_phases.afterwards, guest_phases.refusal
 
     def blind(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
         why = refusal(order, here)
@@ -124,9 +125,9 @@ def _source_not_stopped() -> Sequence[Any]:
         return "running" if order.phase == "send" else afterwards(order, state, end)
 
     return [
-        patch.object(moving, "refusal", blind),
-        patch.object(moving, "meanwhile", lambda _, state: state),
-        patch.object(moving, "afterwards", running),
+        patch.object(agent_moves, "refusal", blind),
+        patch.object(agent_moves, "meanwhile", lambda _, state: state),
+        patch.object(agent_moves, "afterwards", running),
     ]
 
 
@@ -288,7 +289,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         _source_released, moves=True,
     ),
     "source-stopped": PlantedBug(
-        "compute_sim.core.phases: a guest starts after its source has stopped", _source_not_stopped,
+        "features.moves.core.guest_phases: a guest starts after its source has stopped", _source_not_stopped,
         moves=True, complaint="runs twice",
     ),
     "wake-up": PlantedBug(

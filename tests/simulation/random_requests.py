@@ -10,7 +10,7 @@ import msgspec
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
-from bus.domains import NO_TOPOLOGY, DomainConstraints
+from bus.domains import DomainConstraints
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
@@ -21,6 +21,7 @@ from bus.requests import Flavor, Image
 from bus.worker import On, Worker
 from compute_sim.machines import SimHost
 from features.groups.messages import GroupPart, group_of
+from features.topology.messages import TopologyPart
 
 if TYPE_CHECKING:
     pass
@@ -90,20 +91,21 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
     own = Random(request.request)
     vcpus = own.choice((2, 4)) if low else own.randint(4, 8)
     group = group_of(request.parts) if own.random() < 0.3 else None
+    spread = None
     if full:  # a request takes most of a host, and nothing but its size excludes a host
         vcpus, group = own.randint(5, 8), None
         few = request.instances[:2]  # there are two such hosts
         apart = not low and len(few) > 1 and Random(f"gang {request.request}").random() < 0.5
         request = msgspec.structs.replace(
-            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s",
-            topology=DomainConstraints(spread="host") if apart else NO_TOPOLOGY,
-        )  # fmt: skip
+            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s"
+        )
+        spread = TopologyPart(topology=DomainConstraints(spread="host")) if apart else None
     flavor = Flavor(name="small", vcpus=vcpus, memory_mb=256)
     return msgspec.structs.replace(
         request,
         priority=own.choice((0, 1)) if low else own.choice((1, 4, 7, 7)),
         flavor=request.flavor if is_metal(request) and not full else flavor,
-        parts=RequestParts(GroupPart(group=group) if group else None),
+        parts=RequestParts(GroupPart(group=group) if group else None, spread),
         forced_host="",
     )
 

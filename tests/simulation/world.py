@@ -39,11 +39,11 @@ from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults,
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from features.groups.operations import ServerGroups
+from features.moves.core.start import undo_claim_id
 from features.preemption.priorities import PriorityClasses
 from features.waiting.builds import WaitingBuilds
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
-from scheduler_worker.core.move_start import undo_claim_id
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
@@ -67,7 +67,7 @@ from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_c
 from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, waiting_builds_of
 from tests.support.databases import inline_connection
-from tests.support.feature_parts import conductor_parts
+from tests.support.feature_parts import agent_parts, conductor_parts
 
 BUILDS = BuildStore()
 START = 1_700_000_000.0
@@ -476,6 +476,7 @@ class SimulatedWorld:
                 disk=self._disk(agent.agent),
                 providers=bus.asker(topics.CELL_PROVIDERS),
                 allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                parts=agent_parts(options),
             )
             return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
 

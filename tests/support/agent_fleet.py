@@ -23,6 +23,7 @@ from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
+from tests.support.feature_parts import agent_parts
 
 MUTE = "BERTH_TESTS_MUTE"  # environment variable: name of the agent that sends no heartbeats
 PER_CELL = "BERTH_TESTS_AGENTS"  # environment variable: number of agents in each cell
@@ -76,7 +77,13 @@ def _worker(agent: SimAgent, settings: Settings, disk: AgentDisk, bus: Bus) -> W
     providers = bus.asker(topics.CELL_PROVIDERS, timeout=30.0)
     allocations = bus.asker(topics.CELL_ALLOCATIONS, timeout=30.0)
     worker = compute_sim(
-        agent, options, clock=bus.clock, disk=disk, providers=providers, allocations=allocations
+        agent,
+        options,
+        clock=bus.clock,
+        disk=disk,
+        providers=providers,
+        allocations=allocations,
+        parts=agent_parts(options),
     )
     worker = with_shared_queues(worker, bus.publish, bus.clock)
     if agent.agent == os.environ.get(MUTE):

@@ -41,6 +41,7 @@ from compute_sim.worker import compute_sim
 from tests.support.buses import Connect, queues_of
 from tests.support.cloud_workers import Make, of_one_cell
 from tests.support.conductor_builders import CELL
+from tests.support.feature_parts import agent_parts
 from tests.support.ids import uid
 from tests.support.waiting import in_time, receive_all, until
 
@@ -188,6 +189,7 @@ class RestartedAgent:
             disk=self.disk,
             providers=bus.asker(topics.CELL_PROVIDERS),
             allocations=bus.asker(topics.CELL_ALLOCATIONS),
+            parts=agent_parts(),
         )
 
 

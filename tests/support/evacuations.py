@@ -14,6 +14,7 @@ from bus.reservations import Reservation, ReservedSlot
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from features.reservations.core.drawing import draw_of, drawing_on
+from features.reservations.messages import slot_drawn
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from placement_worker import IndexedSource
@@ -81,7 +82,7 @@ class HostsToLose:
             if not isinstance(result, Claimed):
                 return id_
             moved[id_] = ways[0].root
-            if choices[0].draws_on is None:
+            if slot_drawn(choices[0]) is None:
                 source.reserve(choices[0].allocations)
         return ""
 

@@ -5,30 +5,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from berth import composition
-from berth.commands import audit as audit_command
-from berth.commands import (
-    builds,
-    draining,
-    groups,
-    hosts,
-    importing,
-    instances,
-    make_room,
-    move_list,
-    moves,
-    past,
-    priorities,
-    rules,
-    what_if,
-    why,
-)
+from berth.commands.index import COMMANDS
 from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
@@ -41,19 +25,10 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
-from features.maintenance import commands as maintenance
-from features.planning import rebalance_command as rebalancing
-from features.policies import replay_command as replaying
 from tests.support.command_line import CommandLine
 from tests.support.waiting import until
 
-HOMES: dict[str, ModuleType] = {
-    "adopt": importing, "at": past, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
-    "heal": audit_command, "host": hosts, "instances": instances, "maintenance": maintenance,
-    "make-room": make_room, "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "priority": priorities, "replay": replaying, "group": groups, "rebalance": rebalancing, "rules": rules,
-    "waiting": instances, "what-if": what_if, "why": why,
-}  # fmt: skip
+MODULES = {listed.name: listed.module for listed in COMMANDS}
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 
 
@@ -64,7 +39,7 @@ class LivingBerth:
         self.settings, self.bus, self._patch, self._capsys = settings, bus, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
-        line = CommandLine(words[0], HOMES.get(words[0], moves), self._patch, self._capsys)
+        line = CommandLine(words[0], import_module(MODULES[words[0]]), self._patch, self._capsys)
         return await line(*words[1:], ends=ends)
 
     async def boot(self, *words: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Hardware, SimAgent, fleet
-from compute_sim.moving import SimulatedMoves
+from features.moves.agent_moves import SimulatedMoves
 from tests.support.ids import uid
 
 (_AGENT,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))

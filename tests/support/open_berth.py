@@ -15,8 +15,7 @@ from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.quotas import set_quota
-from berth.operations.reservations import set_headroom
-from berth.operations.reserving import create_reservation, new_reservation
+from berth.operations.reserving import NewReservation, create_reservation, new_reservation
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -29,7 +28,7 @@ from bus.queries import FindWaiting
 from bus.quotas import DEFAULT, UNLIMITED
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
-from control_room.core.reservations import NewReservation
+from features.headroom.editing import set_headroom
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -190,9 +189,6 @@ PAGES = {
     "host": "/hosts/{host}",
     "builds": "/builds",
     "waiting": "/waiting",
-    "reservations": "/reservations",
-    "headroom": "/headroom",
-    "preemptions": "/preemptions",
     "moves": "/moves",
     "move": "/moves/{move}",
     "metal": "/metal?wait=1",

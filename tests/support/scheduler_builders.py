@@ -26,6 +26,7 @@ from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
+from tests.support.request_parts import with_parts
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=1024, disk_gb=10)
 _NONE_OF = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
@@ -40,7 +41,7 @@ def a_request(
     number: int = 1, *, instances: int = 1, flavor: Flavor = SMALL, **fields: object
 ) -> BuildRequested:
     ids = tuple(uid(number * 1000 + index, "b") for index in range(instances))
-    return BuildRequested(request=uid(number, "a"), instances=ids, flavor=flavor, **fields)  # type: ignore[arg-type]
+    return BuildRequested(request=uid(number, "a"), instances=ids, flavor=flavor, **with_parts(fields))
 
 
 def a_candidate(

@@ -15,6 +15,10 @@ from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.sql.database import Database
 from bus.vocabulary import Id
 from features.groups.operations import ServerGroups
+from features.moves.core.state import Handover
+from features.moves.handovers import Handovers
+from features.moves.lookups import MoveLookups
+from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
 from features.preemption.operations import PreemptionRecords
 from features.quotas.operations import QuotaOperations
 from features.reservations.operations import ReservationOperations
@@ -24,12 +28,8 @@ from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.move_state import Handover
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.handovers import Handovers
-from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveOutcome, StoreRefusals
-from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -154,16 +154,16 @@ def moves_of(
     cells = CellQueries(builds=find, instances=_unused, moves=find_moves)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
     handovers = handovers or HandoversInMemory()
-    courses = MoveCourses(scheduler, lookups, handovers, keep)
+    courses = MovePlacing(scheduler, lookups, handovers, keep)
     return MovesWithoutWaiting(courses)
 
 
 class MovesWithoutWaiting:
     """The moves of a scheduler that does not store moves that have to wait."""
 
-    def __init__(self, courses: MoveCourses) -> None:
+    def __init__(self, courses: MovePlacing) -> None:
         self.courses = courses
         self.undo_placed = courses.undoing.undo_placed
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        return await self.courses.place_new([MoveCourse(request) for request in requests])
+        return await self.courses.place_new([RequestedMove(request) for request in requests])

@@ -10,12 +10,13 @@ from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.topology.messages import topology_of
+from features.topology.requests import own_group
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.order import Order, attempts_of
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.roles import own_group
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state
@@ -161,7 +162,7 @@ def some_gang(chance: Random) -> BuildRequested:
 
 
 def asked_by(request: BuildRequested) -> dict[Id, Resources]:
-    flavors = [role.flavor for role in request.roles for _ in range(role.count)]
+    flavors = [role.flavor for role in request.parts.sections for _ in range(role.count)]
     flavors = flavors or [request.flavor] * len(request.instances)
     return {
         instance: {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
@@ -174,14 +175,14 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
     attempts = attempts_of(request, alternatives)
     order = Order(request, attempts, request.instances, size=0, purpose=BUILD, alternates=request.alternates)
-    if not request.topology.levels:
+    if not topology_of(request.parts).levels:
         return order
     known = ServerGroup(
         id=own_group(request, None).id,
         name="g",
         policy="topology",
         project=request.project,
-        topology=request.topology,
+        topology=topology_of(request.parts),
         members={member: (root,) for member, root in (members or {}).items()},
     )
     return order.with_alternatives(group=own_group(request, known))

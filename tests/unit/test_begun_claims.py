@@ -6,8 +6,8 @@ from bus.claims import CLEANUP, MIGRATION, Held, holder_consumer
 from bus.moves import MoveRequested
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer
-from scheduler_worker.begun_claims import _claim_of
-from scheduler_worker.core.move_start import MoveStart
+from features.moves.begun_claims import _claim_of
+from features.moves.core.start import MoveStart
 from tests.support.ids import uid
 
 BUILD, HELD = uid(1), {uid(1, "a"): {"VCPU": 1}}

@@ -25,6 +25,7 @@ from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
 from features.quotas.limits import CachedLimits
 from features.quotas.rule import QuotaRule, QuotaWorld
+from features.reservations.messages import choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from features.topology.rule import TopologyRule
@@ -99,7 +100,7 @@ def preempts() -> Preempts:
 
 
 CLAIMS: dict[str, Callable[[], ConsumerClaim]] = {
-    "draws from a slot": lambda: wants(Y, Choice(on(C), draws_on=SLOT)),
+    "draws from a slot": lambda: wants(Y, choice_from(SLOT, on(C))),
     "preempts": lambda: wants(Y, on(B), preempts=preempts()),
     "joins a group": lambda: wants(Y, on(C), parts=joining("group")),
     "joins a group with a topology": lambda: wants(Y, on(C), parts=joining("racked")),
@@ -130,13 +131,13 @@ def test_a_claim_leaves_no_trace_if_another_of_its_request_is_refused(
 
 
 REFUSED_LATER: dict[str, tuple[Choice, dict[str, Any]]] = {
-    "draws, and breaks the policy of its group": (Choice(on(C), draws_on=SLOT), {"parts": joining("group")}),
+    "draws, and breaks the policy of its group": (choice_from(SLOT, on(C)), {"parts": joining("group")}),
     "preempts, and breaks the topology of its group": (
         Choice(on(B)),
         {"parts": joining("racked"), "preempts": preempts()},
     ),
     "preempts too little": (Choice(on(B, vcpus=9)), {"preempts": preempts()}),
-    "draws from another slot than it fits": (Choice(on(C, vcpus=9), draws_on=SLOT), {}),
+    "draws from another slot than it fits": (choice_from(SLOT, on(C, vcpus=9)), {}),
 }
 
 
@@ -192,7 +193,7 @@ def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
     there.state[QuotaRule] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
     wrong = replace(preempts(), victims=(Victim(build=X, generation=9, attempt=1, holder=REST),))
     steps = (
-        wants(Y, Choice(on(A, vcpus=9), draws_on=VICTIM), parts=joining("group"), preempts=wrong),
+        wants(Y, choice_from(VICTIM, on(A, vcpus=9)), parts=joining("group"), preempts=wrong),
         wants(Y, on(A, vcpus=9), parts=joining("group"), preempts=wrong),
         wants(Y, on(A, vcpus=9), parts=joining("group")),
         wants(Y, on(A), parts=joining("group")),

@@ -11,6 +11,7 @@ from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
+from features.topology.messages import topology_of
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.order import Order
 from tests.support.ranking_builders import Hall
@@ -45,16 +46,16 @@ def test_a_gang_gets_hosts_exactly_if_an_exhaustive_search_finds_some(part: int)
     for seed in range(part * SEEDS // 10, (part + 1) * SEEDS // 10):
         chance = Random(seed)
         cloud, request = a_cloud(chance), some_gang(chance)
-        if not cloud.keeps(request.topology, {}):  # its members are apart already
+        if not cloud.keeps(topology_of(request.parts), {}):  # its members are apart already
             cloud.members.clear()
         order, chosen, hall = choose(cloud, request)
         asked = asked_by(request)
-        expected = cloud.fits(asked, request.topology)
+        expected = cloud.fits(asked, topology_of(request.parts))
         assert (chosen.short is None) == expected, seed
         if expected:
             placed = placed_by(order, chosen)
             assert placed.keys() == set(request.instances), seed
-            assert cloud.keeps(request.topology, placed), seed
+            assert cloud.keeps(topology_of(request.parts), placed), seed
             assert not cloud.oversold(asked, placed), seed
             feasible += 1
         else:
@@ -71,7 +72,7 @@ def test_each_alternate_keeps_the_constraints_in_place_of_its_instance(part: int
     for seed in range(part * 100, (part + 1) * 100):
         chance = Random(seed)
         cloud, request = a_cloud(chance), some_gang(chance)
-        if not cloud.keeps(request.topology, {}):
+        if not cloud.keeps(topology_of(request.parts), {}):
             cloud.members.clear()
         order, chosen, _ = choose(cloud, request)
         placed = placed_by(order, chosen)
@@ -80,7 +81,7 @@ def test_each_alternate_keeps_the_constraints_in_place_of_its_instance(part: int
                 seen += 1
                 moved = {**placed, instance: way.root}
                 assert way.root != placed[instance]
-                assert cloud.keeps(request.topology, moved), seed
+                assert cloud.keeps(topology_of(request.parts), moved), seed
                 assert not cloud.oversold(asked_by(request), moved), seed
     assert seen
 
@@ -132,7 +133,7 @@ def test_a_choice_that_a_greedy_search_misses_is_found() -> None:
     cloud = SmallCloud([a_host(0, 4, 9, rack="r1"), a_host(1, 4, 6, rack="r1")])
     request = a_gang(1, DomainConstraints(pack="rack"), (2, 1, 3), (1, 3, 6))
     order, chosen, _ = choose(cloud, request)
-    assert cloud.fits(asked_by(request), request.topology)
+    assert cloud.fits(asked_by(request), topology_of(request.parts))
     assert len(placed_by(order, chosen)) == 3
 
 

@@ -45,4 +45,4 @@ def test_the_flavor_has_a_name() -> None:
 def test_roles_are_changes_of_the_flavor() -> None:
     options = BootOptions(role=("worker:2,vcpus=4",))
     request = boot_request(with_flavor(options, "memory_mb=4096"))
-    assert [(role.flavor.vcpus, role.flavor.memory_mb) for role in request.roles] == [(4, 4096)]
+    assert [(role.flavor.vcpus, role.flavor.memory_mb) for role in request.parts.sections] == [(4, 4096)]

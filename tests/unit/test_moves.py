@@ -18,8 +18,8 @@ from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from features.groups.messages import claimed_group
 from features.groups.tests.support.group_parts import in_group
+from features.moves.core.start import undo_claim_id
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.move_start import undo_claim_id
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid

@@ -8,7 +8,7 @@ from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
 from features.moves.core.phases import claim_or_release
 from features.moves.core.placed_move import undone_unknown
-from scheduler_worker.core.move_start import MoveStart, move_start, undoing
+from features.moves.core.start import MoveStart, move_start, undoing
 from tests.support.conductor_builders import (
     a_build_order,
     a_move,

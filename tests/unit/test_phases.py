@@ -10,16 +10,9 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
-from compute_sim.core.phases import MoveSteps, afterwards, meanwhile, refusal
-from scheduler_worker.core.move_start import undoing
-from scheduler_worker.core.move_state import (
-    Handover,
-    HandoverState,
-    begins,
-    holding_nothing,
-    judged,
-    messages_of,
-)
+from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
+from features.moves.core.start import undoing
+from features.moves.core.state import Handover, HandoverState, begins, holding_nothing, judged, messages_of
 from tests.support.ids import uid
 from tests.support.moving_agent import DESTINATION, SOURCE, an_order
 

@@ -8,6 +8,7 @@ from bus.messages import BuildUnplaceable
 from bus.reservations import RESERVATION
 from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
+from features.reservations.messages import reserves
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
@@ -77,7 +78,7 @@ def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
 
 def test_a_forgotten_slot_is_claimed_again_with_its_generation() -> None:
     claim = claim_after(SLOT, RELEASED)
-    assert (claim.generation, claim.type, claim.reserves) == (3, RESERVATION, RESERVATION_ID)
+    assert (claim.generation, claim.type, reserves(claim)) == (3, RESERVATION, RESERVATION_ID)
 
 
 def test_an_evacuated_instance_of_another_system_keeps_its_source() -> None:

@@ -1,7 +1,6 @@
 """Metrics of refusals because of a topology, by level."""
 
 import pytest
-from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from bus.claims import Refused, RuleRefused
@@ -17,7 +16,7 @@ def counted(level: str) -> float:
 
 
 def refused(topology: DomainConstraints | None = None, code: str = "topology") -> None:
-    request = replace(a_request(1), topology=topology or DomainConstraints())
+    request = a_request(1, topology=topology or DomainConstraints())
     end = BuildUnplaceable(request=request.request, instances=(), reason="", decision=Decision(code=code))
     refusals.count_unplaceable([(request, end)])
 

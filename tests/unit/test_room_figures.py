@@ -17,7 +17,7 @@ from bus.moves import MoveStands
 from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from bus.requests import Flavor, Hints
+from bus.requests import Flavor
 from control_room.bus_load import QueueLoad, bus_load, route_of
 from control_room.core.builds import (
     MOST_CAUSES,
@@ -43,6 +43,8 @@ from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_o
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from features.groups.tests.support.group_parts import in_group
+from features.reservations.messages import ReservationPart
+from features.topology.messages import TopologyPart
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -378,6 +380,9 @@ def test_all_errors_of_a_form_are_reported_together() -> None:
     assert read(specs="resources:CUSTOM_GPU=1") is not None
 
 
+IN_ROWS = DomainConstraints(pack="row", spread="rack", max_per_domain=2)
+
+
 def test_the_address_of_a_request_asks_for_the_same() -> None:
     flavor = Flavor(name="f", vcpus=4, memory_mb=4096, extra_specs={"trait:A": "required", "hw:x": "a=b"})
     request = BuildRequested(
@@ -385,11 +390,9 @@ def test_the_address_of_a_request_asks_for_the_same() -> None:
         instances=(uid(2), uid(3)),
         flavor=flavor,
         zone="z 1",
-        hints=Hints(reservation=uid(8)),
-        parts=in_group(uid(9)),
+        parts=in_group(uid(9)).having(ReservationPart(reservation=uid(8)), TopologyPart(topology=IN_ROWS)),
         ignore_hosts=("h1", "h2"),
         priority=7,
-        topology=DomainConstraints(pack="row", spread="rack", max_per_domain=2),
     )
     address = urlsplit(address_of(request))
     meant = read(**dict(parse_qsl(address.query)))

@@ -268,6 +268,13 @@ def reminder(build: Build) -> MoveReported:
     return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
 
 
+def removed_report(order: MoveOrdered, cause: str) -> MoveReported:
+    """Return the report that ends an order for a removed agent."""
+    names = ("move", "build", "phase", "step", "attempt", "cell", "agent", "root", "host")
+    fields = {name: getattr(order, name) for name in names}
+    return MoveReported(**fields, outcome="overdue", cause=cause, removed=True)
+
+
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
     move = moves.last_move(build)
     assert move is not None

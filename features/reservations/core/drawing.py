@@ -10,6 +10,7 @@ from bus.claims import Choice
 from bus.queries import Candidate, FindCandidates
 from bus.reservations import FAILOVER, Reservation, ReservedSlot
 from bus.vocabulary import Allocations, Id
+from features.reservations.messages import choice_from, reservation_of, slot_drawn
 from scheduler_worker.extension import Alternative, Unfit
 
 
@@ -47,9 +48,10 @@ class Draw:
         # If no slot covers the claim, it names any slot, so that placement refuses it.
         if_none = None if self.is_optional or not ways else self.slots[0].consumer
         choices = [
-            Choice(way.allocations, way.shapes, self._slot(way.allocations, taken) or if_none) for way in ways
+            choice_from(self._slot(way.allocations, taken) or if_none, way.allocations, way.shapes)
+            for way in ways
         ]
-        if choices and (drawn := choices[0].draws_on) is not None:
+        if choices and (drawn := slot_drawn(choices[0])) is not None:
             held = next((slot.held for slot in self.slots if slot.consumer == drawn), {})
             taken[drawn] = without(taken.get(drawn, held), choices[0].allocations)
         return tuple(choices)
@@ -99,7 +101,7 @@ def drawing_on(
         held = sum(1 for slot in slots if slot.held)
         why = f"reservation {reservation.name!r}: no undrawn slot fits ({held} of {len(slots)} are undrawn)"
     within = structs.replace(question, roots=tuple(sorted(roots)) if roots and not why else (reservation.id,))
-    optional = reservation.id != alternative.request.hints.reservation
+    optional = reservation.id != reservation_of(alternative.request.parts)
     drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional)
     unfit = Unfit("reservation", why) if why else None
     return replace(alternative, question=within, restriction=drawn, unfit=unfit)

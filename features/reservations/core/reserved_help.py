@@ -15,7 +15,7 @@ HeldFor = Sequence[tuple[str, Sequence[Allocations]]]  # purpose of reservations
 def without_reservations(order: Order, choosing: Choosing, tally: Tally, held: HeldFor) -> Iterator[str]:
     """Yield sentences with the reservations without which an order would fit."""
     alternative = order.preferred
-    if alternative.restriction is not None or alternative.request.roles:
+    if alternative.restriction is not None or alternative.request.parts.sections:
         return
     for purpose, allocations in held:
         with choosing.counting_as_free(*allocations):

@@ -20,15 +20,14 @@ from bus.vocabulary import Id
 from features.topology.core.domain_order import DomainOrder
 from features.topology.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from features.topology.core.gang_shortage import Best, Chance, Wanted, shortage_of
+from features.topology.messages import TopologyPart
 from scheduler_worker.extension import (
     MAX_CHOICES_EACH,
-    PLAIN,
     AllowedHosts,
     Alternative,
     Chosen,
     Constraints,
     DomainRules,
-    NoNarrowing,
     Order,
     Pick,
     Ranking,
@@ -156,7 +155,7 @@ class GangChoice:
         return None
 
     def _needed(self, chances: Sequence[Chance]) -> int:
-        if self.order.request.roles:
+        if self.order.request.parts.sections:
             return sum(len(chance.part.instances) for chance in chances)
         return self.order.needed
 
@@ -169,7 +168,7 @@ class GangChoice:
         """
         taken: Taken = []
         for chance in chances:
-            if not self._fill_part(chance, rules, stages, name, taken) and self.order.request.roles:
+            if not self._fill_part(chance, rules, stages, name, taken) and self.order.request.parts.sections:
                 break
         placed = len(taken)
         if placed >= self._needed(chances):
@@ -320,27 +319,4 @@ class GangChoice:
 def is_gang(order: Order) -> bool:
     """Return whether the instances of an order are chosen together, because they have roles or a topology."""
     group = order.preferred.group if order.attempts else None
-    return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
-
-
-class Gangs(NoNarrowing):
-    """The narrowing for orders whose instances have roles or a topology: they are chosen together."""
-
-    def concerns(self, order: Order) -> bool:
-        return is_gang(order)
-
-    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        return Scope(alone=True, jointly=self)
-
-    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen:
-        return GangChoice(choosing, order, replace(scope, held={})).choose()
-
-    def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
-        gang, found = GangChoice(choosing, order, PLAIN), dict[Id, tuple[Candidate, ...]]()
-        for settled in order.settled:
-            if settled.lacking and settled.alternative is not None:
-                with choosing.counting_claim(order, settled):
-                    found[settled.instance] = gang.alternates(
-                        settled.instance, settled.alternative, settled.lacking, settled.cell
-                    )
-        return found
+    return TopologyPart in order.request.parts or (group is not None and bool(group.topology.levels))

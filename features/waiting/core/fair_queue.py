@@ -19,9 +19,8 @@ from itertools import count
 from math import exp
 from typing import Any
 
-import msgspec
-
-from bus.requests import Flavor, ResourceGroup
+from bus.messages import BuildRequested
+from bus.requests import Flavor
 
 Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
@@ -229,29 +228,17 @@ def shares_of(served: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {project: size / everything for project, size in total.items()} if everything else {}
 
 
-class _Role(msgspec.Struct):
-    flavor: Flavor
-    count: int = 1
-
-
-class RequestDemand(msgspec.Struct):
-    """The fields of a build request from which the resource amounts of its instances are computed."""
-
-    instances: tuple[msgspec.Raw, ...]
-    flavor: Flavor
-    groups: tuple[ResourceGroup, ...] = ()
-    roles: tuple[_Role, ...] = ()
-
-    def amounts(self) -> Counter[str]:
-        """Return the amounts that all instances of the request need together, by resource class."""
-        total = Counter[str]()
-        for role in self.roles or (_Role(self.flavor, len(self.instances)),):
-            one = Counter(amounts_of(role.flavor))
-            for group in self.groups:
-                one.update(group.resources)
-            for name, amount in one.items():
-                total[name] += role.count * amount
-        return total
+def requested_amounts(request: BuildRequested) -> Counter[str]:
+    """Return the amounts that all instances of a request need together, by resource class."""
+    total = Counter[str]()
+    sections = [(section.flavor, section.count) for section in request.parts.sections]
+    for flavor, several in sections or [(request.flavor, len(request.instances))]:
+        one = Counter(amounts_of(flavor))
+        for group in request.groups:
+            one.update(group.resources)
+        for name, amount in one.items():
+            total[name] += several * amount
+    return total
 
 
 def amounts_of(flavor: Flavor) -> dict[str, int]:

@@ -16,9 +16,9 @@ from bus.messages import BuildRequested
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from features.moves.core.start import MoveStart
 from features.waiting.core.waiting_shares import Contender, QueueKey
 from features.waiting.tables.backlog import FoundBacklog
-from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.extension import with_instances
 
 log = logging.getLogger(__name__)

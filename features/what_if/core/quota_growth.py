@@ -41,7 +41,7 @@ def _growth(order: Order, instances: int) -> Counter[str]:
     order's present flavor or, for a request with roles, with all of its instances.
     """
     growth = Counter({INSTANCES: instances})
-    if order.request.roles:
+    if order.request.parts.sections:
         for part in parts_of(order.request, order.current, order.instances):
             asked = part.alternative.asked
             growth.update({name: amount * len(part.instances) for name, amount in asked.items()})

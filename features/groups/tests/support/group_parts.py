@@ -1,12 +1,13 @@
 """Parts of messages that name a server group."""
 
+from bus.domains import DomainConstraints
 from bus.parts import ClaimParts, RequestParts
 from features.groups.messages import GroupClaim, GroupPart
 
 
-def joining(group: str) -> ClaimParts:
-    """Return the parts of a claim that joins a server group."""
-    return ClaimParts(GroupClaim(group=group))
+def joining(group: str, topology: DomainConstraints | None = None) -> ClaimParts:
+    """Return the parts of a claim that joins a server group, and makes it with a topology if one is given."""
+    return ClaimParts(GroupClaim(group=group, topology=topology))
 
 
 def in_group(group: str) -> RequestParts:

@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from bus import topics
 from bus.messages import BuildRequested
 from bus.reports import Inventory
-from bus.requests import Hints
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
 from bus.what_if import WhatIf
 from features.policies.messages import TRY_POLICY, PolicyTried, TrialPolicy, TryPolicy
+from features.reservations.tests.support.reservation_parts import naming
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -97,7 +97,7 @@ async def test_without_a_reservation_its_capacity_is_free_and_its_own_requests_g
             return not (await ask(FillReservation(reservation=season.id))).missing
 
         await until(filled, "its slot has a host")
-        own = a_request(2, project="p1", hints=Hints(reservation=season.id))
+        own = a_request(2, project="p1", parts=naming(season.id))
         policy = TrialPolicy(without_reservations=(season.id,))
 
         async def held() -> bool:

@@ -1,0 +1,23 @@
+"""Rules of what a client may request about moves."""
+
+from bus.client_acts import DERIVED, NotAllowed, Projects, check_project, is_derived, is_of
+from bus.clients import RegisteredClient
+from bus.moves import MoveRequested
+
+
+def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:
+    """Return a client's request to move an instance; raise NotAllowed if the client may not send it. `known`
+    maps the ids of the move and of its build to their projects.
+    """
+    check_project(asked.build, client, known)
+    if not is_of(client, known.get(asked.move, known[asked.build])):
+        raise NotAllowed("move: use a new uuid")
+    if is_derived(asked.move):
+        raise NotAllowed(f"move: {DERIVED}")
+    if asked.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if asked.kind == "evacuate":
+        raise NotAllowed("kind: only operators evacuate a host")
+    if asked.since:
+        raise NotAllowed("since: only preempted instances keep the time of their first request")
+    return asked

@@ -1,0 +1,69 @@
+"""`berth headroom`: keeps free capacity for the loss of any one host or rack."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from berth.commands.options import Commands, positional
+from berth.commands.terminal import Cli, note
+from bus.errors import OperationRefused
+from features.headroom.editing import find_headroom, set_headroom, unset_headroom
+
+commands = Commands(name="headroom", no_args_is_help=True)
+
+
+@commands.command("set")
+async def set_levels(
+    cli: Cli,
+    levels: Annotated[
+        list[str], positional("`host`, or a level of labels, such as `rack`.", metavar="LEVEL")
+    ],
+) -> None:
+    """Keep capacity so that any one host, or any one rack, can be lost.
+
+    Placement reserves slots for the instances of each host, outside of that host, and adjusts them within
+    seconds after each change. Evacuations draw from these slots. A rack is the hosts with one label of the
+    level `rack`: `berth host label host-1 host-2 rack=r1`.
+    """
+    async with cli.bus("headroom") as bus:
+        if not await set_headroom(bus, levels):
+            cli.tell(f"headroom is kept for {', '.join(levels)} already", levels=list(levels))
+            return
+        unlabelled = [level for headroom in await find_headroom(bus) for level in headroom.unlabelled]
+    text = f"headroom is kept for any one {' or '.join(levels)} from now on"
+    cli.tell(text, levels=list(levels), unlabelled=unlabelled)
+    for level in unlabelled:
+        why = "headroom is not kept while there are instances"
+        note(f"no host has a label of level {level}: {why} (`berth host label` sets labels)")
+
+
+@commands.command("show")
+async def show(cli: Cli) -> int:
+    """Show whether all instances of any one failed host or rack fit into the reserved slots.
+
+    The exit code is 1 if they do not fit, with the reasons.
+    """
+    async with cli.bus("headroom") as bus:
+        found = await find_headroom(bus)
+    if not found:
+        raise OperationRefused("no headroom is kept: `berth headroom set host` begins")
+    for headroom in found:
+        levels = " or ".join(headroom.reservation.levels)
+        state = "kept" if headroom.kept else "not kept"
+        figures = f"{headroom.slots} slots for {headroom.instances} instances in {headroom.domains} domains"
+        cli.value(headroom, f"headroom for any one {levels}: {state}; {figures}")
+        _reasons(cli, headroom.lacking)
+    return 0 if all(headroom.kept for headroom in found) else 1
+
+
+@commands.command("unset")
+async def unset(cli: Cli) -> None:
+    """Release all slots of the headroom, and reserve no slots from now on."""
+    async with cli.bus("headroom") as bus:
+        removed = await unset_headroom(bus)
+    cli.tell("no headroom is kept from now on" if removed else "no headroom was kept", removed=removed)
+
+
+def _reasons(cli: Cli, lacking: Sequence[str]) -> None:
+    if not cli.as_json:
+        for reason in lacking:
+            cli.line(f"  {reason}")

@@ -1,0 +1,74 @@
+"""The page about failover headroom, which operators set."""
+
+import logging
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from berth.operations.refusing import operations_refused
+from bus.errors import OperationRefused
+from bus.reservations import FindHeadroom
+from control_room.core import words
+from control_room.pages import frame
+from control_room.pages.frame import PageForm, PageRefused
+from control_room.queries import query
+from features.headroom.editing import set_headroom, unset_headroom
+
+log = logging.getLogger(__name__)
+
+SECONDS = 2.0  # between two updates; builds that end cause one immediately
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = HeadroomPages(context, renderer)
+    yield Route("/headroom", pages.page, methods=["GET"])
+    yield Route("/headroom", pages.edit, methods=["POST"])
+    yield Route("/headroom/events", pages.events, methods=["GET"])
+
+
+class HeadroomPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
+
+    async def page(self, request: Request) -> Response:
+        done = request.query_params.get("done", "")
+        return await self._page(request, PageForm(), done if done in ("set", "unset") else "")
+
+    async def events(self, request: Request) -> Response:
+        return self._updates.stream(request, lambda: self._data.latest(None))
+
+    async def edit(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        act, levels = fields.get("act", ""), fields.get("levels", "")
+        try:
+            if act == "set":
+                await self._set(levels.replace(",", " ").split())
+            elif act == "unset":
+                with operations_refused():
+                    await unset_headroom(self._context.queries.bus)
+            else:
+                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
+        except OperationRefused as refused:
+            return await self._page(request, PageForm({"levels": levels}, str(refused)), status=409)
+        finally:
+            self._data.forget()
+        log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
+        return RedirectResponse(words.address("/headroom", {"done": act}), status_code=303)
+
+    async def _set(self, levels: list[str]) -> None:
+        with operations_refused():
+            if not await set_headroom(self._context.queries.bus, levels):
+                raise OperationRefused(f"Headroom is kept for any one {' or '.join(levels)} already.")
+
+    async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
+        part = await frame.soon(request, self._data.get(None))
+        part = part or self._renderer.part("headroom_part.html", reply=None, now=0.0)
+        return self._renderer.page(request, "headroom.html", status=status, part=part, form=form, done=done)
+
+    async def _read(self, _: None) -> str:
+        reply = await query("placement", self._context.queries.headroom, FindHeadroom())
+        with self._data.interval.rendering():
+            return self._renderer.part("headroom_part.html", reply=reply, now=self._context.clock.now())

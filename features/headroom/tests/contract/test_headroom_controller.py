@@ -1,0 +1,355 @@
+"""The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from berth.operations.audit import placement_breaches
+from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.claims import Choice, Claimed, Refused
+from bus.domains import DomainConstraints, LabelEditRequested
+from bus.errors import Unavailable
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
+from bus.messages import Selection
+from bus.reports import Inventory
+from bus.requests import BuildSpec, Flavor
+from bus.reservations import (
+    EndReservation,
+    FindHeadroom,
+    FindReservations,
+    Headroom,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+)
+from bus.vocabulary import Allocations
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.headroom.controller import HeadroomController
+from features.moves.core.purpose import MovePurpose
+from features.moves.core.start import MoveStart
+from features.reservations.core.drawing import draw_of
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import choice_from
+from features.reservations.operations import ReservationOperations
+from placement_worker import Placement
+from placement_worker.store.audit import holdings
+from scheduler_worker.core.order import Order
+from tests.support.ids import uid
+from tests.support.move_builders import MOVE, a_move
+from tests.support.placement_builders import (
+    a_claim,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    looking_for,
+    on_hosts,
+)
+from tests.support.placement_calls import must_take
+from tests.support.rule_builders import a_wish
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import narrowing_of, scheduler_of
+
+R1 = uid(1, "7")
+
+
+@pytest.fixture(autouse=True)
+async def hosts(placement: Placement) -> None:
+    """Report three hosts with eight processors: hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+    for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
+        order = MakeAggregate(
+            aggregate=uid(number, "e"), name=rack, metadata={"topology:rack": rack}, hosts=names
+        )
+        await placement.aggregates.edit(AggregateEditRequested(edit=order))
+
+
+async def keep(placement: Placement, *levels: str) -> None:
+    reservation = Reservation(
+        id=R1, name="headroom", flavor=Flavor(name="any"), use="failover", levels=levels, returns=False
+    )
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=reservation))
+    )
+    await adjusted(placement)
+
+
+async def adjusted(placement: Placement) -> Headroom:
+    await placement.of(HeadroomController).adjust()
+    [found] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
+    return found
+
+
+async def boot(placement: Placement, consumer: int, host: int, vcpus: int = 4) -> None:
+    await must_take(placement, a_claim(consumer, on_hosts(host, VCPU=vcpus)))
+
+
+async def slots(placement: Placement) -> dict[str, tuple[str, int]]:
+    """Return the host and the processors of each slot that holds something."""
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    held = {slot.consumer: slot.held for slot in found.slots.get(R1, ())}
+    return {
+        slot: (root, amounts["VCPU"]) for slot, of_slot in held.items() for root, amounts in of_slot.items()
+    }
+
+
+async def test_slots_follow_the_instances(placement: Placement) -> None:
+    await keep(placement, "host")
+    assert await slots(placement) == {}
+    await boot(placement, 2, host=1)
+    assert not (await placement.of(HeadroomController).find(FindHeadroom())).headrooms[0].kept
+    found = await adjusted(placement)
+    assert found.kept and (found.slots, found.domains, found.instances) == (1, 3, 1)
+    [(root, vcpus)] = (await slots(placement)).values()
+    assert root in (uid(2, "a"), uid(3, "a")) and vcpus == 4
+    await placement.claims.release_many([a_release(2, None, fenced=False)])
+    await adjusted(placement)
+    assert await holdings(placement.database) == {}
+    assert await placement_breaches(placement.database) == []
+
+
+async def test_headroom_that_is_set_without_any_other_change_is_adjusted(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await placement.of(HeadroomController).adjust()
+    await keep(placement, "host")
+    assert len(await slots(placement)) == 1
+
+
+async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> None:
+    for consumer, host in ((2, 1), (3, 2)):
+        await boot(placement, consumer, host)
+    await keep(placement, "rack")
+    assert sorted((await slots(placement)).values()) == [(uid(3, "a"), 4)] * 2
+    assert (await adjusted(placement)).kept
+
+
+async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host", "row")
+    found = await adjusted(placement)
+    assert not found.kept and found.lacking == ("1 instances: their hosts have no label of level row",)
+    assert found.slots == 1  # the loss of the host is covered
+    await placement.reports.label(LabelEditRequested(roots=(uid(1, "a"),), set={"row": "a"}))
+    found = await adjusted(placement)
+    assert found.kept and found.since == found.history[-1].at
+    assert [turn.kept for turn in found.history] == [False, True]
+    assert "no label of level row" in found.history[0].lacking
+
+
+async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
+    await keep(placement, "host")
+    await boot(placement, 2, host=1)
+    with monkeypatch.context() as patched, pytest.raises(Unavailable):
+        patched.setattr(placement.claims, "claim_many", AsyncMock(side_effect=Unavailable("no database")))
+        await placement.of(HeadroomController).adjust()
+    await adjusted(placement)
+    assert len(await slots(placement)) == 1
+
+
+async def test_a_slot_is_on_a_host_with_the_same_metadata_of_aggregates(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(root, _)] = (await slots(placement)).values()
+    of_tenant = MakeAggregate(
+        aggregate=uid(3, "e"), name="tenant", metadata={"filter_tenant_id": "p9"}, hosts=(root,)
+    )
+    await placement.aggregates.edit(AggregateEditRequested(edit=of_tenant))
+    assert (await adjusted(placement)).kept
+    [(moved, _)] = (await slots(placement)).values()
+    assert {moved, root} == {uid(2, "a"), uid(3, "a")}
+
+
+async def test_a_closed_host_gets_no_slot_and_its_instances_are_covered(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(root, _)] = (await slots(placement)).values()
+    closed = {1: (DISABLED, DRAIN), int(root[-1]): (FORCED_DOWN,)}
+    reports = [a_report(number, sequence=2, traits=traits) for number, traits in closed.items()]
+    await placement.reports.report_many(reports)
+    assert (await adjusted(placement)).kept
+    [(moved, _)] = (await slots(placement)).values()
+    assert {moved, root} == {uid(2, "a"), uid(3, "a")}
+
+
+async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(slot, (root, _))] = (await slots(placement)).items()
+    choice = choice_from(slot, {root: {"VCPU": 4}})
+    move = a_claim(2, choice, generation=1, keep=30, begins=31)
+    await must_take(placement, move)
+    found = await adjusted(placement)
+    assert found.kept and len(await slots(placement)) == 1
+    assert slot not in await slots(placement)
+
+
+async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fields: Any) -> None:
+    """Place instances (consumer, host) of four processors in one server group."""
+    made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
+    for consumer, host in consumers:
+        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
+        await must_take(placement, claim)
+
+
+async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_others(
+    placement: Placement,
+) -> None:
+    await join(placement, [(2, 1), (3, 2)], policy="anti-affinity")
+    await keep(placement, "host")
+    assert [root for root, _ in (await slots(placement)).values()] == [uid(3, "a")]
+    assert (await adjusted(placement)).kept
+    # the former place of a moved member counts until it is released
+    move = a_claim(3, on_hosts(3, VCPU=4), generation=1, keep=30, begins=31)
+    await must_take(placement, move)
+    found = await adjusted(placement)
+    assert not found.kept and "without members of server group web" in found.lacking[0]
+    await placement.claims.release_many([a_release(30, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+
+
+async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placement: Placement) -> None:
+    await join(placement, [(2, 1)], policy="affinity")
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    await join(placement, [(3, 1)], policy="affinity")
+    found = await adjusted(placement)
+    why = "server groups with policy affinity and several members cannot leave a lost host"
+    assert not found.kept and found.lacking == (f"2 instances: {why}",)
+    # an evacuation's claim is refused, because the other member is still on the lost host
+    move = a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30, begins=31)
+    [answer] = await placement.claims.claim_many([an_order(move)])
+    assert isinstance(answer.results[0], Refused)
+    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+    await must_take(placement, move)
+
+
+async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> None:
+    """Give host 1 the NUMA cells 11 and 12, and so on, each with four dedicated processors. `fast` cells have
+    a trait.
+    """
+    for host in (1, 2, 3):
+        cells = [
+            a_provider(
+                cell,
+                host,
+                inventories={"PCPU": Inventory(total=4)},
+                traits=("CUSTOM_FAST",) if cell in fast else (),
+            )
+            for cell in (10 * host + 1, 10 * host + 2)
+        ]
+        await placement.reports.report_many([a_report(host, *cells, sequence=sequence)])
+
+
+async def pin(placement: Placement, consumer: int, *cells: int) -> None:
+    await must_take(placement, a_claim(consumer, on_hosts(*cells, PCPU=4)))
+
+
+async def held_by_slots(placement: Placement) -> list[Allocations]:
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    return [slot.held for slot in found.slots.get(R1, ())]
+
+
+async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement: Placement) -> None:
+    await with_cells(placement)
+    await pin(placement, 2, 11, 12)
+    await pin(placement, 3, 21)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert not found.kept  # host 3 has two cells, and both instances need a slot there
+    assert "free capacity for 4 PCPU on providers like those of the instance's host" in found.lacking[0]
+    assert await held_by_slots(placement) == [on_hosts(31, 32, PCPU=4)]
+    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    assert (await adjusted(placement)).kept
+    assert await placement_breaches(placement.database) == []
+
+
+async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(placement: Placement) -> None:
+    await with_cells(placement)
+    held = {2: on_hosts(11, PCPU=2), 3: on_hosts(21, 22, PCPU=1)}  # both have two processors
+    for consumer, allocations in held.items():
+        await placement.claims.claim_many([an_order(a_claim(consumer, allocations))])
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    slots = await held_by_slots(placement)
+    scheduler = scheduler_of(placement)
+    draws = narrowing_of(scheduler, DrawnReservations)
+    draws.learn((await placement.of(ReservationOperations).find(FindReservations())).reservations)
+    drawn = []
+    for consumer, allocations in held.items():
+        source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
+        spec = BuildSpec(flavor=Flavor(name="pinned"))
+        start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
+        wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
+        purpose = MovePurpose(start)
+        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
+        [order] = await draws.prepare([order], again=False)
+        first = draw_of(order.preferred)
+        assert first is not None
+        drawn += [slot.held for slot in first.slots]
+    assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]
+
+
+async def test_a_slot_is_on_a_provider_with_the_same_traits(placement: Placement) -> None:
+    await with_cells(placement, 11, 32)
+    await pin(placement, 2, 11)
+    await keep(placement, "host")
+    assert (await adjusted(placement)).kept
+    assert await held_by_slots(placement) == [on_hosts(32, PCPU=4)]
+    await with_cells(placement, 11, sequence=3)
+    assert not (await adjusted(placement)).kept
+    assert await held_by_slots(placement) == []
+
+
+async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placement: Placement) -> None:
+    pool = a_report(4, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
+    await placement.reports.report_many([pool])
+    both = on_hosts(1, VCPU=4) | on_hosts(4, DISK_GB=10)
+    await must_take(placement, a_claim(2, both))
+    await keep(placement, "host")
+    assert (await adjusted(placement)).lacking == (
+        "1 instances: instances with resources of shared pools are not covered",
+    )
+
+
+async def test_an_instance_on_a_bare_metal_node_is_not_counted(placement: Placement) -> None:
+    metal = {"CUSTOM_METAL": Inventory(total=1)}
+    await placement.reports.report_many([a_report(number, inventories=metal) for number in (4, 5)])
+    order = an_order(a_claim(9, on_hosts(4, CUSTOM_METAL=1)))
+    [answer] = await placement.claims.claim_many([order])
+    assert isinstance(answer.results[0], Claimed)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert found.kept and (found.slots, found.instances) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            {"policy": "soft-affinity", "topology": DomainConstraints(pack="rack")},
+            "server groups with a required topology are not covered",
+        )
+    ],
+)
+async def test_groups_whose_members_may_fit_no_slot_are_not_covered(
+    placement: Placement, fields: dict[str, Any], why: str
+) -> None:
+    await join(placement, [(2, 1)], **fields)
+    await keep(placement, "host")
+    found = await adjusted(placement)
+    assert not found.kept and found.lacking == (f"1 instances: {why}",)
+
+
+async def test_an_end_releases_all_slots(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    end = ReservationEditRequested(edit=EndReservation(reservation=R1, forget=True))
+    await placement.of(ReservationOperations).edit(end)
+    assert list(await holdings(placement.database)) == [uid(2)]

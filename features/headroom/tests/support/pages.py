@@ -1,0 +1,16 @@
+"""The page about headroom, for tests of all pages of the control room."""
+
+from typing import Any
+
+PAGES = {"headroom": "/headroom"}
+VALUES: dict[str, str] = {}
+FORMS = {
+    "/headroom": [
+        ("/headroom", "reserve", {"act": "set", "levels": "rack"}),
+        ("/headroom", "reserve", {"act": "unset"}),
+    ]
+}
+
+
+def workers() -> list[Any]:
+    return []

@@ -1,0 +1,288 @@
+"""Starts moves: refuses invalid moves, and makes the build request that finds a destination, the order to the
+cell, and the claim that undoes a move.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+import msgspec
+
+from bus.bare_metal import is_bare_metal
+from bus.claims import Choice, ConsumerClaim, holder_consumer
+from bus.decisions import AlsoAsked, Decision, noted
+from bus.host_health import FORCED_DOWN
+from bus.messages import BuildPlaced, BuildRequested, Selection
+from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
+from bus.parts import RequestParts
+from bus.queries import BuildStands
+from bus.requests import BuildSpec, Hints
+from bus.resources import Provider
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from features.groups.messages import GroupPart, group_of
+
+# types of moves that need a destination
+SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
+# Types of moves that may go to another cell.
+CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")
+
+_NOTHING_ASKED = AlsoAsked()
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """The refusal of a move; `code` is the reason code for programs (docs/reasons.md)."""
+
+    code: str
+    why: str
+
+
+class MoveStart(msgspec.Struct, frozen=True, gc=False):
+    """A requested move with the state of its build: all data that the scheduler needs to decide about it."""
+
+    asked: MoveRequested
+    cell: str
+    attempt: int  # attempt number of the guest; 0: no guest (unshelve)
+    generation: int | None  # generation of the build's consumer, as its cell knows it; None: no allocations
+    source: Selection | None  # the present host; None: no host (unshelve)
+    spec: BuildSpec  # the present spec of the build
+    original: AlsoAsked = _NOTHING_ASKED  # constraints on hosts in the boot request of the instance
+    group: Id | None = None  # present or last server group of the instance
+    booted: BuildPlaced | None = None  # the boot message, which a move to another cell passes on
+
+    @property
+    def seeks(self) -> bool:
+        return self.asked.kind in SEEKING
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the cell reported what the move needs: host, allocations and attempt. They are
+        missing if the build was deleted.
+        """
+        if self.asked.kind == "unshelve":
+            return True
+        return self.source is not None and self.generation is not None and self.attempt > 0
+
+    @property
+    def keep(self) -> Id | None:
+        return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
+
+    @property
+    def current_roots(self) -> frozenset[str]:
+        return frozenset() if self.source is None else frozenset({self.source.root})
+
+    @property
+    def becomes(self) -> BuildSpec:
+        flavor, image = self.asked.flavor or self.spec.flavor, self.asked.image or self.spec.image
+        return msgspec.structs.replace(self.spec, flavor=flavor, image=image)
+
+    def request(self) -> BuildRequested:
+        """Return a build request that finds the destination of the move; its id is the move's id."""
+        asked, original = self.asked, self.original
+        parts = [GroupPart(group=self.group)] if self.group else []
+        leaves = () if asked.same_host else tuple(self.current_roots)
+        return BuildRequested(
+            request=asked.move,
+            instances=(asked.move,),
+            **msgspec.structs.asdict(self.becomes),
+            zone=original.zone,
+            cell=asked.to_cell or self.cell,
+            aggregates=original.aggregates,
+            not_aggregates=original.not_aggregates,
+            preferred_traits=original.preferred_traits,
+            hints=original.hints or Hints(),
+            wanted_host=asked.wanted_host,
+            forced_host=asked.forced_host,
+            ignore_hosts=(*asked.ignore_hosts, *leaves),
+            alternates=asked.alternates,
+            wait=asked.wait,
+            priority=asked.priority,
+            reply_to=asked.reply_to,
+            parts=RequestParts(*parts),
+        )
+
+    def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
+        """Return this evacuation. Unless the present host is in the zone that the boot request names
+        (`zones`: the host's zones), any zone is accepted, because slots for the evacuation are in the present
+        host's zones.
+        """
+        if self.original.zone in zones:
+            return self
+        return msgspec.structs.replace(self, original=msgspec.structs.replace(self.original, zone=""))
+
+    def placed(
+        self,
+        generation: int | None,
+        chosen: Selection | None,
+        alternates: tuple[Selection, ...] = (),
+        decision: Decision | None = None,
+        cell: str = "",
+    ) -> MovePlaced:
+        """Return the message that orders the cell of the destination host to begin a move."""
+        asked = self.asked
+        return MovePlaced(
+            move=asked.move,
+            build=asked.build,
+            kind=asked.kind,
+            cell=cell or self.cell,
+            attempt=self.attempt,
+            generation=generation,
+            chosen=chosen,
+            # The claim keeps the instance's share of a pool, so every destination must use the same pool.
+            alternates=tuple([each for each in alternates if self._may_follow(each, chosen)]),
+            spec=self.becomes,
+            verify=asked.verify,
+            verify_for=asked.verify_for,
+            decision=noted(decision or Decision(), asked.unknown_fields),
+            reply_to=asked.reply_to,
+            shared=self._shared(chosen),
+            note=asked.note,
+            plan=asked.plan,
+        )
+
+    def _may_follow(self, alternate: Selection, chosen: Selection | None) -> bool:
+        on_source = chosen is None or self.source is None or chosen.root == self.source.root
+        return on_source or self._shared(alternate) == self._shared(chosen)
+
+    def _shared(self, destination: Selection | None) -> Allocations:
+        """Return the source's allocations on providers that the destination also uses: shared pools."""
+        if destination is None or self.source is None or not self.seeks:
+            return {}
+        had, gets = self.source.choice.allocations, destination.choice.allocations
+        return {provider: resources for provider, resources in had.items() if provider in gets}
+
+    def stays(self) -> MovePlaced:
+        """Return the message that begins a move without a destination: a rebuild or a shelve."""
+        return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
+
+
+def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart:
+    """Return the data needed to begin a move, from its request and the state of its build in a cell
+    (`stands`).
+    """
+    shelved = asked.kind == "unshelve"
+    record = stands.placed.decision.record
+    original = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
+    return MoveStart(
+        asked=asked,
+        cell=cell,
+        attempt=0 if shelved else stands.attempt,
+        generation=None if shelved else stands.generation,
+        source=None if shelved else stands.chosen,
+        spec=stands.spec or stands.placed.spec,
+        original=original,
+        booted=stands.placed if asked.to_cell else None,
+        # A shelved instance is in no group, so it joins the group of its boot request again.
+        group=group_of(original.parts) if shelved and original.parts is not None else None,
+    )
+
+
+def misread(asked: MoveRequested) -> Barred | None:
+    """Return a refusal if fields of the move request are invalid or contradict each other, else None."""
+    kind = asked.kind
+    problems = [
+        (asked.move == asked.build, "move: its id must differ from the build's"),
+        (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
+        (kind != "resize" and asked.flavor is not None, "flavor: only a resize changes it"),
+        (kind == "rebuild" and asked.image is None, "image: a rebuild requires the image"),
+        (kind != "rebuild" and asked.image is not None, "image: only a rebuild changes it"),
+        (asked.same_host and kind != "resize", "same_host: only a resize may stay where it is"),
+        (
+            asked.verify and kind not in ("migrate", "resize"),
+            "verify: only a migrate or a resize waits to be confirmed",
+        ),
+        (asked.source and kind == "unshelve", "source: a shelved instance is on no host"),
+        (asked.verify_for and not asked.verify, "verify_for: means something only with verify"),
+        (asked.wait and kind not in SEEKING, f"wait: a {kind} needs no room"),
+        (
+            asked.wait and asked.to_cell,
+            "wait: a move to another cell cannot wait for capacity; request it again later",
+        ),
+        (
+            asked.to_cell and kind not in CROSSING,
+            f"to_cell: only stopped instances leave their cell, and not by a {kind}",
+        ),
+        *(
+            (kind not in SEEKING and getattr(asked, name), f"{name}: a host is not selected by a {kind}")
+            for name in ("wanted_host", "forced_host", "ignore_hosts")
+        ),
+    ]
+    message = next((text for wrong, text in problems if wrong), "")
+    return Barred(code="unreadable", why=message) if message else None
+
+
+def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
+    """Return a refusal if the instance's state (`stands`) does not permit the move, else None."""
+    status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
+    if status == wanted:
+        return None
+    if status in ("moving", "verifying"):
+        return Barred(code="moving", why=f"it is in another move, {stands.move}")
+    return Barred(
+        code="status", why=f"it is {status}; this move needs an instance that is {wanted}: {asked.kind}"
+    )
+
+
+def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
+    """Return a refusal if the state of the source host prevents the move, else None.
+
+    `root` is the host's root provider, or None if placement has deleted the host.
+    """
+    asked, source = start.asked, start.source
+    if source is None:
+        return None
+    if asked.source and asked.source not in (source.host, source.root):
+        return Barred(
+            code="not_on_source", why=f"it is on {source.host}, not on the expected host {asked.source}"
+        )
+    if root is not None and is_bare_metal(source.choice.allocations, root.id, root.inventories):
+        why = f"it is the bare-metal node {source.host} itself, which moves nowhere"
+        return Barred(code="bare_metal", why=why)
+    fenced = root is not None and FORCED_DOWN in root.traits
+    if asked.kind == "evacuate" and not fenced:
+        host = source.host
+        how = f"`berth host force-down {host}` marks it as down, and `berth evacuate {host}` does both"
+        why = f"its host {host} is not forced down, so its guest may still run: {how}"
+        return Barred(code="not_fenced", why=why)
+    if asked.kind != "evacuate" and fenced:
+        why = f"its host {source.host} is forced down: `berth evacuate {source.host}` builds it elsewhere"
+        return Barred(code="source_down", why=why)
+    source_names = {source.host, source.root}
+    for name in ("wanted_host", "forced_host"):
+        if getattr(asked, name) in source_names and not asked.same_host:
+            return Barred(code="same_host", why=f"{name}: it is on {source.host} already")
+    return None
+
+
+def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | None = None) -> MoveRefused:
+    return MoveRefused(
+        move=asked.move,
+        build=asked.build,
+        kind=asked.kind,
+        reason=reason[:MAX_CAUSE],
+        code=code,
+        decision=noted(decision or Decision(), asked.unknown_fields),
+        reply_to=asked.reply_to,
+    )
+
+
+def undo_claim_id(move: Id) -> Id:
+    """Derive from a move's id the id of the claim that undoes the move; placement accepts it only once."""
+    return str(uuid5(UUID(move), "taken back"))
+
+
+def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
+    """Return the claim that restores a failed move's source allocations to the instance."""
+    return ConsumerClaim(
+        consumer=placed.build,
+        generation=generation,
+        choices=(Choice(placed.shared),),
+        project=placed.spec.project,
+        user=placed.spec.user,
+        take_over=holder_consumer(placed.build, placed.attempt) if placed.attempt else None,
+        begins=undo_claim_id(placed.move),
+    )
+
+
+def no_conductor_reason(cell: str) -> str:
+    return f"cell {cell!r}: no conductor accepts moves there; the begun move was undone"

@@ -1,0 +1,235 @@
+"""State machines of moves, as pure functions: for the start of a move, and for a move between two cells.
+
+Placement lets a move begin only once, for any number of schedulers and deliveries: with one claim that names
+the move's id or, without a claim, by retiring this id.
+
+    leaving ── ready ──→ arriving ── arrived ──→ done
+       │                    ├────── back ─────→ back      the source is claimed again for the instance
+       ├── failed ──────────┼─────────────────→ back
+       └── deleted ─────────┴────── deleted ──→ deleted
+
+Each transition between cells is decided once. If a cell repeats a report, the scheduler publishes the
+messages of this transition again, because a scheduler may have stopped before it published them. A report
+from the wrong cell changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from msgspec import structs
+from msgspec.structs import replace
+
+from bus import moves
+from bus.claims import Held, Released, ReleaseRequested, Retired
+from bus.messages import BuildDeleteRequested, BuildPlaced
+from bus.vocabulary import MAX_CAUSE, Value
+from features.moves.core.start import Barred, MoveStart, refused
+from scheduler_worker.extension import CANCELLED, DELETED, ComeAgain, DeadLetterRequest, TakenOver, events
+
+MoveMessages = Sequence[moves.MovePlaced | moves.MoveRefused | moves.HandoverProgress]
+MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SeenThrough:
+    """The event that the requested move is not new: its cell has already begun or completed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The event that no cell can report the state of the build at present. The move request is retried; after
+    a time limit the move is refused with the refusal `barred`.
+    """
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The event that the move is refused with the refusal `barred`. `start` is the move with the state of its
+    build, or None if this state is unknown."""
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+LookedUpMove = MoveStart | Stopped | NotYet | SeenThrough
+MoveEvent = MoveStart | Stopped | SeenThrough | events.End | Released | Retired | Held | MoveMessages
+
+
+class MoveState(msgspec.Struct, frozen=True, gc=False):
+    """The state of a move until it begins, is refused or waits. Immutable: each step makes a new one."""
+
+    asked: moves.MoveRequested
+    start: MoveStart | None = None
+    barred: Barred | None = None  # the move is refused, but its id is not retired yet
+    again: bool = False  # an earlier delivery of the request began the move
+    taken: TakenOver | None = None  # no host fits now, and a fallback handles the move
+    end: MoveEnd | None = None
+
+    @property
+    def begins(self) -> bool:
+        return self.end is None and self.barred is None and not self.again
+
+
+def step(state: MoveState, event: MoveEvent) -> MoveState:
+    """Return the next state of a move after an event, such as a choice of hosts or placement's answer."""
+    match event:
+        case MoveStart():
+            return replace(state, start=event)
+        case Stopped(barred=barred, start=start):
+            return replace(state, barred=barred, start=start or state.start)
+        case SeenThrough():
+            return replace(state, end=())
+        case events.Publish(messages=()):  # an earlier delivery of the request began the move
+            return replace(state, again=True)
+        case events.Publish(messages=messages):
+            return replace(state, end=messages)
+        case TakenOver():
+            return replace(state, taken=event)
+        case Retired(why=why) if why == moves.BEGUN:
+            return replace(state, again=True)
+        case Retired(why=why):
+            code = "cancelled" if why in (CANCELLED, DELETED) else ""
+            if state.barred is not None and state.barred.why[:MAX_CAUSE] == why:
+                code = state.barred.code
+            return replace(state, end=(refused(state.asked, why, code),))
+        case Released() if state.barred is not None:
+            return replace(state, end=(refused(state.asked, state.barred.why, state.barred.code),))
+        case Released() if state.start is not None:  # a move without destination begins here
+            return replace(state, end=(state.start.stays(),))
+        case Held():
+            why = "move: the id belongs to a consumer that holds resources"
+            return replace(state, end=(refused(state.asked, why, "unreadable"),))
+        case _:
+            return replace(state, end=event)
+
+
+HandoverState = Literal["leaving", "arriving", "done", "back", "deleted"]
+DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
+
+
+class Handover(Value, frozen=True, kw_only=True):
+    """The state of a move between two cells. Immutable: each report makes a new one."""
+
+    placed: moves.MovePlaced  # the order to the destination cell; `out_of` is the source cell
+    state: HandoverState = "leaving"
+    by: moves.HandoverReported | None = None
+    generation: int | None = None  # in state `back`: the consumer's generation after the new claim
+    problem: str = ""  # in state `back`: why the source's resources could not be claimed again
+
+
+# What must be done before the state changes: claim the source's resources again for the build, retire a build
+# that was deleted before it left, or wait until its cell has released the build and repeats the report.
+Action = Literal["take back", "end build", "retry"]
+
+_LEAVING = ("ready", "failed", "deleted", "delete")
+_ARRIVING = ("arrived", "back", "deleted", "delete")
+
+Outgoing = moves.MovePlaced | moves.HandoverProgress | BuildDeleteRequested
+
+
+def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) -> Handover:
+    return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
+
+
+def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
+    """Return a move's next state after a cell's report, or the action to execute before the state can change.
+    Return None if the report contradicts the present state.
+    """
+    leaving = report.half == "leaving"
+    if report.cell != (order.placed.out_of if leaving else order.placed.cell):
+        return None
+    if report.outcome not in (_LEAVING if leaving else _ARRIVING):
+        return None
+    if not leaving and order.state == "leaving":  # the destination cell has received no order yet
+        return None
+    match report.outcome, order.state:
+        case "delete", _:
+            waits = order.state in ("leaving", "arriving") and owner(order) == report.cell
+            return "retry" if waits else order
+        case "ready", "leaving":
+            placed = structs.replace(order.placed, above=report.above, steps=report.steps)
+            return structs.replace(order, placed=placed, state="arriving")
+        case ("failed", "leaving") | ("back", "arriving"):
+            return "take back"
+        case "deleted", "leaving":
+            return "end build"
+        case "arrived", "arriving":
+            return structs.replace(order, state="done", by=report)
+        case "deleted", "arriving" if not leaving:
+            return structs.replace(order, state="deleted", by=report)
+        case _:
+            return order
+
+
+def owner(order: Handover) -> str:
+    return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
+
+
+def messages_of(order: Handover, report: moves.HandoverReported | None = None) -> tuple[Outgoing, ...]:
+    """Return what to publish for the present state of a move between cells, in reply to a cell's `report`."""
+    if report is not None and report.outcome == "delete":
+        delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
+        return (delete,) if order.state not in ("back", "deleted") else (_progress(order), delete)
+    return (order.placed,) if order.state == "arriving" else (_progress(order),)
+
+
+def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
+    """Return the message by which the source cell begins a move; empty if the build has left that cell."""
+    return (_progress(order),) if order.state == "leaving" else ()
+
+
+def _progress(order: Handover) -> moves.HandoverProgress:
+    placed, by = order.placed, order.by
+    progress = moves.HandoverProgress(
+        move=placed.move,
+        build=placed.build,
+        kind=placed.kind,
+        cell=placed.out_of,
+        to_cell=placed.cell,
+        say="leave" if order.state == "leaving" else order.state,  # type: ignore[arg-type]
+        attempt=placed.attempt,
+        host=placed.chosen.host if placed.chosen is not None else "",
+        spec=placed.spec,
+        decision=placed.decision,
+        reply_to=placed.reply_to,
+    )
+    if by is None:
+        return progress
+    reported = {name: getattr(by, name) for name in ("above", "steps", "end", "cause", "phases", "attempts")}
+    return structs.replace(progress, generation=order.generation, problem=order.problem, **reported)
+
+
+def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
+    """Return the request to release all allocations of a build, and to record that it is deleted or, after
+    the failed move of a shelved instance, that it is shelved.
+    """
+    return ReleaseRequested(
+        consumer=order.placed.build,
+        generation=None,
+        fenced=False,
+        retire="deleted" if deleted else moves.SHELVED,
+        revivable=not deleted,
+        cell="" if deleted else order.placed.out_of,  # the source cell may end a build that is shelved again
+    )
+
+
+def no_consumer(order: Handover) -> moves.HandoverReported:
+    """Return a report that the move failed, because a cell has no conductor for moves between cells."""
+    placed = order.placed
+    leaves = order.state == "leaving"
+    cell = placed.out_of if leaves else placed.cell
+    return moves.HandoverReported(
+        move=placed.move,
+        build=placed.build,
+        cell=cell,
+        half="leaving" if leaves else "arriving",
+        outcome="failed" if leaves else "back",
+        above=placed.above,
+        steps=placed.steps,
+        cause=f"cell {cell!r}: no conductor accepts moves between cells there",
+    )

@@ -1,0 +1,54 @@
+"""The page about preemption: the latest victims with their preemptors, and the budgets of projects."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
+from control_room.core.now import Reply
+from control_room.pages import frame
+from control_room.queries import query
+
+SECONDS = 2.0  # between two updates; builds that end cause one immediately
+LATEST = 100  # victims on the page
+
+
+@dataclass(frozen=True)
+class PreemptionData:
+    found: Reply[PreemptionsFound]
+    classes: Reply[PrioritiesFound]
+
+
+def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+    pages = PreemptionPages(context, renderer)
+    yield Route("/preemptions", pages.page, methods=["GET"])
+    yield Route("/preemptions/events", pages.events, methods=["GET"])
+
+
+class PreemptionPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
+
+    async def page(self, request: Request) -> Response:
+        part = await frame.soon(request, self._data.get(None))
+        return self._renderer.page(request, "preemptions.html", part=part or self._part(None))
+
+    async def events(self, request: Request) -> Response:
+        return self._updates.stream(request, lambda: self._data.latest(None))
+
+    async def _read(self, _: None) -> str:
+        ask = self._context.queries
+        data = await asyncio.gather(
+            query("placement", ask.preemptions, FindPreemptions(latest=LATEST)),
+            query("the scheduler", ask.priorities, FindPriorities()),
+        )
+        with self._data.interval.rendering():
+            return self._part(PreemptionData(*data))
+
+    def _part(self, data: PreemptionData | None) -> str:
+        return self._renderer.part("preemptions_part.html", data=data, latest=LATEST)

@@ -1,0 +1,32 @@
+"""The control room's page of preemption: classes, budgets and victims with their preemptors."""
+
+import re
+
+from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
+from tests.support.ids import uid
+from tests.support.visited_room import a_visited_room
+
+VICTIM = Victim(build=uid(2), generation=1, attempt=1, holder=uid(4), requeue=True)
+CLASSES = PrioritiesFound(classes=(PriorityClass(name="production", value=7, preempts=True, budget=20),))
+FOUND = PreemptionsFound(
+    preemptions=(Preemption(victim=VICTIM, by=uid(1), project="<shop>", priority=7, at=1.0),),
+    used={"<shop>": 3},
+)
+
+
+async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> None:
+    async with a_visited_room(told={"preemptions": FOUND, "priorities": CLASSES}) as room:
+        await room.sign_in("reader")
+        page = (await room.browser.get("/preemptions")).text
+    shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "production 7 lower priorities 20" in shown
+    assert "&lt;shop&gt; 3" in shown
+    assert f"00:00 {uid(2)} 0 {uid(1)} 7 &lt;shop&gt; yes" in shown
+    assert f'href="/builds/{uid(2)}"' in page and f'href="/builds/{uid(1)}"' in page
+
+
+async def test_the_page_shows_which_worker_does_not_answer() -> None:
+    async with a_visited_room(told={"preemptions": FOUND}) as room:
+        await room.sign_in("reader")
+        page = (await room.browser.get("/preemptions")).text
+    assert "The scheduler does not answer" in page and uid(2) in page

@@ -1,0 +1,224 @@
+"""Claims that preempt instances, on both databases: all in one transaction, or nothing."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from berth.operations.audit import placement_breaches
+from bus.claims import (
+    CLEANUP,
+    Choice,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    Held,
+    Refused,
+    Released,
+    Retired,
+    RuleRefused,
+)
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.moves import SHELVED
+from bus.preemption import FindPreemptions, Preempts, Victim
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    slot_consumer,
+)
+from bus.resources import FindAllocations
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import joining
+from features.preemption.operations import PreemptionRecords
+from features.preemption.rule import VICTIMS
+from features.reservations.messages import choice_from
+from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
+from tests.support.placement_calls import must_take
+
+HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
+
+
+@pytest.fixture(autouse=True)
+async def full_host(placement: Placement) -> None:
+    """Fill the 8 processors of host 1: the instance LOW uses 6, and the instance LOWER uses 2."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2)])
+    for consumer, vcpus in ((LOW, 6), (LOWER, 2)):
+        assert isinstance(await take(placement, consumer, vcpus), Claimed)
+
+
+async def take(placement: Placement, consumer: int, vcpus: int, **fields: Any) -> ClaimResult:
+    claim = a_claim(consumer, on_hosts(1, VCPU=vcpus), **fields)
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))])
+    return answer.results[0]
+
+
+def a_victim(consumer: int = LOW, holder: int = HOLDER, generation: int = 1, **fields: Any) -> Victim:
+    return Victim(build=uid(consumer), generation=generation, attempt=1, holder=uid(holder), **fields)
+
+
+def taking(*victims: Victim, **fields: Any) -> Preempts:
+    return Preempts(victims=victims, cell="c1", priority=7, **fields)
+
+
+async def held(placement: Placement) -> dict[str, tuple[int, str | None]]:
+    """Return how many processors of host 1 each consumer holds, with its type."""
+    found = await placement.lookups.allocations(FindAllocations(providers=(uid(1, "a"),)))
+    amounts = {each.id: each.allocations[uid(1, "a")]["VCPU"] for each in found.consumers}
+    return {each.id: (amounts[each.id], each.type) for each in found.consumers}
+
+
+async def is_sound(placement: Placement) -> bool:
+    await keeps_its_index(placement)
+    return not await placement_breaches(placement.database)
+
+
+async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(placement: Placement) -> None:
+    assert isinstance(await take(placement, HIGH, 4, preempts=taking(a_victim())), Claimed)
+    assert await held(placement) == {
+        uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
+    }  # fmt: skip
+    [found] = (await placement.of(PreemptionRecords).find(FindPreemptions(victims=(uid(LOW),)))).preemptions
+    assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
+    assert (await placement.of(PreemptionRecords).find(FindPreemptions(by=(uid(HIGH),)))).preemptions == (
+        found,
+    )
+    assert await is_sound(placement)
+
+
+async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placement: Placement) -> None:
+    counted = VICTIMS.labels(0)._value.get()
+    both = taking(a_victim(), a_victim(LOWER, HOLDER2))
+    await take(placement, HIGH, 8, preempts=both)
+    for latest in (1, 2):
+        found = await placement.of(PreemptionRecords).find(FindPreemptions(latest=latest))
+        assert len(found.preemptions) == latest and found.used == {"p1": 2}
+    for project, used in (("p1", {"p1": 2}), ("p2", {}), (None, {})):
+        assert (await placement.of(PreemptionRecords).find(FindPreemptions(project=project))).used == used
+    assert VICTIMS.labels(0)._value.get() - counted == 2
+
+
+async def test_a_holder_without_remaining_resources_is_deleted(placement: Placement) -> None:
+    both = taking(a_victim(), a_victim(LOWER, HOLDER2))
+    assert isinstance(await take(placement, HIGH, 8, preempts=both), Claimed)
+    assert await held(placement) == {uid(HIGH): (8, "INSTANCE")}
+    assert await is_sound(placement)
+
+
+async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
+    await take(placement, HIGH, 4, preempts=taking(a_victim()))
+    assert isinstance(await take(placement, LOW, 1), Retired)
+    [answer] = await placement.claims.release_many([a_release(LOW, 1, "deleted")])
+    assert isinstance(answer.result, Retired)
+    [answer] = await placement.claims.release_many([a_release(HOLDER, None, fenced=False)])
+    assert isinstance(answer.result, Released) and uid(HOLDER) not in await held(placement)
+
+
+async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
+    await take(placement, HIGH, 4, preempts=taking(a_victim(requeue=True)))
+    retired = await take(placement, LOW, 1)
+    assert isinstance(retired, Retired) and (retired.why, retired.revivable) == (SHELVED, True)
+    again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
+    await must_take(placement, again)
+    assert await is_sound(placement)
+
+
+@pytest.mark.parametrize(
+    ("vcpus", "victims", "why"),
+    [
+        (4, (a_victim(generation=2),), "what it holds has changed"),
+        (4, (a_victim(7),), "what it holds has changed"),
+        (4, (a_victim(), a_victim(LOWER, HOLDER2, 3)), "what it holds has changed"),
+    ],
+)
+async def test_nothing_changes_if_a_victim_has_changed(
+    placement: Placement, vcpus: int, victims: tuple[Victim, ...], why: str
+) -> None:
+    before = await held(placement)
+    refused = await take(placement, HIGH, vcpus, preempts=taking(*victims))
+    assert isinstance(refused, Refused)
+    [refusal] = refused.refusals
+    assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
+    assert refusal.why.endswith(f"cannot be preempted: {why}")
+    assert await held(placement) == before
+    assert not (await placement.of(PreemptionRecords).find(FindPreemptions(by=(uid(HIGH),)))).preemptions
+    assert await is_sound(placement)
+
+
+async def test_nothing_changes_if_the_victims_do_not_make_it_fit(placement: Placement) -> None:
+    before = await held(placement)
+    assert isinstance(await take(placement, HIGH, 8, preempts=taking(a_victim())), Refused)
+    assert await held(placement) == before
+    assert isinstance(await take(placement, LOW, 6, generation=1), Claimed)  # it is not retired
+
+
+async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placement) -> None:
+    for _ in range(2):
+        answer = await take(placement, HIGH, 4, preempts=taking(a_victim()))
+    assert isinstance(answer, Held) and answer.allocations == on_hosts(1, VCPU=4)
+
+
+async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
+    group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
+    await take(placement, LOW, 6, generation=1, parts=joining(group.group))
+    refused = await take(placement, HIGH, 4, preempts=taking(a_victim(generation=2)))
+    assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
+    assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
+
+
+async def test_an_instance_that_draws_from_a_reservation_is_protected(placement: Placement) -> None:
+    season = Reservation(id=uid(1, "7"), name="season", project="p1", flavor=Flavor(name="m", vcpus=8))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=season))
+    )
+    slot = slot_consumer(season.id, 1)
+    reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, parts=filling(season.id))
+    drawn = a_claim(6, choice_from(slot, on_hosts(2, VCPU=8)))
+    taking_it = a_claim(HIGH, on_hosts(2, VCPU=4), preempts=taking(a_victim(6)))
+    claims = replace(reserved, consumer=slot), drawn, taking_it
+    answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]
+    refused = answers[-1].results[0]
+    assert isinstance(refused, Refused)
+    assert str(refused.refusals[0]) == f"{uid(6)} cannot be preempted: it draws from a reservation"
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(6), uid(LOW))))
+    assert {each.id: each.protected for each in found.consumers} == {uid(6): True, uid(LOW): False}
+
+
+async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placement) -> None:
+    assert isinstance(await take(placement, HIGH, 1, preempts=taking(a_victim(), budget=1)), Claimed)
+    limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
+    refused = await take(placement, 8, 2, **limited)
+    assert isinstance(refused, Refused)
+    why = "project p1 has preempted 1 instances in one hour, at most 1, and the request needs 1"
+    over = RuleRefused(rule="preemption", code="preemption_budget", why=why, final=True)
+    assert refused.refusals == (over,)
+    assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
+
+
+async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -> None:
+    claims = [
+        a_claim(consumer, on_hosts(1, VCPU=1), preempts=taking(victim, budget=1, together=2))
+        for consumer, victim in ((HIGH, a_victim()), (8, a_victim(LOWER, HOLDER2)))
+    ]
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=tuple(claims))])
+    refusals = [
+        refusal for result in answer.results if isinstance(result, Refused) for refusal in result.refusals
+    ]
+    assert str(refusals[0]) == (
+        "project p1 has preempted 0 instances in one hour, at most 1, and the request needs 2"
+    )
+    assert not any(isinstance(result, Claimed) for result in answer.results)
+
+
+async def test_a_cell_preempts_nothing(placement: Placement) -> None:
+    claim = replace(a_claim(HIGH, Choice(on_hosts(1, VCPU=4))), preempts=taking(a_victim()))
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))], cell="c1")
+    assert not isinstance(answer.results[0], Claimed)

@@ -1,0 +1,10 @@
+"""The page about preemption, for tests of all pages of the control room."""
+
+from typing import Any
+
+PAGES = {"preemptions": "/preemptions"}
+VALUES: dict[str, str] = {}
+
+
+def workers() -> list[Any]:
+    return []

@@ -1,0 +1,227 @@
+"""The control room's pages of reservations and headroom: lists, forms, and what they change in placement."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bus import topics
+from bus.aggregates import AggregatesFound
+from bus.cells import CellsFound
+from bus.claims import Choice, ConsumerClaim
+from bus.quotas import Quota, QuotasFound
+from bus.replication import TreesFound
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    FillReservation,
+    FindHeadroom,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    ReservationFilled,
+    ReservationsFound,
+    ReservedSlot,
+    slot_consumer,
+)
+from bus.worker import Worker, answers
+from features.headroom.controller import HeadroomController
+from features.reservations import pages
+from features.reservations.messages import choice_from
+from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_calls import report, silent_placement
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+R1 = uid(1, "7")
+ANSWERED = ("reservations", "headroom", "providers")
+
+
+@pytest.fixture
+async def placement() -> AsyncIterator[Placement]:
+    async with a_placement("sqlite+aiosqlite://") as made:
+        assert await report(made, a_report(1), a_report(2)) == ["", ""]
+        yield made
+
+
+async def one_host_is_missing(_: FillReservation) -> ReservationFilled:
+    return ReservationFilled(placed=1, missing=1, reason="no host has 4 <VCPU>")
+
+
+@pytest.fixture
+async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
+    scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, one_host_is_missing)])
+    async with a_visited_room(silent_placement(placement), scheduler, answered=ANSWERED) as visited:
+        await visited.sign_in("admin")
+        yield visited
+
+
+async def reserve(placement: Placement, number: int = 1, name: str = "season", count: int = 2) -> None:
+    """Store a reservation with one slot of 4 VCPU on host 1."""
+    id_ = uid(number, "7")
+    made = Reservation(
+        id=id_, name=name, project="p1", purpose="<sale>", flavor=Flavor(name="m", vcpus=4), count=count
+    )
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=made))
+    )
+
+
+async def drawn(placement: Placement) -> None:
+    slot = slot_consumer(R1, 1)
+    claim = ConsumerClaim(
+        consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
+        type=RESERVATION, parts=filling(R1),
+    )  # fmt: skip
+    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
+    await placement.claims.claim_many([an_order(claim)])
+    await placement.claims.claim_many([an_order(drawing)])
+
+
+async def stored(placement: Placement) -> dict[str, Reservation]:
+    found = await placement.of(ReservationOperations).find(FindReservations(slots=False))
+    return {each.name: each for each in found.reservations}
+
+
+def words(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+async def test_a_reservation_is_shown_with_hosts_and_amounts(room: VisitedRoom, placement: Placement) -> None:
+    await reserve(placement)
+    await drawn(placement)
+    page = await room.page("/reservations")
+    text = words(page)
+    assert "season of project p1 active 1 slot without a host End and delete" in text
+    assert "VCPU 1 of 4 drawn 3 reserved now" in text and 'width="25.00"' in page
+    assert "1 of 2 have a host, 1 hold capacity that is not drawn; each 4 VCPU" in text
+    assert f"Hosts host-1 Drawn by {uid(2)} Use builds that name it Purpose &lt;sale&gt;" in text
+
+
+async def test_reservations_are_listed_in_pages_without_those_of_failover(
+    room: VisitedRoom, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE_SIZE", 2)
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=FAILOVER))
+    )
+    for number in range(1, 4):
+        await reserve(placement, number, f"r{number}")
+    first, second = await room.page("/reservations"), await room.page("/reservations?skip=2")
+    assert [re.findall(r"<b>(\w+)</b>\n", page) for page in (first, second)] == [["r1", "r2"], ["r3"]]
+    assert 'href="/reservations?skip=2">Next' in first and ">Next" not in second
+    assert 'href="/reservations">Previous' in second
+    assert "No reservations of p2." in words(await room.page("/reservations?project=p2"))
+
+
+FAILOVER = Reservation(
+    id=uid(9, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
+)
+
+
+async def test_an_operator_creates_and_deletes_a_reservation(room: VisitedRoom, placement: Placement) -> None:
+    given = {
+        "name": "s&t",
+        "project": "p1",
+        "vcpus": "4",
+        "count": "2",
+        "end": "+2h",
+        "host": "host-1, host-2",
+    }
+    answer = await room.send("/reservations", headers={}, act="create", open="1", **given)
+    assert answer.status_code == 303
+    page = words(await room.page(answer.headers["location"]))
+    assert "Reservation s&amp;t was created. 1 of 2 slots have a host: no host has 4 &lt;VCPU&gt;." in page
+    made = (await stored(placement))["s&t"]
+    assert (made.flavor.vcpus, made.count, made.hosts) == (4, 2, ("host-1", "host-2"))
+    assert (made.use, made.returns) == ("open", True)
+    answer = await room.send("/reservations", act="delete", reservation=made.id)
+    assert "Reservation s&amp;t was deleted." in words(await room.page(answer.headers["location"]))
+    assert await stored(placement) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"vcpus": "x<"}, "vcpus: 'x<' is no whole number"),
+        ({"count": "0"}, "count: a reservation has at least one slot"),
+        ({"end": "tomorrow"}, "--end tomorrow: a time like"),
+        ({"begin": "+2h", "end": "+1h"}, "--end +1h: it is not after the beginning"),
+        ({"name": "season"}, "there is a reservation season in this project already"),
+        ({"name": ""}, "name"),
+    ],
+)
+async def test_an_error_is_shown_with_the_entered_text(
+    room: VisitedRoom, placement: Placement, given: dict[str, str], problem: str
+) -> None:
+    await reserve(placement)
+    fields = {"act": "create", "name": "new", "project": "p1", **given}
+    answer = await room.send("/reservations", headers={}, **fields)
+    assert answer.status_code == 409
+    alarm = answer.text.partition('id="form-problem">')[2].partition("</p>")[0]
+    assert problem.replace("'", "&#39;").replace("<", "&lt;") in alarm
+    assert f'name="name" value="{fields["name"]}"' in answer.text
+    assert list(await stored(placement)) == ["season"]
+
+
+@pytest.mark.parametrize("path", ["/reservations", "/headroom"])
+async def test_unknown_operations_and_a_silent_placement_are_shown(path: str) -> None:
+    async with a_visited_room() as room:
+        await room.sign_in("admin")
+        assert (await room.send(path, act="<x>")).status_code == 400
+        assert "Placement does not answer: no consumer" in await room.page(f"{path}?wait=1")
+
+
+# Headroom
+
+
+async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement: Placement) -> None:
+    assert "No headroom is kept" in await room.page("/headroom")
+    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
+    answer = await room.send("/headroom", act="set", levels="host")
+    await placement.of(HeadroomController).adjust()
+    text = words(await room.page(answer.headers["location"]))
+    assert "The headroom was set" in text and "Any one host kept Since 20" in text
+    assert "1 slot for 1 instance in 2 domains" in text
+    refused = await room.send("/headroom", headers={}, act="set", levels="host")
+    assert refused.status_code == 409 and "kept for any one host already" in refused.text
+    assert (await room.send("/headroom", act="unset")).status_code == 303
+    assert "No headroom is kept" in await room.page("/headroom")
+    assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
+
+
+async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
+    room: VisitedRoom, placement: Placement
+) -> None:
+    await room.send("/headroom", act="set", levels="host, rack")
+    await placement.of(HeadroomController).adjust()
+    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
+    await placement.of(HeadroomController).adjust()
+    text = words(await room.page("/headroom"))
+    assert "Any one host or rack not kept" in text
+    missing, _, history = text.partition("Missing")[2].partition("History")
+    assert "1 instances: their hosts have no label of level rack" in missing
+    assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
+
+
+async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:
+    named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
+    slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
+    slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
+    found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
+    told = {
+        "trees": TreesFound(trees=(), more=None),
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+        "reservations": found,
+        "quotas": QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
+    }
+    async with a_visited_room(told=told) as room:
+        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
+    assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
+    assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
+    assert "VCPU:1: 8 fit on the hosts; the quota permits 0: VCPU, 4 of 4 used." in page

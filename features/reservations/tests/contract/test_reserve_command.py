@@ -1,0 +1,152 @@
+"""`berth reserve`: creates, lists, shows, extends and deletes reservations."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from unittest.mock import AsyncMock
+
+import pytest
+
+from berth import composition
+from berth.commands import why
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.claims import Choice, ConsumerClaim
+from bus.errors import OperationRefused, Unavailable
+from bus.queries import DecisionFound
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    slot_consumer,
+)
+from bus.worker import Worker, answers
+from features.maintenance.messages import MAINTENANCE, MaintenanceFound
+from features.reservations import commands as reserve
+from features.reservations.messages import choice_from
+from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import filling
+from placement_worker import Placement
+from tests.support.buses import serving
+from tests.support.command_line import CommandLine, a_served_placement
+from tests.support.fake_movers import FakeMovers, an_instance_there
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_calls import report
+
+Reserve = Callable[..., Awaitable[str]]
+LATER = ("--hold-from", "+1h", "--begin", "+1h", "--end", "+3h")
+
+
+@pytest.fixture
+async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        assert await report(placement, a_report(1)) == [""]
+        yield placement
+
+
+@pytest.fixture
+def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reserve:
+    return CommandLine("reserve", reserve, monkeypatch, capsys)
+
+
+async def created(run: Reserve, *options: str) -> str:
+    made = json.loads(await run("create", "season", "--vcpus", "4", "--project", "p1", *options, "--json"))
+    return str(made["id"])
+
+
+async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Reserve) -> None:
+    text = await run("create", "season", "--vcpus", "4", "--count", "2", *LATER)
+    assert "no capacity is held before" in text
+    assert "planned" in await run("list")
+    assert "2 of 2 slots have no host yet" in await run("show", "season")
+
+
+async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(run: Reserve) -> None:
+    refuse = AsyncMock(side_effect=Unavailable("the database is unreachable"))
+    scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, refuse)])
+    async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
+        text = await run("create", "season", "--count", "2", ends=1)
+    assert "0 of 2 slots have a host: the reservation is stored, and schedulers claim its slots" in text
+    assert "unreachable" in text
+    assert "2 of 2 slots have no host yet" in await run("show", "season")
+
+
+async def test_a_project_finds_its_own_reservation_before_one_of_any_project(
+    placement: Placement, run: Reserve
+) -> None:
+    await run("create", "season", "--vcpus", "4", "--any-project", *LATER)
+    assert "any project" in await run("show", "season", "--project", "p1")
+    await created(run, *LATER)
+    assert "project p1" in await run("show", "season", "--project", "p1")
+    assert "any project" in await run("show", "season", "--project", "p2")
+
+
+async def draw(placement: Placement) -> str:
+    """Let instance 2 draw one of the four processors of a reservation; return the reservation's id."""
+    id_ = uid(1, "7")
+    season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
+    await placement.of(ReservationOperations).edit(
+        ReservationEditRequested(edit=MakeReservation(reservation=season))
+    )
+    slot = slot_consumer(id_, 1)
+    claim = ConsumerClaim(
+        consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
+        type=RESERVATION, parts=filling(id_),
+    )  # fmt: skip
+    drawing = a_claim(2, choice_from(slot, on_hosts(1, VCPU=1)))
+    await placement.claims.claim_many([an_order(claim)])
+    await placement.claims.claim_many([an_order(drawing)])
+    return id_
+
+
+async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
+    placement: Placement, run: Reserve
+) -> None:
+    id_ = await draw(placement)
+    assert f"host-1: 3 VCPU of 4 VCPU, drawn by {uid(2)}" in await run("show", "season")
+    assert "reservation season deleted: 1 slots released" in await run("delete", id_)
+    assert "no reservations" in await run("list")
+
+
+async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id_, cell = await draw(placement), FakeMovers(alone=False)
+    cell.have(an_instance_there(2, 1), an_instance_there(3, 1))
+    move = cell.keeps(1, 2, "done", ended=1.0, note="rebalances the hosts")
+    explain = CommandLine("why", why, monkeypatch, capsys)
+    scheduler = Worker(
+        "scheduler",
+        answers=[
+            answers(topics.DECISION, AsyncMock(return_value=DecisionFound())),
+            answers(MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
+        ],
+    )
+    async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):
+        told, other = await explain(uid(2)), await explain(uid(3))
+    assert f"draws from reservation season {id_} of project p1" in told
+    assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in told
+    assert "draws from" not in other and "rebalances" not in other
+
+
+async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> None:
+    id_ = await created(run, *LATER)
+    assert "ends: 2999-01-01 00:00" in await run("extend", "season", "--end", "2999-01-01")
+    [row] = [json.loads(line) for line in (await run("list", "--json")).splitlines()]
+    assert (row["id"], row["ends"]) == (id_, 32472144000.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("show", "none"), "there is no reservation none"),
+        (("create", "x", "--any-project", "--open"), "no --project, no --open"),
+        (("create", "x", "--end", "tomorrow"), "--end tomorrow: a time like"),
+        (("create", "x", "--begin", "+2h", "--end", "+1h"), "it is not after the beginning"),
+    ],
+)
+async def test_a_command_is_refused(run: Reserve, command: tuple[str, ...], problem: str) -> None:
+    with pytest.raises((BadSetting, OperationRefused), match=problem.replace("+", r"\+")):
+        await run(*command)

@@ -1,0 +1,27 @@
+"""Requests whose fields of features are given by their names, as clients write them."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from bus.parts import TYPES, RequestParts
+
+R = TypeVar("R")
+
+
+def with_parts(fields: Mapping[str, Any], parts: RequestParts | None = None) -> dict[str, Any]:
+    """Return fields of a request in which those of features are in `parts`, with the given parts."""
+    left = dict(fields)
+    found: RequestParts = left.pop("parts", parts or RequestParts())
+    for type_ in TYPES.of(RequestParts).values():
+        given = {name: left.pop(name) for name, inside in type_.flat.items() if not inside and name in left}
+        if given:
+            part = structs.replace(found.get(type_) or type_(), **given)
+            found = found.without(type_) if part == type_() else found.having(part)
+    return {**left, "parts": found}
+
+
+def changed(request: R, **fields: Any) -> R:
+    """Return a copy of a request with other values of fields, also of those of features."""
+    return structs.replace(request, **with_parts(fields, request.parts))  # type: ignore[attr-defined, type-var]
