@@ -84,7 +84,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     owners = Owners(database, placement, given.cells, source, scheduler.fallbacks)
     explanations = Explanations(database, scheduler.fallbacks, clock)
-    requests = NewRequests(scheduler, RefusalRecords(database, clock))
+    requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
     door = ClientDoor(
         database,

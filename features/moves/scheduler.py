@@ -16,7 +16,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placement, clock = scheduler.placement, scheduler.clock
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
-    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add_moves)
     of_clients = MovesOfClients(needs.cells.moves)
     return SchedulerPart(
         offers=(courses,),
