@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth.settings import BadSetting, read
+from berth.configuration import read
+from berth.settings import BadSetting
 from bus.acts import act_of, describe
 from features.maintenance.messages import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from tests.support.ids import uid
