@@ -29,10 +29,10 @@ from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Ins
 from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from bus.room import PlanRoom, RoomPlanned
 from bus.vocabulary import UNSAID_ID
 from features.moves.lookups import MoveLookups
 from features.moves.placing import MovePlacing
+from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
@@ -136,7 +136,10 @@ class FilledPlacement(InstantPlacement):
     def queries(self) -> PlacementQueries:
         cloud = self.cloud
         return replace(
-            super().queries(), providers=cloud.providers, allocations=cloud.allocations, groups=cloud.groups
+            super().queries(),
+            providers=cloud.providers,
+            allocations=cloud.allocations,
+            ask=lambda query: cloud.groups,
         )
 
 
@@ -149,7 +152,7 @@ async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,
                               hosts=(HostState(root=tree.root, host=tree.host, load=0.1),))  # fmt: skip
         await scheduler.handle(report)
-    cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, moves=placement.unused)
+    cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, ask=lambda query: placement.unused)
     lookups = MoveLookups(source, scheduler.ending, queries, cells)
     unused: Any = None  # the planner does not start moves, which would need these arguments
     return RoomPlanner(WhatIfs(scheduler), MovePlacing(scheduler, lookups, unused, unused), cells)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -353,15 +354,11 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         claim_many=bus.asker_of_many(topics.CLAIM),
         release=bus.asker(topics.RELEASE),
         providers=bus.asker(topics.PROVIDERS),
-        groups=bus.asker(topics.GROUPS),
-        quotas=bus.asker(topics.QUOTAS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
         edit=bus.asker(topics.EDIT),
         edit_name=bus.asker(topics.EDIT_NAME),
-        preemptions=bus.asker(topics.PREEMPTIONS),
-        reservations=bus.asker(topics.RESERVATIONS),
-        edit_reservation=bus.asker(topics.EDIT_RESERVATION),
+        ask=bus.asker,
     )
 
 
@@ -371,7 +368,7 @@ def cell_queries(bus: Bus) -> CellQueries:
     return CellQueries(
         builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
         instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
-        moves=bus.asker(topics.FIND_MOVES, timeout=CELL_SECONDS),
+        ask=partial(bus.asker, timeout=CELL_SECONDS),
     )
 
 

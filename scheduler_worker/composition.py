@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.feature import PartNeeds
@@ -43,7 +44,7 @@ def plain_scheduler(
     """
     hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
     database = Database("sqlite+aiosqlite://")
-    cells = CellQueries(builds=_unused, instances=_unused, moves=_unused)
+    cells = CellQueries(builds=_unused, instances=_unused, ask=_asks_nothing)
     return Scheduler(
         hosts,
         orders.follow(),
@@ -59,3 +60,7 @@ def plain_scheduler(
 
 async def _unused(*asked: object) -> Any:
     raise AssertionError(f"a scheduler without a worker has no cells: {asked}")
+
+
+def _asks_nothing(query: Query[Any, Any], /) -> Any:
+    return _unused

@@ -5,14 +5,13 @@ Every door that limits its callers to projects or cells asks here, so there is o
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES, Held
 from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.errors import AnswerRefused, Unavailable, Unroutable
-from bus.moves import FindMoves
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
@@ -25,6 +24,10 @@ from scheduler_worker.store.decisions import projects_of
 
 IN_USE = ""  # the project of an id that is in use, but not for a build or request of a known project
 BUILDS_ASKED = 100  # build ids in one query to a cell
+
+
+# Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
+BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class Owners:
     cells: CellQueries
     source: CandidateSource
     fallbacks: Sequence[Fallback]
+    others: Sequence[BuildsOf] = ()
 
     async def find(self, question: FindProjects) -> ProjectsFound:
         """Return the project of each id that is in use.
@@ -104,12 +108,14 @@ class Owners:
         found: dict[Id, tuple[str, str]] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
-                moves = (await self.cells.moves(FindMoves(cell=cell, moves=some, limit=len(some)))).moves
-                builds = sorted({*some, *(move.build for move in moves)})
+                others: dict[Id, Id] = {}
+                for look_up in self.others:
+                    others |= await look_up(cell, some)
+                builds = sorted({*some, *others.values()})
                 for few in portions(builds, BUILDS_ASKED):
                     answer = await self.cells.builds(FindBuilds(cell=cell, builds=few))
                     found |= {each.build: (each.placed.spec.project, cell) for each in answer.builds}
-                found |= {move.move: found[move.build] for move in moves if move.build in found}
+                found |= {id_: found[build] for id_, build in others.items() if build in found}
         except (Unavailable, Unroutable, AnswerRefused):
             pass
         return {id_: found[id_] for id_ in ids if id_ in found}

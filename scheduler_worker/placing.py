@@ -5,7 +5,7 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -111,6 +111,8 @@ class SchedulerPart:
     client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
     client_topics: tuple[Topic[Any], ...] = ()  # of these requests, and of their refusals
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
+    # Functions that return the builds of a feature's objects in a cell (`owners.BuildsOf`).
+    builds_of: tuple[Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]], ...] = ()
     # Rows that replace the rows of the kernel or of other features for the same messages.
     replaces: tuple[On, ...] = ()
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker

@@ -7,9 +7,7 @@ from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
-from bus.guests import GuestsAsked
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
-from bus.moves import MovePlaced, MoveRefused
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
@@ -33,14 +31,13 @@ from scheduler_worker.role_door import RoleDoor
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 ANNOUNCED: frozenset[type[Message]] = frozenset(
-    {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive, GuestsAsked}
+    {BuildPlaced, BuildUnplaceable, BuildCancelled, SchedulerAlive}
 )
 PLACEMENT = (
-    topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
-    topics.PREEMPTIONS,
+    topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.ALLOCATIONS, topics.USAGES, topics.EDIT,
+    topics.EDIT_NAME,
 )  # fmt: skip
-CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
+CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL]
 REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED]
 
@@ -82,7 +79,14 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     records = HostRecords(scheduler.book, source, database, clock)
     roles = RoleDoor(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
-    owners = Owners(database, placement, given.cells, source, scheduler.fallbacks)
+    owners = Owners(
+        database,
+        placement,
+        given.cells,
+        source,
+        scheduler.fallbacks,
+        [look_up for part in scheduler.parts for look_up in part.builds_of],
+    )
     explanations = Explanations(database, scheduler.fallbacks, clock)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)

@@ -17,6 +17,7 @@ from bus.groups import FindGroups
 from bus.moves import FindMoves, MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
+from bus.topics import FIND_MOVES, GROUPS
 from bus.vocabulary import Id, portions
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
@@ -75,7 +76,7 @@ class MoveLookups:
 
     async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
         try:
-            found = await self.cells.moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+            found = await self.cells.ask(FIND_MOVES)(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
         except (Unroutable, NoAnswer, AnswerRefused):
             return set()
         return {stands.move for stands in found.moves}
@@ -150,7 +151,7 @@ class MoveLookups:
         if made:
             ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
             questions.append(FindGroups(ids=ids))
-        answers = [await self.placement.groups(question) for question in questions]
+        answers = [await self.placement.ask(GROUPS)(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
         groups = {build: group.id for group in found.values() for build in group.members if build in builds}
         for build, start in made.items():

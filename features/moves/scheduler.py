@@ -2,7 +2,7 @@
 
 from bus import topics
 from bus.client_acts import ClientQuery
-from bus.moves import FindMoves, MoveRequested, MoveSteered
+from bus.moves import FindMoves, MovePlaced, MoveRefused, MoveRequested, MoveSteered
 from bus.worker import WorkerRows, every, on_many, prune_period
 from features.moves.client_requests import MovesOfClients
 from features.moves.handovers import REPEAT_SECONDS, Handovers
@@ -17,13 +17,16 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
     courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add_moves)
-    of_clients = MovesOfClients(needs.cells.moves)
+    of_clients = MovesOfClients(needs.cells.ask(topics.FIND_MOVES))
     return SchedulerPart(
         offers=(courses,),
+        builds_of=(of_clients.builds_of,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
         client_topics=(topics.MOVE_REQUESTED, topics.MOVE_STEER, topics.MOVE_REFUSED, topics.MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         rows=WorkerRows(
+            asks=(topics.GROUPS, topics.FIND_MOVES),
+            announces=frozenset({MovePlaced, MoveRefused}),
             consumes=[
                 on_many(
                     topics.MOVE_HALF,

@@ -14,11 +14,12 @@ from bus.clock import Clock
 from bus.errors import UNANSWERED
 from bus.moves import BEGUN, FindMoves, MoveRequested, MoveStands
 from bus.resources import FindAllocations
-from bus.room import ExchangeGuarded, ExchangePart, GuardExchange
 from bus.sql.database import Database
+from bus.topics import FIND_MOVES
 from features.moves.core.start import undo_claim_id
 from features.planning import store as stored
 from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
+from features.planning.messages import ExchangeGuarded, ExchangePart, GuardExchange
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, log
 
 CHECK_SECONDS = 2.0  # between two checks of an exchange
@@ -86,7 +87,7 @@ class ExchangeGuard:
     async def _act(self, exchange: GuardExchange) -> ExchangeAct:
         ids = {part: exchange.move(part) for part in PARTS}
         question = FindMoves(cell=exchange.steps[0].cell, moves=tuple(ids.values()), limit=len(ids))
-        known = {stands.move: stands for stands in (await self.cells.moves(question)).moves}
+        known = {stands.move: stands for stands in (await self.cells.ask(FIND_MOVES)(question)).moves}
         if not all(stands.ended for stands in known.values()):
             return "wait"
         first, second, undo = [await self._result(ids[part], known.get(ids[part])) for part in PARTS]

@@ -44,10 +44,10 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsage
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
-from bus.what_if import WhatIf, WhatIfAnswered
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
 from features.waiting.scheduler import of_clients as waiting_of_clients
+from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
@@ -177,7 +177,9 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
-    owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)])
+    owners = Owners(
+        database, fake, fake, fake, [TakenRequests(cloud.taken)], [MovesOfClients(cloud.moves).builds_of]
+    )
     moves = MovesOfClients(cloud.moves)
     queries = {
         "waiting": waiting_of_clients(fake),

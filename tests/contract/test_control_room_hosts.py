@@ -27,13 +27,13 @@ from bus.requests import Flavor
 from bus.reservations import FindHeadroom, Headroom, HeadroomFound, Reservation, ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from bus.what_if import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from control_room import shared_data
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import Plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
+from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid

@@ -20,13 +20,20 @@ from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import BEGUN, MoveRequested, MoveStands
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from bus.room import BalanceMove, GuardExchange, PlannedStep, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds
+from features.planning.messages import (
+    GUARD_EXCHANGE,
+    SWITCH_BALANCING,
+    BalanceMove,
+    GuardExchange,
+    PlannedStep,
+    SwitchBalancing,
+)
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
 from scheduler_worker.queries import CellQueries
@@ -34,7 +41,7 @@ from tests.support.buses import serving
 from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
-from tests.support.schedulers import queries_of
+from tests.support.schedulers import asks, queries_of
 from tests.support.virtual_time import TurnedClock
 
 REPORTED = topics.MOVE_PROGRESS, topics.MOVE_REFUSED
@@ -141,7 +148,8 @@ async def cell(open_database: Callable[..., Database]) -> AsyncIterator[Exchangi
     async with a_placement("sqlite+aiosqlite://") as placement:
         queries = replace(queries_of(placement), allocations=allocations)
         ending = Ending(queries, clock.clock, 60.0)
-        cells = CellQueries(builds=_unused, instances=_unused, moves=movers.find_moves)
+        ask = asks({topics.FIND_MOVES: movers.find_moves})
+        cells = CellQueries(builds=_unused, instances=_unused, ask=ask)
         first, second = (ExchangeGuard(database, queries, cells, ending, clock.clock) for _ in range(2))
         holds = HostHolds(database, queries, IndexedSource(placement.memory), clock.clock)
         scheduler = Worker(
@@ -149,8 +157,8 @@ async def cell(open_database: Callable[..., Database]) -> AsyncIterator[Exchangi
             consumes=[on(topics.MOVE_REQUESTED, carries_out, emits=[topics.MOVE_ENDED, *REPORTED])],
             answers=[
                 answers(topics.FIND_MOVES, movers.find_moves, cell="c1"),
-                answers(topics.GUARD_EXCHANGE, first.store),
-                answers(topics.SWITCH_BALANCING, holds.switch_balancing),
+                answers(GUARD_EXCHANGE, first.store),
+                answers(SWITCH_BALANCING, holds.switch_balancing),
                 answers(topics.ALLOCATIONS, allocations),
             ],
         )

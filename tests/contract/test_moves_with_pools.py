@@ -11,8 +11,8 @@ from bus.messages import BuildPlaced, Selection
 from bus.moves import MovePlaced, MoveRequested
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.what_if import WhatIfMoves
 from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.messages import WhatIfMoves
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
