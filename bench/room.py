@@ -21,6 +21,7 @@ from rich.table import Table
 from bench.candidates import CELLS, TRAITS
 from bench.decisions import PARTS, PERIOD, InstantPlacement
 from berth.services import settle_in
+from bus.addressing import Query
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound
@@ -136,11 +137,11 @@ class FilledPlacement(InstantPlacement):
     def queries(self) -> PlacementQueries:
         cloud = self.cloud
         return replace(
-            super().queries(),
-            providers=cloud.providers,
-            allocations=cloud.allocations,
-            ask=lambda query: cloud.groups,
+            super().queries(), providers=cloud.providers, allocations=cloud.allocations, ask=self._ask
         )
+
+    def _ask(self, query: Query[Any, Any], /) -> Any:
+        return self.cloud.groups
 
 
 async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
@@ -152,8 +153,8 @@ async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,
                               hosts=(HostState(root=tree.root, host=tree.host, load=0.1),))  # fmt: skip
         await scheduler.handle(report)
-    cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances, ask=lambda query: placement.unused)
-    lookups = MoveLookups(source, scheduler.ending, queries, cells)
+    cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances)
+    lookups = MoveLookups(source, scheduler.ending, queries, cells, placement.unused)
     unused: Any = None  # the planner does not start moves, which would need these arguments
     return RoomPlanner(WhatIfs(scheduler), MovePlacing(scheduler, lookups, unused, unused), cells)
 

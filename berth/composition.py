@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -368,7 +367,6 @@ def cell_queries(bus: Bus) -> CellQueries:
     return CellQueries(
         builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
         instances=bus.asker(topics.FIND_INSTANCES, timeout=CELL_SECONDS),
-        ask=partial(bus.asker, timeout=CELL_SECONDS),
     )
 
 

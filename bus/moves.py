@@ -41,7 +41,6 @@ Steering = Literal["confirm", "revert", "abort", "force"]
 # the plan, or the maintenance controller's work, that requested the move; empty: none
 MovePlan = Literal["", "make_room", "rebalance", "undo", "maintenance", "evacuation"]
 
-BEGUN = "begun"  # why the id of a move is retired: the move has begun, and must not begin again
 SHELVED = "shelved"  # why a shelved instance is retired
 # Phases while a move is undone.
 WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")

@@ -8,6 +8,7 @@ from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.feature import PartNeeds
+from bus.protocol import Ask
 from bus.sql.database import Database
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.known_hosts import KnownHosts
@@ -26,6 +27,7 @@ class SchedulerNeeds(PartNeeds):
     cells: CellQueries
     database: Database
     publish: Publish
+    asker: Callable[..., Ask[Any, Any]]  # returns a function that sends queries of a type
     options: SchedulerOptions
 
 
@@ -44,7 +46,7 @@ def plain_scheduler(
     """
     hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
     database = Database("sqlite+aiosqlite://")
-    cells = CellQueries(builds=_unused, instances=_unused, ask=_asks_nothing)
+    cells = CellQueries(builds=_unused, instances=_unused)
     return Scheduler(
         hosts,
         orders.follow(),
@@ -52,10 +54,19 @@ def plain_scheduler(
         options,
         lambda scheduler: parts_of(
             SchedulerNeeds(
-                scheduler=scheduler, cells=cells, database=database, publish=_unused, options=options
+                scheduler=scheduler,
+                cells=cells,
+                database=database,
+                publish=_unused,
+                asker=_no_asker,
+                options=options,
             )
         ),
     )
+
+
+def _no_asker(*query: object, **options: object) -> Ask[Any, Any]:
+    return _unused
 
 
 async def _unused(*asked: object) -> Any:

@@ -18,7 +18,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.dependencies import PLACEMENT_ASKED, providers_of
-from scheduler_worker.placing import Fallback
+from scheduler_worker.placing import Fallback, SchedulerPart
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import projects_of
 
@@ -46,7 +46,7 @@ class Owners:
     cells: CellQueries
     source: CandidateSource
     fallbacks: Sequence[Fallback]
-    others: Sequence[BuildsOf] = ()
+    parts: Sequence[SchedulerPart] = ()
 
     async def find(self, question: FindProjects) -> ProjectsFound:
         """Return the project of each id that is in use.
@@ -89,8 +89,9 @@ class Owners:
         return recorded
 
     async def _in_cells(self, ids: Collection[Id], retired: Mapping[Id, str]) -> dict[Id, tuple[str, str]]:
-        """Return the project and the cell of each build with one of these ids, and of each build that a move
-        with one of these ids moves. A retired build is looked up only in the cell that retired it.
+        """Return the project and the cell of each build with one of these ids, and of each build that a
+        feature's object with one of these ids, such as a move, is about. A retired build is looked up only
+        in the cell that retired it.
         """
         everywhere = sorted({host.cell for host in self.source.hosts()} - {""}) if ids else []
         asked: dict[str, list[Id]] = {}
@@ -108,14 +109,15 @@ class Owners:
         found: dict[Id, tuple[str, str]] = {}
         try:
             for some in portions(ids, BUILDS_ASKED):
-                others: dict[Id, Id] = {}
-                for look_up in self.others:
-                    others |= await look_up(cell, some)
-                builds = sorted({*some, *others.values()})
+                subjects: dict[Id, Id] = {}  # id of an object of a feature → its build
+                for part in self.parts:
+                    for builds_of in part.builds_of:
+                        subjects |= await builds_of(cell, some)
+                builds = sorted({*some, *subjects.values()})
                 for few in portions(builds, BUILDS_ASKED):
                     answer = await self.cells.builds(FindBuilds(cell=cell, builds=few))
                     found |= {each.build: (each.placed.spec.project, cell) for each in answer.builds}
-                found |= {id_: found[build] for id_, build in others.items() if build in found}
+                found |= {id_: found[build] for id_, build in subjects.items() if build in found}
         except (Unavailable, Unroutable, AnswerRefused):
             pass
         return {id_: found[id_] for id_ in ids if id_ in found}

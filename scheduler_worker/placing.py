@@ -101,6 +101,9 @@ class BaseFallback:
         return {}
 
 
+BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]  # gets a cell, and ids of objects
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchedulerPart:
     """A feature's part of a scheduler."""
@@ -111,8 +114,7 @@ class SchedulerPart:
     client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
     client_topics: tuple[Topic[Any], ...] = ()  # of these requests, and of their refusals
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
-    # Functions that return the builds of a feature's objects in a cell (`owners.BuildsOf`).
-    builds_of: tuple[Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]], ...] = ()
+    builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
     # Rows that replace the rows of the kernel or of other features for the same messages.
     replaces: tuple[On, ...] = ()
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker

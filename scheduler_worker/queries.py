@@ -39,4 +39,3 @@ class PlacementQueries:
 class CellQueries:
     builds: Ask[FindBuilds, BuildsFound]
     instances: Ask[FindInstances, InstancesFound]
-    ask: AskOf

@@ -71,6 +71,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 cells=given.cells,
                 database=database,
                 publish=given.publish,
+                asker=given.bus.asker,
                 options=options,
             )
         )
@@ -79,14 +80,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     records = HostRecords(scheduler.book, source, database, clock)
     roles = RoleDoor(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
-    owners = Owners(
-        database,
-        placement,
-        given.cells,
-        source,
-        scheduler.fallbacks,
-        [look_up for part in scheduler.parts for look_up in part.builds_of],
-    )
+    owners = Owners(database, placement, given.cells, source, scheduler.fallbacks, scheduler.parts)
     explanations = Explanations(database, scheduler.fallbacks, clock)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)

@@ -11,7 +11,8 @@ from prometheus_client import Gauge
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.moves import MoveRequested
+from bus.moves import FindMoves, MoveRequested, MovesFound
+from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import LimitReached, page_after
@@ -55,6 +56,7 @@ class MaintenanceNeeds:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
+    find_moves: Ask[FindMoves, MovesFound]
     source: CandidateSource
     book: HostBook
     clock: Clock
@@ -66,7 +68,7 @@ class MaintenanceController:
         self._needs = needs
         self.most_windows = options.most_windows
         self._name = needs.clock.uuid()
-        departures = Departures(needs.database, needs.placement, needs.cells, needs.clock)
+        departures = Departures(needs.database, needs.placement, needs.cells, needs.find_moves, needs.clock)
         parts = needs.database, needs.placement, departures, needs.clock
         self.windows = MaintenanceWindows(*parts, options.lead)
         evacuation = options.evacuation

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
-from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MoveStands
+from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MovesFound, MoveStands
+from bus.protocol import Ask
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.topics import FIND_MOVES
 from bus.vocabulary import Id, portions
 from features.maintenance import store as stored
 from features.maintenance.messages import MaintenanceMove
@@ -48,6 +48,7 @@ class Departures:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
+    find_moves: Ask[FindMoves, MovesFound]
     clock: Clock
 
     async def step(
@@ -120,7 +121,7 @@ class Departures:
         for cell in sorted({move.cell for move in moves}):
             ids = [move.row.move for move in moves if move.cell == cell]
             for some in portions(ids, 500):
-                answer = await self.cells.ask(FIND_MOVES)(FindMoves(cell=cell, moves=some, limit=len(some)))
+                answer = await self.find_moves(FindMoves(cell=cell, moves=some, limit=len(some)))
                 known |= {found.move: found for found in answer.moves}
         async with self.database.read() as tx:
             refused = await stored.refusals(tx, [m.row.move for m in moves if m.row.move not in known])

@@ -8,6 +8,7 @@ from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
 from features.maintenance.options import options_of
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
+from features.moves.placing import MovePlacing
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
@@ -17,6 +18,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
         database=needs.database,
         placement=scheduler.placement,
         cells=needs.cells,
+        find_moves=needs.of(MovePlacing).lookups.find_moves,
         source=scheduler.source,
         book=scheduler.book,
         clock=scheduler.clock,

@@ -1,6 +1,5 @@
 """Requests and queries of clients about moves of their instances."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.client_acts import Known, NotAllowed, Projects, check_project
@@ -9,7 +8,6 @@ from bus.clients import RegisteredClient
 from bus.errors import Unroutable
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.protocol import Ask
-from bus.vocabulary import Id
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,6 @@ class MovesOfClients:
         if not any(move.build == steer.build for move in found.moves):
             raise NotAllowed("this build has no such move in this cell")
         return steer
-
-    async def builds_of(self, cell: str, ids: Sequence[Id]) -> dict[Id, Id]:
-        """Return the builds of those of the ids that are moves, or builds in moves, of a cell."""
-        found = await self.moves(FindMoves(cell=cell, moves=tuple(ids), limit=len(ids)))
-        return {move.move: move.build for move in found.moves}
 
     async def find(self, question: FindMoves, client: RegisteredClient, known: Known) -> MovesFound:
         if not question.moves and not question.builds:

@@ -14,10 +14,11 @@ from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
-from bus.moves import FindMoves, MoveRequested
+from bus.moves import FindMoves, MoveRequested, MovesFound
+from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
-from bus.topics import FIND_MOVES, GROUPS
+from bus.topics import GROUPS
 from bus.vocabulary import Id, portions
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
@@ -46,6 +47,7 @@ class MoveLookups:
     ending: Ending
     placement: PlacementQueries
     cells: CellQueries
+    find_moves: Ask[FindMoves, MovesFound]
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
         wrong = [misread(request) for request in requests]
@@ -67,6 +69,11 @@ class MoveLookups:
                 results[index] = start if barred is None else Stopped(barred, start)
         return results
 
+    async def builds_of(self, cell: str, moves: Sequence[Id]) -> dict[Id, Id]:
+        """Return the builds of those of the given moves that a cell has recorded."""
+        found = await self.find_moves(FindMoves(cell=cell, moves=tuple(moves), limit=len(moves)))
+        return {stands.move: stands.build for stands in found.moves}
+
     async def recorded(self, moves: Sequence[Id]) -> set[Id]:
         """Return which of the given moves are recorded by a cell that answers."""
         if not moves:
@@ -76,7 +83,7 @@ class MoveLookups:
 
     async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
         try:
-            found = await self.cells.ask(FIND_MOVES)(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+            found = await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
         except (Unroutable, NoAnswer, AnswerRefused):
             return set()
         return {stands.move for stands in found.moves}

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from msgspec import structs
 from prometheus_client import Counter
 
-from bus.claims import Held, Released, Retired
+from bus.claims import BEGUN, Held, Released, Retired
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Id
 from features.moves.begun_claims import claims_of_begun
 from features.moves.core import state as move_state

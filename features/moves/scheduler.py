@@ -10,20 +10,23 @@ from features.moves.lookups import MoveLookups
 from features.moves.placing import MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
+CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells
+
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
     placement, clock = scheduler.placement, scheduler.clock
+    find_moves = needs.asker(topics.FIND_MOVES, timeout=CELL_SECONDS)
     handovers = Handovers(database, placement, scheduler.ending, clock)
-    lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells)
+    lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
     courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add_moves)
-    of_clients = MovesOfClients(needs.cells.ask(topics.FIND_MOVES))
+    of_clients = MovesOfClients(find_moves)
     return SchedulerPart(
         offers=(courses,),
-        builds_of=(of_clients.builds_of,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
         client_topics=(topics.MOVE_REQUESTED, topics.MOVE_STEER, topics.MOVE_REFUSED, topics.MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
+        builds_of=(lookups.builds_of,),
         rows=WorkerRows(
             asks=(topics.GROUPS, topics.FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused}),

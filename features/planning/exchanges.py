@@ -9,18 +9,18 @@ and then requests the undo under the same id as a scheduler.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.claims import Retired
+from bus.claims import BEGUN, Retired
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.moves import BEGUN, FindMoves, MoveRequested, MoveStands
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
+from bus.protocol import Ask
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.topics import FIND_MOVES
 from features.moves.core.start import undo_claim_id
 from features.planning import store as stored
 from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
 from features.planning.messages import ExchangeGuarded, ExchangePart, GuardExchange
-from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, log
+from scheduler_worker.extension import Ending, PlacementQueries, log
 
 CHECK_SECONDS = 2.0  # between two checks of an exchange
 STOPPED_SECONDS = 30.0  # between two checks while an operator has stopped rebalancing
@@ -35,7 +35,7 @@ class ExchangeGuard:
 
     database: Database
     placement: PlacementQueries
-    cells: CellQueries
+    find_moves: Ask[FindMoves, MovesFound]
     ending: Ending
     clock: Clock
 
@@ -87,7 +87,7 @@ class ExchangeGuard:
     async def _act(self, exchange: GuardExchange) -> ExchangeAct:
         ids = {part: exchange.move(part) for part in PARTS}
         question = FindMoves(cell=exchange.steps[0].cell, moves=tuple(ids.values()), limit=len(ids))
-        known = {stands.move: stands for stands in (await self.cells.ask(FIND_MOVES)(question)).moves}
+        known = {stands.move: stands for stands in (await self.find_moves(question)).moves}
         if not all(stands.ended for stands in known.values()):
             return "wait"
         first, second, undo = [await self._result(ids[part], known.get(ids[part])) for part in PARTS]

@@ -20,7 +20,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     what_ifs, courses = needs.of(WhatIfs), needs.of(MovePlacing)
     rooms = RoomPlanner(what_ifs, courses, needs.cells)
     holds = HostHolds(database, placement, scheduler.source, clock)
-    exchanges = ExchangeGuard(database, placement, needs.cells, scheduler.ending, clock)
+    exchanges = ExchangeGuard(database, placement, courses.lookups.find_moves, scheduler.ending, clock)
     return SchedulerPart(
         offers=(rooms,),
         rows=WorkerRows(

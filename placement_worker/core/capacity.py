@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bus import amounts, claims
-from bus.moves import BEGUN
+from bus.claims import BEGUN
 from bus.vocabulary import Allocations
 from placement_worker.core import shared_pools as pools
 from placement_worker.core.claim_world import (

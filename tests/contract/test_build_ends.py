@@ -28,6 +28,14 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor import census
 from cell_conductor.builds import Builds
+from features.moves.tests.support.move_builders import (
+    BUILD,
+    MOVE,
+    Cells,
+    MovingPlacement,
+    a_build_that_stands,
+    a_move,
+)
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.dependencies import SchedulerOptions
 from tests.support.buses import Connect, serving
@@ -42,7 +50,6 @@ from tests.support.conductor_builders import (
     deliver,
 )
 from tests.support.ids import uid
-from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
 

@@ -33,9 +33,9 @@ from control_room.core.plan_form import Plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts
 from tests.support.placement_calls import claim, find_providers, report, silent_placement

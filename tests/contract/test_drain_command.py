@@ -20,11 +20,11 @@ from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.resources import Provider
 from bus.vocabulary import Message
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.what_if.messages import WhatIfAnswered
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement

@@ -39,7 +39,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import asks, messages_of, moves_of, narrowing_of, scheduler_of
+from tests.support.schedulers import messages_of, moves_of, narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
@@ -292,7 +292,6 @@ async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reserv
     cells = CellQueries(
         builds=AsyncMock(return_value=BuildsFound(builds=())),
         instances=AsyncMock(return_value=InstancesFound(instances=())),
-        ask=asks({}),
     )
     planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
     assert (planned.code, planned.moves) == ("", ())

@@ -18,10 +18,10 @@ from compute_sim.core.faults import FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
 from features.moves.core.guest_phases import MoveSteps
+from features.moves.tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
+from features.moves.tests.support.moving_agent import a_destroy as a_move_destroy
+from features.moves.tests.support.moving_agent import an_order as a_move
 from tests.support.ids import uid
-from tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
-from tests.support.moving_agent import a_destroy as a_move_destroy
-from tests.support.moving_agent import an_order as a_move
 
 
 def an_order(build: int, attempt: int = 1) -> BuildOrdered:

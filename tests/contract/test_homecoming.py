@@ -15,8 +15,15 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProvi
 from compute_sim.core.faults import Durations, FaultPlan
 from compute_sim.disk import AgentDisk
 from compute_sim.recovery import GuestRecovery
+from features.moves.tests.support.moving_agent import (
+    BUILD,
+    DESTINATION,
+    SOURCE,
+    MovingAgent,
+    a_build,
+    a_destroy,
+)
 from tests.support.ids import uid
-from tests.support.moving_agent import BUILD, DESTINATION, SOURCE, MovingAgent, a_build, a_destroy
 from tests.support.virtual_time import in_virtual_time
 
 

@@ -14,16 +14,17 @@ from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
 from bus import topics
-from bus.claims import Retired
+from bus.claims import BEGUN, Retired
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import BEGUN, MoveRequested, MoveStands
+from bus.moves import MoveRequested, MoveStands
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds
 from features.planning.messages import (
@@ -36,12 +37,10 @@ from features.planning.messages import (
 )
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
-from scheduler_worker.queries import CellQueries
 from tests.support.buses import serving
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
-from tests.support.schedulers import asks, queries_of
+from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 
 REPORTED = topics.MOVE_PROGRESS, topics.MOVE_REFUSED
@@ -148,9 +147,8 @@ async def cell(open_database: Callable[..., Database]) -> AsyncIterator[Exchangi
     async with a_placement("sqlite+aiosqlite://") as placement:
         queries = replace(queries_of(placement), allocations=allocations)
         ending = Ending(queries, clock.clock, 60.0)
-        ask = asks({topics.FIND_MOVES: movers.find_moves})
-        cells = CellQueries(builds=_unused, instances=_unused, ask=ask)
-        first, second = (ExchangeGuard(database, queries, cells, ending, clock.clock) for _ in range(2))
+        find = movers.find_moves
+        first, second = (ExchangeGuard(database, queries, find, ending, clock.clock) for _ in range(2))
         holds = HostHolds(database, queries, IndexedSource(placement.memory), clock.clock)
         scheduler = Worker(
             "scheduler",

@@ -26,6 +26,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalancing
 from features.planning.host_holds import HostHolds
 from features.planning.messages import (
@@ -51,7 +52,6 @@ from features.planning.rebalancing import carry_out
 from features.what_if.messages import PlacedThere
 from placement_worker import IndexedSource
 from tests.support.buses import serving
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement

@@ -8,21 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
-from bus.claims import CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
+from bus.claims import BEGUN, CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
-from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused
+from bus.moves import SHELVED, MovePlaced, MoveRefused
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
+from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
 from placement_worker.store.audit import retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
-from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import (
     a_claim,
     a_placement,

@@ -11,13 +11,13 @@ from bus.messages import BuildPlaced, Selection
 from bus.moves import MovePlaced, MoveRequested
 from bus.reports import Inventory
 from bus.requests import Flavor
+from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.messages import WhatIfMoves
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from tests.support.ids import uid
-from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim
 from tests.support.scheduler_builders import a_request

@@ -32,7 +32,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import asks, messages_of, scheduler_of
+from tests.support.schedulers import messages_of, scheduler_of
 
 RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r2"}  # of hosts with 8 processors
 
@@ -90,7 +90,7 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
     classes = PriorityClasses(placement.database)
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
     instances: dict[str, Instance] = {}
-    cells = CellQueries(instances=partial(found_among, instances), builds=_unused, ask=asks({}))
+    cells = CellQueries(instances=partial(found_among, instances), builds=_unused)
     scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
     return FullCloud(placement, scheduler, instances, classes)
 

@@ -15,6 +15,7 @@ from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalance_command as command
 from features.planning import rebalancing
 from features.planning.messages import (
@@ -30,7 +31,6 @@ from features.planning.messages import (
 from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 from tests.support.visited_room import a_visited_room

@@ -28,12 +28,12 @@ from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.groups.tests.support.group_parts import in_group
+from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.moves import WaitingMoves
 from features.waiting.queue import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import parked
 from tests.support.ids import uid
-from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time

@@ -167,8 +167,8 @@ def moves_of(
     find_moves: Any = _no_moves,
 ) -> "MovesWithoutWaiting":
     """Return the moves of a scheduler whose cells answer `find` about their builds."""
-    cells = CellQueries(builds=find, instances=_unused, ask=asks({topics.FIND_MOVES: find_moves}))
-    lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
+    cells = CellQueries(builds=find, instances=_unused)
+    lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells, find_moves)
     handovers = handovers or HandoversInMemory()
     courses = MovePlacing(scheduler, lookups, handovers, keep)
     return MovesWithoutWaiting(courses)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import (
+    BEGUN,
     MIGRATION,
     Choice,
     Claimed,
@@ -21,7 +22,7 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from bus.moves import BEGUN, SHELVED
+from bus.moves import SHELVED
 from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
 from features.groups.tests.support.group_parts import joining

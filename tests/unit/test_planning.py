@@ -23,6 +23,8 @@ from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota
+from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
+from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.quotas.messages import Quota
 from features.what_if import questions as what_if
@@ -33,11 +35,9 @@ from scheduler_worker import help_search
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import source_of
-from tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from tests.support.provider_trees import state, tree
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
-from tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
 
 
 def a_host(

@@ -10,10 +10,9 @@ from typing import ClassVar
 
 from msgspec import structs
 
-from bus.claims import Choice, ConsumerClaim, Held, Retired
+from bus.claims import BEGUN, Choice, ConsumerClaim, Held, Retired
 from bus.decisions import Decision
 from bus.messages import BuildRequested
-from bus.moves import BEGUN
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from features.moves.core.start import MoveStart, refused

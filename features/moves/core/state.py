@@ -22,7 +22,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from bus import moves
-from bus.claims import Held, Released, ReleaseRequested, Retired
+from bus.claims import BEGUN, Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
 from features.moves.core.start import Barred, MoveStart, refused
@@ -90,7 +90,7 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, end=messages)
         case TakenOver():
             return replace(state, taken=event)
-        case Retired(why=why) if why == moves.BEGUN:
+        case Retired(why=why) if why == BEGUN:
             return replace(state, again=True)
         case Retired(why=why):
             code = "cancelled" if why in (CANCELLED, DELETED) else ""

@@ -32,6 +32,7 @@ from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.moves.core.purpose import MovePurpose
 from features.moves.core.start import MoveStart
+from features.moves.tests.support.move_builders import MOVE, a_move
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.messages import choice_from
@@ -40,7 +41,6 @@ from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from scheduler_worker.core.order import Order
 from tests.support.ids import uid
-from tests.support.move_builders import MOVE, a_move
 from tests.support.placement_builders import (
     a_claim,
     a_provider,

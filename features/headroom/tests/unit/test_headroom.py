@@ -20,6 +20,7 @@ from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from features.moves.core.purpose import MovePurpose
 from features.moves.core.start import MoveStart
+from features.moves.tests.support.move_builders import MOVE, a_move, on_host
 from features.reservations.drawn_reservations import DrawnReservations
 from placement_worker import IndexedSource
 from placement_worker.core.forms import node_of
@@ -29,7 +30,6 @@ from scheduler_worker.core.order import Order
 from tests.support.evacuations import HEADROOM, Held, HostsToLose
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory, RecordingSource
-from tests.support.move_builders import MOVE, a_move, on_host
 from tests.support.provider_trees import an_index, state, tree
 from tests.support.rule_builders import a_wish
 from tests.support.scheduler_builders import a_candidate, a_request

@@ -27,7 +27,7 @@ from scheduler_worker.queries import CellQueries
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
-from tests.support.schedulers import asks, queries_of
+from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
@@ -53,7 +53,7 @@ async def windows(placement: Placement, open_database: Callable[..., Database]) 
     await migrate(database, *packages("scheduler"))
     needs = MaintenanceNeeds(
         database=database, placement=queries_of(placement), source=IndexedSource(placement.memory),
-        cells=CellQueries(builds=unused, instances=unused, ask=asks({})), book=HostBook(clock.now),
+        cells=CellQueries(builds=unused, instances=unused), find_moves=unused, book=HostBook(clock.now),
         clock=clock.clock, publish=unused,
     )  # fmt: skip
     return MaintenanceController(needs, MaintenanceOptions())

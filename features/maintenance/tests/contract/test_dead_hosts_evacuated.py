@@ -41,7 +41,7 @@ from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
-from tests.support.schedulers import asks, queries_of
+from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
@@ -159,11 +159,8 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
                     MaintenanceNeeds(
                         database=database,
                         placement=replace(queries_of(placement), edit=edit, edit_name=edit_name),
-                        cells=CellQueries(
-                            builds=cell.find_builds,
-                            instances=cell.find_instances,
-                            ask=asks({topics.FIND_MOVES: cell.find_moves}),
-                        ),
+                        cells=CellQueries(builds=cell.find_builds, instances=cell.find_instances),
+                        find_moves=cell.find_moves,
                         source=IndexedSource(placement.memory),
                         book=book,
                         clock=clock.clock,

@@ -23,6 +23,7 @@ from bus.reservations import (
 )
 from bus.worker import Worker, answers
 from features.maintenance.messages import MAINTENANCE, MaintenanceFound
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations import commands as reserve
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
@@ -30,7 +31,6 @@ from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report

@@ -9,9 +9,9 @@ import pytest
 
 from berth.operations.audit import audit
 from deploy.servers import free_port
+from features.moves.tests.support.move_builders import a_move
 from tests.support.ids import uid
 from tests.support.living_berth import LivingBerth, Opened
-from tests.support.move_builders import a_move
 from tests.support.waiting import until
 
 

@@ -13,8 +13,8 @@ from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
 from features.moves.core.start import undoing
 from features.moves.core.state import Handover, HandoverState, begins, holding_nothing, judged, messages_of
+from features.moves.tests.support.moving_agent import DESTINATION, SOURCE, an_order
 from tests.support.ids import uid
-from tests.support.moving_agent import DESTINATION, SOURCE, an_order
 
 PREPARE, START = an_order("prepare", 1, 2, DESTINATION), an_order("start", 3, 2, DESTINATION)
 SEND, LIVE = an_order("send", 2, 1), an_order("send", 2, 1, kind="live")

@@ -7,23 +7,30 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, holder_consumer
+from bus.claims import BEGUN, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from features.groups.messages import claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
+from features.moves.tests.support.move_builders import (
+    BUILD,
+    MOVE,
+    Cells,
+    MovingPlacement,
+    a_build_that_stands,
+    a_move,
+)
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
-from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
 from tests.support.scheduler_builders import a_candidate, a_heartbeat
 from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
 from tests.support.virtual_time import TurnedClock

@@ -9,6 +9,8 @@ from cell_conductor.core.events import AttemptLimits
 from features.moves.core.phases import claim_or_release
 from features.moves.core.placed_move import undone_unknown
 from features.moves.core.start import MoveStart, move_start, undoing
+from features.moves.tests.support.move_builders import a_build_that_stands, on_host
+from features.moves.tests.support.move_builders import a_move as a_request
 from tests.support.conductor_builders import (
     a_build_order,
     a_move,
@@ -19,8 +21,6 @@ from tests.support.conductor_builders import (
     step,
 )
 from tests.support.ids import uid
-from tests.support.move_builders import a_build_that_stands, on_host
-from tests.support.move_builders import a_move as a_request
 
 POOL, OTHER = uid(1, "f"), uid(2, "f")
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)

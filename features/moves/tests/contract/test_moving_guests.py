@@ -11,7 +11,7 @@ from bus.requests import Image
 from compute_sim.core.faults import Durations, FaultPlan, MoveFaults, SimOptions, draw
 from compute_sim.machines import SimAgent
 from compute_sim.reporting import HostReports
-from tests.support.moving_agent import (
+from features.moves.tests.support.moving_agent import (
     BUILD,
     DESTINATION,
     SOURCE,

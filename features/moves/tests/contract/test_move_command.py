@@ -22,10 +22,10 @@ from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.what_if.messages import WhatIfAnswered
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
