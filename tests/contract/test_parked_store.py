@@ -27,6 +27,7 @@ from features.moves import handovers as handover_store
 from features.moves.cell_moves import CellMoves
 from features.moves.core.start import MoveStart, move_start, refused
 from features.moves.core.state import Handover
+from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, parked
 from features.waiting.tables.parked import ParkedRequest
@@ -36,7 +37,6 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions
 from tests.support.conductor_builders import CELL, FEATURES, Books, a_placed
-from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.rule_builders import spaced_source, the_facts
 from tests.support.scheduler_builders import a_request, a_state

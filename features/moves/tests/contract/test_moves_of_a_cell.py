@@ -25,6 +25,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
 from features.moves.cell_moves import CellMoves
+from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,
@@ -32,13 +33,10 @@ from tests.support.conductor_builders import (
     Books,
     a_build_order,
     a_delete,
-    a_move,
-    a_move_report,
     a_placed,
     a_selection,
     an_agent_report,
     deliver,
-    in_short,
 )
 from tests.support.ids import uid
 
