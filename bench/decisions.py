@@ -82,15 +82,11 @@ class InstantPlacement:
             claim_many=self.claim_many,
             release=self.release,
             providers=self.providers,
-            groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
             edit=self.unused,
             edit_name=self.unused,
-            quotas=self.unused,
-            reservations=self.unused,
-            edit_reservation=self.unused,
-            preemptions=self.unused,
+            ask=lambda query: self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

@@ -25,8 +25,8 @@ from berth.operations.quotas import fair_shares, set_quota
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
-from bus.quotas import WEIGHT
 from bus.requests import Flavor
+from features.quotas.messages import WEIGHT
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)  # many fit
 FLOOD, SINGLE = "flood", "single"

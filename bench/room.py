@@ -29,10 +29,10 @@ from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Ins
 from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from bus.room import PlanRoom, RoomPlanned
 from bus.vocabulary import UNSAID_ID
 from features.moves.lookups import MoveLookups
 from features.moves.placing import MovePlacing
+from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
@@ -136,8 +136,11 @@ class FilledPlacement(InstantPlacement):
     def queries(self) -> PlacementQueries:
         cloud = self.cloud
         return replace(
-            super().queries(), providers=cloud.providers, allocations=cloud.allocations, groups=cloud.groups
+            super().queries(), providers=cloud.providers, allocations=cloud.allocations, ask=self._ask
         )
+
+    def _ask(self, query: Query[Any, Any], /) -> Any:
+        return self.cloud.groups
 
 
 async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:

@@ -353,15 +353,11 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         claim_many=bus.asker_of_many(topics.CLAIM),
         release=bus.asker(topics.RELEASE),
         providers=bus.asker(topics.PROVIDERS),
-        groups=bus.asker(topics.GROUPS),
-        quotas=bus.asker(topics.QUOTAS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
         edit=bus.asker(topics.EDIT),
         edit_name=bus.asker(topics.EDIT_NAME),
-        preemptions=bus.asker(topics.PREEMPTIONS),
-        reservations=bus.asker(topics.RESERVATIONS),
-        edit_reservation=bus.asker(topics.EDIT_RESERVATION),
+        ask=bus.asker,
     )
 
 

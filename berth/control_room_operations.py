@@ -25,16 +25,15 @@ from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.refusing import TROUBLE, operations_refused
 from berth.operations.request_sense import sense_of
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
-from bus.room import SwitchBalancing
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
+from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class ControlRoomActions:
 
     async def switch_balancing(self, stop: bool) -> None:
         with operations_refused():
-            await self._bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing(stop=stop))
+            await self._bus.asker(SWITCH_BALANCING)(SwitchBalancing(stop=stop))
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:

@@ -13,10 +13,17 @@ from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
 from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
-from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
 from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
-from bus.room import GuardExchange, HoldHosts, SwitchBalancing
 from bus.vocabulary import Message
+from features.planning.messages import (
+    GUARD_EXCHANGE,
+    HOLD_HOSTS,
+    SWITCH_BALANCING,
+    GuardExchange,
+    HoldHosts,
+    SwitchBalancing,
+)
+from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited, QuotaEditRequested
 
 # Adoption
 
@@ -177,10 +184,10 @@ add(
 # Quotas
 
 add(
-    [Act("quota", "admin", "limits and weights of projects", sent(topics.EDIT_QUOTA))],
+    [Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA))],
     {
         QuotaEditRequested: Requested(
-            state=lambda message: (topics.QUOTAS, FindQuotas(project=message.edit.project)),
+            state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
             id=lambda message: "" if message.edit.project else "default",
         )
     },
@@ -207,7 +214,7 @@ add(
             "rebalance",
             "operator",
             "stop or permit rebalancing, and hold hosts for a plan of moves",
-            sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS, topics.GUARD_EXCHANGE),
+            sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
         )
     ],
     {

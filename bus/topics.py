@@ -24,13 +24,10 @@ from bus import (
     names,
     preemption,
     queries,
-    quotas,
     relays,
     replication,
     reservations,
     resources,
-    room,
-    what_if,
 )
 from bus.addressing import ANYONE as ANYONE
 from bus.addressing import Address as Address
@@ -175,10 +172,6 @@ GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "serve
     ANYONE, "placement")
 EDIT_GROUP = Query("placement.group", groups.GroupEditRequested, groups.GroupEditAnswered,
     "create or delete a server group", ANYONE, "placement")
-QUOTAS = Query("placement.quotas", quotas.FindQuotas, quotas.QuotasFound,
-    "limits and usage of projects", ANYONE, "placement")
-EDIT_QUOTA = Query("placement.quota", quotas.QuotaEditRequested, quotas.QuotaEditAnswered,
-    "set or delete limits of a project, or the default limits", ANYONE, "placement")
 PREEMPTIONS = Query("placement.preemptions", preemption.FindPreemptions, preemption.PreemptionsFound,
     "instances that builds of higher priority replaced", ANYONE, "placement")
 RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
@@ -219,24 +212,10 @@ REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFou
     "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
-WHAT_IF = Query("scheduler.what_if", what_if.WhatIf, what_if.WhatIfAnswered,
-    "the decision about a request, without claiming", ANYONE, "scheduler")
-WHAT_IF_MOVES = Query("scheduler.what_if_moves", what_if.WhatIfMoves, what_if.WhatIfMovesAnswered,
-    "the decisions about moves, without claiming", ANYONE, "scheduler")
 PRIORITIES = Query("scheduler.priorities", preemption.FindPriorities, preemption.PrioritiesFound,
     "priority classes", ANYONE, "scheduler")
 EDIT_PRIORITY = Query("scheduler.priority", preemption.PriorityEditRequested, preemption.PriorityEditAnswered,
     "store, replace or remove a priority class", ANYONE, "scheduler")
-PLAN_ROOM = Query("scheduler.plan_room", room.PlanRoom, room.RoomPlanned,
-    "the moves after which a request would fit, without claiming", ANYONE, "scheduler")
-PLAN_BALANCE = Query("scheduler.plan_balance", room.PlanBalance, room.BalancePlanned,
-    "the moves that make the load of hosts more equal, without claiming", ANYONE, "scheduler")
-SWITCH_BALANCING = Query("scheduler.switch_balancing", room.SwitchBalancing, room.BalancingSwitched,
-    "stop all rebalancing, or permit it again", ANYONE, "scheduler")
-GUARD_EXCHANGE = Query("scheduler.guard_exchange", room.GuardExchange, room.ExchangeGuarded,
-    "undo half of an exchange of two instances if its client stops", ANYONE, "scheduler")
-HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
-    "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.feature import PartNeeds
@@ -70,3 +71,7 @@ def _no_asker(*query: object, **options: object) -> Ask[Any, Any]:
 
 async def _unused(*asked: object) -> Any:
     raise AssertionError(f"a scheduler without a worker has no cells: {asked}")
+
+
+def _asks_nothing(query: Query[Any, Any], /) -> Any:
+    return _unused

@@ -2,15 +2,25 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from bus import claims, quotas, reservations, resources
-from bus.groups import FindGroups, GroupsFound
+from bus import claims, resources
+from bus.addressing import Query
 from bus.names import NameEditAnswered, NameEditRequested
-from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
+from bus.vocabulary import Message
+
+A = TypeVar("A", bound=Message)
+R = TypeVar("R", bound=Message)
 
 Claims = Callable[[Sequence[claims.ClaimRequested]], Awaitable[Sequence[claims.ClaimAnswered]]]
+
+
+class AskOf(Protocol):
+    """Returns the function that sends a query of a feature."""
+
+    def __call__(self, query: Query[A, R], /) -> Ask[A, R]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +28,11 @@ class PlacementQueries:
     claim_many: Claims
     release: Ask[claims.ReleaseRequested, claims.ReleaseAnswered]
     providers: Ask[resources.FindProviders, resources.ProvidersFound]
-    groups: Ask[FindGroups, GroupsFound]
     allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
     usages: Ask[resources.FindUsages, resources.UsagesFound]
-    quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
-    preemptions: Ask[FindPreemptions, PreemptionsFound]
-    edit_reservation: Ask[reservations.ReservationEditRequested, reservations.ReservationEditAnswered]
-    reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
+    ask: AskOf
 
 
 @dataclass(frozen=True, kw_only=True)

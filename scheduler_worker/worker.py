@@ -12,6 +12,7 @@ from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, Schedule
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
+from features.quotas.messages import QUOTAS
 from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
@@ -36,7 +37,7 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
+    QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
     topics.PREEMPTIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES

@@ -25,8 +25,8 @@ from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
-from bus.room import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 from control_room.core.words import several
+from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 
 commands = Commands()
 

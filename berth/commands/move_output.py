@@ -17,7 +17,7 @@ from bus.masking import printable
 from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import HeldHost, WaitingRequest
-from bus.what_if import WhatIfAnswered
+from features.what_if.messages import WhatIfAnswered
 
 NAME, NUMBER = 34, 8  # widths of columns
 MOST_WEIGHERS = 4  # weighers with a separate column; further weighers count only in the total

@@ -57,7 +57,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.queries import FindBuilds, FindCandidates
 from bus.requests import ResourceGroup
-from bus.what_if import WhatIf
+from features.what_if.messages import WHAT_IF, WhatIf
 
 R = TypeVar("R")
 
@@ -260,7 +260,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     how many hosts placement knows.
     """
     hosts = await hosts_known(bus, settings, share)
-    what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
+    what_if = bus.asker(WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
     await _answered(partial(what_if, question), "no scheduler answers")
     return hosts

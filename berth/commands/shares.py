@@ -5,7 +5,7 @@ from typing import Annotated
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.quotas import fair_shares, project_to_edit, set_quota, unset_quota
-from bus.quotas import WEIGHT, name_of_project
+from features.quotas.messages import WEIGHT, name_of_project
 
 commands = Commands(name="share", no_args_is_help=True)
 

@@ -19,11 +19,8 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
-from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
 from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
-from bus.room import MOVES_MAY_HELP
-from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.headroom import headroom_after
 from control_room.core.now import Reply
 from control_room.core.packing import FlavorCapacity
@@ -31,6 +28,9 @@ from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, PlanSide, planned, with_quota, with_reserved
 from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
 from control_room.queries import known_hosts, query
+from features.planning.messages import MOVES_MAY_HELP
+from features.quotas.messages import QUOTAS, FindQuotas, Quota
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -90,7 +90,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
-        ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
+        ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
         answer = await ask(structs.replace(wanted, preempt=question.preempt, claims=True))
         headroom = await headroom_reply(bus, answer)
@@ -148,7 +148,7 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, 
             quotas: tuple[Quota, ...] = ()
             if project:
                 find = checked(FindQuotas(project=project))
-                quotas = (await bus.asker(topics.QUOTAS, SECONDS)(find)).quotas
+                quotas = (await bus.asker(QUOTAS, SECONDS)(find)).quotas
         answer = with_reserved(planned(hosts, plan), reserved)
         for quota in quotas:
             answer = with_quota(answer, plan, quota)

@@ -24,8 +24,8 @@ from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from bus.reservations import FAILOVER, FindReservations, Reservation
-from bus.what_if import WhatIf
 from control_room.core.words import expected_evaluation, expected_start
+from features.what_if.messages import WHAT_IF, WhatIf
 
 SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
@@ -256,7 +256,7 @@ async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:
         raise OperationRefused("the request is not recorded")
-    answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=request))
+    answer = await bus.asker(WHAT_IF)(WhatIf(request=request))
     if cli.as_json:
         write_json(answer)
     else:

@@ -28,7 +28,7 @@ from bus.moves import FindMoves, MoveRequested
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
-from bus.what_if import WhatIfAnswered
+from features.what_if.messages import WhatIfAnswered
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress

@@ -17,15 +17,14 @@ from berth.operations.following import MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.request_sense import asked_amounts
 from berth.operations.reserving import create_reservation
-from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.reservations import Reservation
-from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
+from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
@@ -55,7 +54,7 @@ class RoomMade:
 
 
 async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
-    return await bus.asker(topics.PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
+    return await bus.asker(PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
 
 
 class MakingRoom:
@@ -150,7 +149,7 @@ class MakingRoom:
         if not new:
             return ""
         self._hold = structs.replace(self._hold, roots=(*self._hold.roots, *new))
-        held = await self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)(self._hold)
+        held = await self._bus.asker(HOLD_HOSTS, timeout=ANSWER_SECONDS)(self._hold)
         self._opened = held.opened
         taken = [self._names[root] for root in held.taken if root in self._names]
         return f"another plan has closed {', '.join(taken)}: try again when it has ended" if taken else ""
@@ -159,13 +158,13 @@ class MakingRoom:
         if not self._hold.roots:
             return
         opening, self._hold = structs.replace(self._hold, seconds=0.0), structs.replace(self._hold, roots=())
-        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
+        ask = self._bus.asker(HOLD_HOSTS, timeout=ANSWER_SECONDS)
         # If no scheduler answers, schedulers open the hosts when their time has passed.
         with suppress(Unavailable, Unroutable):
             await asyncio.shield(ask(opening))
 
     async def _renew(self) -> None:
-        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)
+        ask = self._bus.asker(HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)
         while not self.must_stop:
             await asyncio.sleep(HOLD_SECONDS / RENEWALS)
             with suppress(Unavailable, Unroutable):

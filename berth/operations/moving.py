@@ -30,7 +30,7 @@ from bus.queries import BuildStands, WaitingRequest
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
 from bus.vocabulary import portions
-from bus.what_if import WhatIfAnswered, WhatIfMoves
+from features.what_if.messages import WHAT_IF_MOVES, WhatIfAnswered, WhatIfMoves
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
 SECONDS = 30.0  # time limit for the evaluation of moves
@@ -112,7 +112,7 @@ async def supposed(
     """Return a scheduler's what-if answer for each move. Each query has at most AT_ONCE moves, and evaluates
     a move as if the query's earlier moves were done. No move may go to a host in `closed`.
     """
-    ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
+    ask, roots = bus.asker(WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
         answers += (await ask(WhatIfMoves(moves=some, closed=roots))).answers

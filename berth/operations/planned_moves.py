@@ -17,8 +17,8 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.moves import MovePlan
 from bus.resources import FindAllocations
-from bus.room import BalanceMove, GuardExchange, PlannedStep
 from bus.vocabulary import MAX_CAUSE, Id, portions
+from features.planning.messages import GUARD_EXCHANGE, BalanceMove, GuardExchange, PlannedStep
 
 POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances
 SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
@@ -79,7 +79,7 @@ class PlannedMoves:
     async def _guard(self, guard: GuardExchange) -> str:
         """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
         try:
-            await answered(self.bus, partial(self.bus.asker(topics.GUARD_EXCHANGE), guard), SETTLE_SECONDS)
+            await answered(self.bus, partial(self.bus.asker(GUARD_EXCHANGE), guard), SETTLE_SECONDS)
         except (Unavailable, Unroutable) as problem:
             return str(problem)
         return ""

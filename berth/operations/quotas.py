@@ -10,9 +10,12 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.names import FindNames
 from bus.queries import FindWaiting
-from bus.quotas import (
+from bus.vocabulary import Missing
+from features.quotas.messages import (
     COUNTS,
+    EDIT_QUOTA,
     NAME_OF_DEFAULT,
+    QUOTAS,
     UNLIMITED,
     FairShare,
     FindQuotas,
@@ -26,7 +29,6 @@ from bus.quotas import (
     project_named,
     shares_in_backlog,
 )
-from bus.vocabulary import Missing
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
 _NO_RESOURCE = "neither a resource class (`berth class list`) nor instances or server_group_members"
@@ -75,7 +77,7 @@ async def unset_quota(bus: Bus, project: str, resources: Sequence[str]) -> Quota
 
 
 async def _edit(bus: Bus, edit: QuotaEdit) -> Quota:
-    match (await bus.asker(topics.EDIT_QUOTA)(checked(QuotaEditRequested(edit=edit)))).result:
+    match (await bus.asker(EDIT_QUOTA)(checked(QuotaEditRequested(edit=edit)))).result:
         case QuotaEdited(quota=Quota() as quota):
             return quota
         case Missing(names=names):
@@ -98,7 +100,7 @@ async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list
     """Return the quota of a project or, if `project` is None, the default quota and the quotas of all
     projects with a limit or with instances. With `used`, each has the project's usage.
     """
-    ask, found, after = bus.asker(topics.QUOTAS), list[Quota](), ""
+    ask, found, after = bus.asker(QUOTAS), list[Quota](), ""
     while True:
         page = await ask(checked(FindQuotas(project=project, used=used, after=after)))
         found += page.quotas
@@ -120,6 +122,6 @@ async def fair_shares(bus: Bus) -> list[FairShare]:
     """Return the fair share of each project that has a weight, has requests in the scheduler's backlog, or
     was recently served from it.
     """
-    weights = await bus.asker(topics.QUOTAS)(FindQuotas(weights=True))
+    weights = await bus.asker(QUOTAS)(FindQuotas(weights=True))
     waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
     return shares_in_backlog(weights, waiting.backlog, waiting.shares)

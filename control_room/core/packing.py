@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bus.quotas import QuotaBound
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, KnownHost, StockColumns
 from control_room.core.plan_form import PlannedFlavor
+from features.quotas.messages import QuotaBound
 
 FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 

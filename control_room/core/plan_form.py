@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bus.quotas import INSTANCES
 from control_room.core.what_if_form import NAME
+from features.quotas.messages import INSTANCES
 
 T = TypeVar("T")
 

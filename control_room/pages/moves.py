@@ -15,7 +15,6 @@ from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from bus.room import BalancingSwitched, SwitchBalancing
 from control_room.core import words
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
@@ -23,6 +22,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
 from control_room.queries import query
 from control_room.shared_data import TIMES, SharedData
+from features.planning.messages import BalancingSwitched, SwitchBalancing
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts
 MOST = 40  # drained hosts that are queried

@@ -12,10 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import OperationRefused
-from bus.quotas import FindQuotas
 from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
-from bus.room import MOVES_MAY_HELP, PlanRoom, RoomPlanned
-from bus.what_if import WhatIf, WhatIfAnswered
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.headroom import headroom_after
 from control_room.core.hosts import KnownHost
@@ -34,6 +31,9 @@ from control_room.pages.frame import (
 )
 from control_room.queries import NO_ANSWER, known_hosts, query
 from control_room.shared_data import SharedData
+from features.planning.messages import MOVES_MAY_HELP, PlanRoom, RoomPlanned
+from features.quotas.messages import FindQuotas
+from features.what_if.messages import WhatIf, WhatIfAnswered
 
 
 class WhatIfPages(PageGroup):

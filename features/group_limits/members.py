@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-from bus.quotas import GROUP_MEMBERS
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from features.quotas.counts import ProjectCount
+from features.quotas.messages import GROUP_MEMBERS
 from features.quotas.usage import COUNTED
 
 _LARGEST_GROUPS = sql(f"""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
-from bus.quotas import GROUP_MEMBERS, OverQuota
 from bus.sql.transaction import Transaction
 from features.groups import store as server_groups
 from features.groups.messages import GroupClaim
 from features.groups.rule import GroupRule, GroupWorld
 from features.quotas.budgets import is_counted
 from features.quotas.limits import CachedLimits
+from features.quotas.messages import GROUP_MEMBERS, OverQuota
 from features.quotas.rule import over_quota_refused
 from placement_worker.extension import ClaimRule, ClaimScope, ClaimWorld
 

@@ -6,6 +6,7 @@ from bus.client_acts import ClientQuery, Known, project_of
 from bus.clients import RegisteredClient
 from bus.groups import FindGroups, GroupsFound
 from bus.protocol import Ask
+from bus.topics import GROUPS
 from features.groups.server_groups import JoinedGroups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
@@ -22,6 +23,6 @@ def of_clients(groups: Ask[FindGroups, GroupsFound]) -> ClientQuery:
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler = needs.scheduler
     return SchedulerPart(
-        narrowings=(JoinedGroups(scheduler.placement.groups, scheduler.ending),),
-        client_queries={"groups": of_clients(scheduler.placement.groups)},
+        narrowings=(JoinedGroups(scheduler.placement.ask(GROUPS), scheduler.ending),),
+        client_queries={"groups": of_clients(scheduler.placement.ask(GROUPS))},
     )

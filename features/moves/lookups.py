@@ -18,6 +18,7 @@ from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
+from bus.topics import GROUPS
 from bus.vocabulary import Id, portions
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
@@ -157,7 +158,7 @@ class MoveLookups:
         if made:
             ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
             questions.append(FindGroups(ids=ids))
-        answers = [await self.placement.groups(question) for question in questions]
+        answers = [await self.placement.ask(GROUPS)(question) for question in questions]
         found = {group.id: group for answer in answers for group in answer.groups}
         groups = {build: group.id for group in found.values() for build in group.members if build in builds}
         for build, start in made.items():

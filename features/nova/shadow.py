@@ -11,7 +11,6 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from msgspec import structs
 from prometheus_client import Counter
 
-from bus import topics
 from bus.clock import Clock
 from bus.decisions import Decision, reason_text
 from bus.delivery.runner import Bus
@@ -20,7 +19,6 @@ from bus.messages import HostReported
 from bus.protocol import Ask
 from bus.rabbit.foreign import ForeignListener
 from bus.sql.database import Database
-from bus.what_if import WhatIf, WhatIfAnswered
 from bus.worker import Worker, answers, every
 from features.nova import shadow_store
 from features.nova.bridge import MIRROR_ASKS, mirror_of
@@ -48,6 +46,7 @@ from features.nova.databases import NovaDatabases
 from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.mirror import Mirror
 from features.nova.unread_queues import UnreadQueues
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
 log = logging.getLogger(__name__)
 
@@ -304,11 +303,11 @@ def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) 
     where Nova's and berth's decisions differ.
     """
     mirror = mirror_of(nova.databases, bus, clock)
-    shadow = Shadow(nova, database, mirror, bus.asker(topics.WHAT_IF, timeout=ANSWER_SECONDS), clock)
+    shadow = Shadow(nova, database, mirror, bus.asker(WHAT_IF, timeout=ANSWER_SECONDS), clock)
     return Worker(
         "nova_shadow",
         answers=[answers(NOVA_REPORT, shadow.answer, concurrency=2)],
-        asks=(topics.WHAT_IF, *MIRROR_ASKS),
+        asks=(WHAT_IF, *MIRROR_ASKS),
         timers=[
             every(PRUNE_SECONDS, shadow.prune, at_once=True),
             every(QUEUE_SECONDS, shadow.unread.check, at_once=True),

@@ -10,10 +10,10 @@ from bus.candidates import Bools, PlacedHost
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from bus.room import BalanceMove, BalancePlanned, PlanBalance
 from features.planning.cloud_reading import CloudReading
 from features.planning.core.moved_cloud import CloudState
 from features.planning.core.rebalancing import BalanceLimits, BalancingStep, plan_balance
+from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance
 from features.planning.room_planning import RoomPlanner, picked
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.extension import only_on

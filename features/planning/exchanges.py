@@ -15,11 +15,11 @@ from bus.errors import UNANSWERED
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.protocol import Ask
 from bus.resources import FindAllocations
-from bus.room import ExchangeGuarded, ExchangePart, GuardExchange
 from bus.sql.database import Database
 from features.moves.core.start import undo_claim_id
 from features.planning import store as stored
 from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
+from features.planning.messages import ExchangeGuarded, ExchangePart, GuardExchange
 from scheduler_worker.extension import Ending, PlacementQueries, log
 
 CHECK_SECONDS = 2.0  # between two checks of an exchange

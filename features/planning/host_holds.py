@@ -7,11 +7,11 @@ after it is enabled: if the client of the plan or this scheduler stops, any sche
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.room import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Id
 from features.planning import store as rebalancing
+from features.planning.messages import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from features.planning.store import BALANCING
 from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, leaders, open_host
 

@@ -10,12 +10,18 @@ from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import chosen_cells
 from berth.settings import BadSetting
-from bus import topics
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.room import MOST_MOVES, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
+from features.planning.messages import (
+    MOST_MOVES,
+    SWITCH_BALANCING,
+    BalancePlanned,
+    BalancingSwitched,
+    PlanBalance,
+    SwitchBalancing,
+)
 from features.planning.rebalancing import BalanceController, carry_out, plan_balance
 
 commands = Commands()
@@ -63,7 +69,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
             if options.action not in _ACTIONS:
                 raise BadSetting(f"{options.action!r}: {', '.join(_ACTIONS)}, or nothing")
             switch = SwitchBalancing(stop=_ACTIONS[options.action])
-            _print_state(cli, await bus.asker(topics.SWITCH_BALANCING)(switch))
+            _print_state(cli, await bus.asker(SWITCH_BALANCING)(switch))
             return 0
         if options.cell:
             await chosen_cells(bus, cli.settings, [options.cell])
@@ -75,7 +81,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if options.dry_run:
             printer.planned(await plan_balance(bus, asked))
             return 0
-        if (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped:
+        if (await bus.asker(SWITCH_BALANCING)(SwitchBalancing())).stopped:
             raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))

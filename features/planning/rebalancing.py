@@ -18,8 +18,16 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
-from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, SwitchBalancing
 from features.planning.core.rebalancing import ImbalanceWatch
+from features.planning.messages import (
+    PLAN_BALANCE,
+    SWITCH_BALANCING,
+    BalanceMove,
+    BalancePlanned,
+    BalancingSwitched,
+    PlanBalance,
+    SwitchBalancing,
+)
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive
@@ -34,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
-    return await bus.asker(topics.PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
+    return await bus.asker(PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
 
 
 async def switch_state(
@@ -44,9 +52,7 @@ async def switch_state(
     None, or (`patient`) repeat the query until a scheduler answers.
     """
     with suppress(Unavailable, Unroutable):
-        return await answered(
-            bus, partial(bus.asker(topics.SWITCH_BALANCING), asked), inf if patient else 0.0
-        )
+        return await answered(bus, partial(bus.asker(SWITCH_BALANCING), asked), inf if patient else 0.0)
     return None
 
 

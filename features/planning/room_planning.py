@@ -14,14 +14,14 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.room import PlannedStep, PlanRoom, RoomPlanned
 from bus.vocabulary import Allocations, Id
-from bus.what_if import PlacedThere
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState, lacking
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
+from features.what_if.messages import PlacedThere
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.extension import (
     Alternative,

@@ -6,8 +6,10 @@ from features.moves.placing import MovePlacing
 from features.planning.balance_planning import BalancePlanner
 from features.planning.exchanges import CHECK_SECONDS, ExchangeGuard
 from features.planning.host_holds import OPEN_SECONDS, HostHolds
+from features.planning.messages import GUARD_EXCHANGE, HOLD_HOSTS, PLAN_BALANCE, PLAN_ROOM, SWITCH_BALANCING
 from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.messages import WHAT_IF_MOVES
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
@@ -23,12 +25,12 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         offers=(rooms,),
         rows=WorkerRows(
             answers=[
-                answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
-                answers(topics.PLAN_ROOM, rooms.answer),
-                answers(topics.PLAN_BALANCE, BalancePlanner(what_ifs, rooms).answer),
-                answers(topics.HOLD_HOSTS, holds.hold),
-                answers(topics.GUARD_EXCHANGE, exchanges.store),
-                answers(topics.SWITCH_BALANCING, holds.switch_balancing),
+                answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
+                answers(PLAN_ROOM, rooms.answer),
+                answers(PLAN_BALANCE, BalancePlanner(what_ifs, rooms).answer),
+                answers(HOLD_HOSTS, holds.hold),
+                answers(GUARD_EXCHANGE, exchanges.store),
+                answers(SWITCH_BALANCING, holds.switch_balancing),
             ],
             timers=[
                 every(OPEN_SECONDS, holds.open_expired),

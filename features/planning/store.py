@@ -1,10 +1,10 @@
 """The SQL of the stop switch of rebalancing, and of exchanges of two instances that have not ended."""
 
 from bus import parts
-from bus.room import GuardExchange, PlannedStep
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from features.planning.messages import GuardExchange, PlannedStep
 
 BALANCING = "rebalancing"  # the name of the stop switch, and of what one controller leads
 MOST_SHOWN = 100

@@ -12,9 +12,9 @@ from berth.choice import policy, rule_options
 from berth.configuration import read
 from berth.operations.quotas import parsed_limits, project_to_edit
 from berth.settings import BadSetting, Settings
-from bus.quotas import WEIGHT
 from features.policies.messages import TrialPolicy
 from features.policies.stored_policy_changes import StoredChanges
+from features.quotas.messages import WEIGHT
 from scheduler_worker.extension import BadChoice, filter_names, with_changes
 
 _FORMS = (

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from bus.quotas import DEFAULT, INSTANCES, OverQuota, Quota, over_quota
 from features.policies.policy_tests import RecordedDecision, RepeatedDecision
+from features.quotas.messages import DEFAULT, INSTANCES, OverQuota, Quota, over_quota
 
 Limits = Mapping[str, Mapping[str, int]]  # project (DEFAULT: all projects without a separate limit) → limits
 

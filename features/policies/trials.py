@@ -11,12 +11,13 @@ from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.reservations import FindReservations, every_reservation
+from bus.topics import RESERVATIONS
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
-from bus.what_if import WhatIfAnswered
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
 from features.reservations.core.drawing import draw_of
+from features.what_if.messages import WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.extension import BadChoice, ChoicePolicy, Order, Supposing
@@ -134,7 +135,8 @@ class PolicyTrials:
             tried_victims = victims.on_trial(Priorities(tried.priorities))
         trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
         if removed:
-            found = await every_reservation(scheduler.placement.reservations, FindReservations(ids=removed))
+            ask = scheduler.placement.ask(RESERVATIONS)
+            found = await every_reservation(ask, FindReservations(ids=removed))
             free = [slot.held for slots in found.slots.values() for slot in slots if slot.held]
         present = _Side(what_ifs, _Supposed(what_ifs), (), victims)
         return present, _Side(trial, _Supposed(trial, free), removed, tried_victims)

@@ -18,6 +18,7 @@ from bus.moves import MoveRequested
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, PriorityClass, Victim
 from bus.queries import Instance
 from bus.resources import FindAllocations
+from bus.topics import PREEMPTIONS
 from bus.vocabulary import Allocations, Id, portions
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
@@ -165,7 +166,7 @@ class VictimSearch(BaseFallback):
             return {}
         victims: dict[Id, tuple[Victim, ...]] = {}
         asked = FindPreemptions(by=tuple(instances))
-        for each in (await placing.placement.preemptions(asked)).preemptions:
+        for each in (await placing.placement.ask(PREEMPTIONS)(asked)).preemptions:
             victims[each.by] = (*victims.get(each.by, ()), each.victim)
         return {instance: (Replaces(some),) for instance, some in victims.items()}
 

@@ -15,7 +15,7 @@ from berth.operations.quotas import (
     waiting_by_project,
 )
 from berth.settings import BadSetting
-from bus.quotas import (
+from features.quotas.messages import (
     DEFAULT,
     NAME_OF_DEFAULT,
     UNLIMITED,

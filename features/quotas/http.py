@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bus.quotas import (
+from bus.vocabulary import Missing, Text
+from features.quotas.messages import (
     FindQuotas,
     Limit,
     Quota,
@@ -18,7 +19,6 @@ from bus.quotas import (
     name_of_project,
     project_named,
 )
-from bus.vocabulary import Missing, Text
 from features.quotas.operations import QuotaOperations
 from placement_worker.http.extension import (
     ApiAnswer,

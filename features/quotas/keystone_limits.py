@@ -14,8 +14,8 @@ from prometheus_client import Gauge
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
-from bus.quotas import DEFAULT, INSTANCES
 from features.quotas.counts import ProjectCount
+from features.quotas.messages import DEFAULT, INSTANCES
 from features.quotas.operations import QuotaOperations
 
 log = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bus import quotas
 from bus.feature import Offers
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
 from features.quotas import limits as stored_limits
+from features.quotas import messages as quotas
 from features.quotas import usage
 from features.quotas.budgets import LimitRow, QuotaLimits, unknown_resources
 from features.quotas.counts import ProjectCount

@@ -13,13 +13,13 @@ from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, s
 from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
-from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from bus.replication import PlacementChanged
 from control_room.core import words
 from control_room.pages import frame
 from control_room.pages.frame import PageRefused, is_project
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
+from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of
 
 log = logging.getLogger(__name__)

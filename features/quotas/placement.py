@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from bus import topics
 from bus.worker import WorkerRows, answers
 from features.quotas.limits import CachedLimits
+from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.quotas.rule import QuotaRule
 from features.quotas.settings import QuotaSettings
@@ -25,7 +25,7 @@ def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
 
     def rows(placement: Placement) -> WorkerRows:
         return WorkerRows(
-            answers=[answers(topics.QUOTAS, operations.find), answers(topics.EDIT_QUOTA, operations.edit)],
+            answers=[answers(QUOTAS, operations.find), answers(EDIT_QUOTA, operations.edit)],
             runs=[_copying(settings.cloud, operations)] if settings.cloud else [],
         )
 

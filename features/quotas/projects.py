@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.queries import Instance, InstancesFound, WaitingFound
-from bus.quotas import DEFAULT, UNLIMITED, WEIGHT, ProjectShare, Quota, QuotasFound, shares_of
 from control_room.core.now import Reply
+from features.quotas.messages import DEFAULT, UNLIMITED, WEIGHT, ProjectShare, Quota, QuotasFound, shares_of
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ can differ from them.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.quotas import INSTANCES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from features.quotas.budgets import UNCOUNTED_TYPES, ProjectUsage, QuotaLimits, largest
+from features.quotas.messages import INSTANCES
 from placement_worker.extension import Book
 
 # The consumers that quotas count, for a WITH clause.

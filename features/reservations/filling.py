@@ -28,6 +28,7 @@ from bus.reservations import (
     ReservationsFound,
     every_reservation,
 )
+from bus.topics import EDIT_RESERVATION, RESERVATIONS
 from bus.vocabulary import UNSAID_ID, Id, portions
 from features.reservations.core.reserved_slots import HeldSlots
 from features.reservations.drawn_reservations import DrawnReservations
@@ -78,8 +79,8 @@ class ReservationFiller:
     def __init__(self, scheduler: Scheduler, drawn: DrawnReservations) -> None:
         self._scheduler = scheduler
         self._drawn = drawn
-        self._find = scheduler.placement.reservations
-        self._edit = scheduler.placement.edit_reservation
+        self._find = scheduler.placement.ask(RESERVATIONS)
+        self._edit = scheduler.placement.ask(EDIT_RESERVATION)
 
     async def refresh(self) -> None:
         """Read the reservations again, claim missing slots, and set the metrics of slots."""

@@ -6,9 +6,9 @@ from bus import topics
 from bus.client_acts import ClientQuery, Known, project_of
 from bus.clients import RegisteredClient
 from bus.queries import FindWaiting, WaitingFound
-from bus.quotas import WEIGHT, FindQuotas
 from bus.worker import WorkerRows, answers, every, on_many
 from features.moves.placing import MovePlacing
+from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.builds import WaitingBuilds
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
@@ -55,7 +55,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
 
     async def read_weights() -> None:
         # also without a backlog: the weights apply from the first request of a flood on
-        found = await scheduler.placement.quotas(FindQuotas(weights=True))
+        found = await scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
         listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
         weights = {project: weight for project, weight in listed.items() if weight >= 1}
         backlog.set_weights(weights)

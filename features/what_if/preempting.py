@@ -6,9 +6,10 @@ from msgspec import structs
 
 from bus.messages import BuildRequested
 from bus.preemption import FindPreemptions
-from bus.what_if import PlacedThere, WhatIf, WhatIfAnswered
+from bus.topics import PREEMPTIONS
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.victim_search import VictimSearch
+from features.what_if.messages import PlacedThere, WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from features.what_if.waits import WhatIfWaits
 from scheduler_worker.extension import claims_of
@@ -76,5 +77,5 @@ class WhatIfsPreempting:
 
     async def _used(self, project: str) -> int:
         """Return how many instances the project has preempted within the period of its budget."""
-        found = await self._what_ifs.scheduler.placement.preemptions(FindPreemptions(project=project))
+        found = await self._what_ifs.scheduler.placement.ask(PREEMPTIONS)(FindPreemptions(project=project))
         return found.used.get(project, 0)

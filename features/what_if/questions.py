@@ -10,10 +10,10 @@ from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
-from bus.quotas import FindQuotas
-from bus.what_if import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
+from features.quotas.messages import QUOTAS, FindQuotas
 from features.topology.core.gang_choice import is_gang
 from features.what_if.core.quota_growth import within_quota
+from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.extension import (
     REQUEST_SECONDS,
     Alternative,
@@ -117,7 +117,7 @@ class WhatIfs:
         the answer's instances exceed the quota.
         """
         query = FindQuotas(project=order.request.project)
-        [quota] = (await self._scheduler.placement.quotas(query)).quotas
+        [quota] = (await self._scheduler.placement.ask(QUOTAS)(query)).quotas
         return within_quota(answer, order, quota)
 
     async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Order]:

@@ -2,15 +2,14 @@
 
 from msgspec import structs
 
-from bus import topics
 from bus.acts import ids_of
 from bus.client_acts import ClientQuery, Known, permitted_boot
 from bus.clients import RegisteredClient
-from bus.what_if import WhatIf, WhatIfAnswered
 from bus.worker import WorkerRows, answers
 from features.preemption.victim_search import VictimSearch
 from features.waiting.owner import WaitingOwner
 from features.waiting.store import WaitingStore
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs
 from features.what_if.waits import WhatIfWaits
@@ -35,5 +34,5 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         client_queries={"what_if": of_clients(what_ifs)},
         offers=(what_ifs,),
-        rows=WorkerRows(answers=[answers(topics.WHAT_IF, preempting.answer)]),
+        rows=WorkerRows(answers=[answers(WHAT_IF, preempting.answer)]),
     )

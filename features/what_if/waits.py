@@ -6,14 +6,14 @@ from msgspec import structs
 
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
-from bus.quotas import WEIGHT, FindQuotas
-from bus.what_if import BacklogPlace, WhatIfAnswered
+from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.core.waiting_shares import Contender
 from features.waiting.owner import held_named
 from features.waiting.start_estimates import expected_evaluation
 from features.waiting.store import WaitingStore
 from features.waiting.tables import backlog, parked
 from features.waiting.tables.parked import OtherScheduler
+from features.what_if.messages import BacklogPlace, WhatIfAnswered
 from scheduler_worker.extension import Scheduler
 
 
@@ -67,6 +67,6 @@ class WhatIfWaits:
         )
 
     async def _weight(self, project: str) -> float:
-        found = await self._scheduler.placement.quotas(FindQuotas(weights=True))
+        found = await self._scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
         weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
         return weights.get(project, weights.get("", 1.0))

@@ -8,16 +8,15 @@ import pytest
 from msgspec import structs
 
 from berth.databases import packages
-from bus import topics
 from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
-from bus.quotas import FindQuotas
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
+from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas
 from scheduler_worker.audit_trail import AuditTrail
 from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
@@ -81,7 +80,7 @@ async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -
             who = Caller(operator=structs.replace(ANN, role=role), door="command", request="r")
             token = caller.set(who)
             with suppress(OperationRefused):
-                await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+                await bus.asker(EDIT_QUOTA)(LIMIT)
             caller.reset(token)
         await until(lambda: [each.outcome for each in region.records] == ["denied", "begun", "done"])
     denied, begun, done = region.records
@@ -187,7 +186,7 @@ async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncItera
 async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
-        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        await bus.asker(EDIT_QUOTA)(LIMIT)
         record = await region.outcomes("begun", "done")
     assert (record.act, record.target, record.project) == ("quota", "p1", "p1")
     assert (record.before, record.after) == (
@@ -214,7 +213,7 @@ async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
     region = RecordedRegion()
     region.refuses = True
     async with acting(region) as bus:
-        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        await bus.asker(EDIT_QUOTA)(LIMIT)
         assert "QuotaSourceIsKeystone" in (await region.outcomes("begun", "refused")).detail
 
 
@@ -222,7 +221,7 @@ async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
     region = RecordedRegion()
     async with acting(region, Operator(name="ann", role="operator")) as bus:
         with pytest.raises(OperationRefused, match="quota takes the role admin"):
-            await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+            await bus.asker(EDIT_QUOTA)(LIMIT)
         record = await region.outcomes("denied")
     assert "quota takes the role admin" in record.detail
     assert region.limits == {"VCPU": 1}
@@ -235,7 +234,7 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     worker = without_records(region)
     async with serving(lambda: LocalTransport(broker), worker) as bus:
         token = caller.set(Caller(operator=ANN, door="command"))
-        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        await bus.asker(EDIT_QUOTA)(LIMIT)
         caller.reset(token)
     assert region.limits == {"VCPU": 2}
     assert "not in the audit trail" in caplog.text
@@ -248,7 +247,7 @@ def without_records(region: RecordedRegion) -> Worker:
 async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
-        await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
+        await bus.asker(QUOTAS)(FindQuotas(project="p1"))
         caller.set(None)
-        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        await bus.asker(EDIT_QUOTA)(LIMIT)
     assert not region.records

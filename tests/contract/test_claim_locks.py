@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from bus.claims import Claimed, ClaimRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.preemption import Preempts, Victim
-from bus.quotas import QuotaEditRequested, SetQuota
 from bus.requests import Flavor
 from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
 from bus.sql.transaction import PostgresTransaction
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.quotas.messages import QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations

@@ -44,15 +44,16 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsage
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
-from bus.what_if import WhatIf, WhatIfAnswered
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
+from features.moves.lookups import MoveLookups
 from features.waiting.scheduler import of_clients as waiting_of_clients
+from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.extension import BaseFallback
+from scheduler_worker.extension import BaseFallback, SchedulerPart
 from scheduler_worker.owners import Owners
 from scheduler_worker.store import decisions
 from tests.support.envelopes import an_envelope
@@ -177,7 +178,9 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
-    owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)])
+    lookups = MoveLookups(fake, fake, fake, fake, cloud.moves)
+    parts = [SchedulerPart(builds_of=(lookups.builds_of,))]
+    owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)], parts)
     moves = MovesOfClients(cloud.moves)
     queries = {
         "waiting": waiting_of_clients(fake),

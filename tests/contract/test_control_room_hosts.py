@@ -27,7 +27,6 @@ from bus.requests import Flavor
 from bus.reservations import FindHeadroom, Headroom, HeadroomFound, Reservation, ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from bus.what_if import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from control_room import shared_data
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import Plan
@@ -35,6 +34,7 @@ from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts

@@ -21,7 +21,6 @@ from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.moves import MoveProgress, MoveSteered
 from bus.protocol import decode
 from bus.queries import InstancesFound
-from bus.quotas import QuotasFound
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
@@ -29,6 +28,8 @@ from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import DRAINS, MARKS
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
+from features.planning.messages import SWITCH_BALANCING
+from features.quotas.messages import EDIT_QUOTA, QUOTAS, QuotasFound
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
@@ -105,8 +106,8 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
-    topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
-    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.SWITCH_BALANCING,
+    topics.EDIT, topics.EDIT_NAME, EDIT_QUOTA, QUOTAS, topics.EDIT_RESERVATION,
+    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, SWITCH_BALANCING,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times

@@ -20,8 +20,8 @@ from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.resources import Provider
 from bus.vocabulary import Message
-from bus.what_if import WhatIfAnswered
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.what_if.messages import WhatIfAnswered
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine

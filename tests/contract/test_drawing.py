@@ -24,7 +24,7 @@ from bus.reservations import (
     ReservationsFound,
     slot_consumer,
 )
-from bus.room import PlanRoom
+from features.planning.messages import PlanRoom
 from features.planning.room_planning import RoomPlanner
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import SLOTS, ReservationFiller

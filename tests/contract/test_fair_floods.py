@@ -11,17 +11,16 @@ from typing import cast
 import pytest
 
 from berth.databases import packages
-from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
 from bus.protocol import Delivery, QueueSpec, decode
-from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
+from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
 from features.waiting.core.fair_queue import requested_amounts
 from features.waiting.request_backlog import (
     CALLS_OF_LIGHT,
@@ -175,6 +174,6 @@ async def test_weights_are_known_before_the_first_request_of_a_flood(monkeypatch
     monkeypatch.setattr(RequestBacklog, "set_weights", lambda self, weights: known.append(weights))
     async with waiting_world() as world:
         edit = SetQuota(project="gold", limits={WEIGHT: 4})
-        await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=edit))
+        await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=edit))
         await asyncio.sleep(2.5)
         assert known[-1] == {"gold": 4.0}

@@ -20,7 +20,6 @@ from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested, MoveStands
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from bus.room import BalanceMove, GuardExchange, PlannedStep, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
@@ -28,6 +27,14 @@ from bus.worker import Worker, answers, on
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds
+from features.planning.messages import (
+    GUARD_EXCHANGE,
+    SWITCH_BALANCING,
+    BalanceMove,
+    GuardExchange,
+    PlannedStep,
+    SwitchBalancing,
+)
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
 from tests.support.buses import serving
@@ -148,8 +155,8 @@ async def cell(open_database: Callable[..., Database]) -> AsyncIterator[Exchangi
             consumes=[on(topics.MOVE_REQUESTED, carries_out, emits=[topics.MOVE_ENDED, *REPORTED])],
             answers=[
                 answers(topics.FIND_MOVES, movers.find_moves, cell="c1"),
-                answers(topics.GUARD_EXCHANGE, first.store),
-                answers(topics.SWITCH_BALANCING, holds.switch_balancing),
+                answers(GUARD_EXCHANGE, first.store),
+                answers(SWITCH_BALANCING, holds.switch_balancing),
                 answers(topics.ALLOCATIONS, allocations),
             ],
         )

@@ -22,7 +22,19 @@ from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.resources import AllocationsFound, FindAllocations
-from bus.room import (
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from bus.worker import Worker, answers
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.planning import rebalancing
+from features.planning.host_holds import HostHolds
+from features.planning.messages import (
+    GUARD_EXCHANGE,
+    HOLD_HOSTS,
+    PLAN_BALANCE,
+    PLAN_ROOM,
+    SWITCH_BALANCING,
     BalanceMove,
     BalancePlanned,
     BalancingSwitched,
@@ -36,15 +48,8 @@ from bus.room import (
     RoomPlanned,
     SwitchBalancing,
 )
-from bus.sql.database import Database
-from bus.sql.migrations import migrate
-from bus.vocabulary import Message
-from bus.what_if import PlacedThere
-from bus.worker import Worker, answers
-from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.planning import rebalancing
-from features.planning.host_holds import HostHolds
 from features.planning.rebalancing import carry_out
+from features.what_if.messages import PlacedThere
 from placement_worker import IndexedSource
 from tests.support.buses import serving
 from tests.support.ids import uid
@@ -200,10 +205,10 @@ class ScriptedPlanner:
         return Worker(
             "planner",
             answers=[
-                answers(topics.PLAN_ROOM, self._plan),
-                answers(topics.HOLD_HOSTS, self._hold),
+                answers(PLAN_ROOM, self._plan),
+                answers(HOLD_HOSTS, self._hold),
                 answers(topics.ALLOCATIONS, self._allocations),
-                answers(topics.GUARD_EXCHANGE, self._guard),
+                answers(GUARD_EXCHANGE, self._guard),
             ],
         )
 
@@ -450,9 +455,9 @@ async def rebalanced(
         return a_balance(*(way for way in gaining if uid(way[0]) not in question.fixed))
 
     movers.have(*(an_instance_there(build, source) for build, source, _ in ways))
-    scheduler = [answers(topics.SWITCH_BALANCING, switch)]
+    scheduler = [answers(SWITCH_BALANCING, switch)]
     if plans:
-        scheduler.append(answers(topics.PLAN_BALANCE, plan))
+        scheduler.append(answers(PLAN_BALANCE, plan))
     workers = Worker("scheduler", answers=scheduler), planner.worker()
     async with serving(lambda: LocalTransport(broker), *workers, movers.worker()) as bus:
         return await carry_out(bus, PlanBalance(), a_balance(*ways), 1, MoveListener())

@@ -16,12 +16,12 @@ from bus.preemption import PriorityClass
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from bus.what_if import WhatIf
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
+from features.what_if.messages import WhatIf
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement

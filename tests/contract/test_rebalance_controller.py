@@ -14,11 +14,20 @@ from bus import topics
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
-from bus.room import BalanceMove, BalancePlanned, BalancingSwitched, PlanBalance, PlannedStep, SwitchBalancing
 from bus.worker import Worker, answers
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalance_command as command
 from features.planning import rebalancing
+from features.planning.messages import (
+    PLAN_BALANCE,
+    SWITCH_BALANCING,
+    BalanceMove,
+    BalancePlanned,
+    BalancingSwitched,
+    PlanBalance,
+    PlannedStep,
+    SwitchBalancing,
+)
 from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
@@ -42,7 +51,7 @@ class SwitchingScheduler:
         self.stopped = False
 
     def worker(self) -> Worker:
-        return Worker("scheduler", answers=[answers(topics.SWITCH_BALANCING, self._switch)])
+        return Worker("scheduler", answers=[answers(SWITCH_BALANCING, self._switch)])
 
     async def _switch(self, asked: SwitchBalancing) -> BalancingSwitched:
         self.stopped = self.stopped if asked.stop is None else asked.stop
@@ -92,8 +101,8 @@ class FailingScheduler:
         return Worker(
             "scheduler",
             answers=[
-                answers(topics.SWITCH_BALANCING, self._switch),
-                answers(topics.PLAN_BALANCE, self._plan),
+                answers(SWITCH_BALANCING, self._switch),
+                answers(PLAN_BALANCE, self._plan),
                 answers(topics.ALLOCATIONS, self._allocations),
             ],
         )

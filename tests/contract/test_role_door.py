@@ -21,12 +21,12 @@ from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
 from bus.protocol import decode, encode
 from bus.queries import FindInstances, InstancesFound
-from bus.quotas import FindQuotas, QuotaEdited
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
+from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited
 from scheduler_worker.role_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
@@ -74,7 +74,7 @@ async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[
 
 async def test_an_admin_edits_and_the_record_names_the_client() -> None:
     async with a_client("admin") as (bus, region):
-        answer = await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        answer = await bus.asker(EDIT_QUOTA)(LIMIT)
         assert isinstance(answer.result, QuotaEdited)
         await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
     record = region.records[-1]
@@ -100,7 +100,7 @@ async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
 async def test_an_operator_is_denied_what_takes_an_admin() -> None:
     async with a_client("operator") as (bus, region):
         with pytest.raises(OperationRefused, match="quota takes the role admin; ann has operator"):
-            await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+            await bus.asker(EDIT_QUOTA)(LIMIT)
         await until(lambda: [record.outcome for record in region.records] == ["denied"])
     assert not region.limits
 
@@ -183,7 +183,7 @@ async def test_a_role_limited_to_a_project_reads_its_instances_only() -> None:
             with pytest.raises(OperationRefused, match="read: ann may act in the projects p1 only"):
                 await ask(question)
         with pytest.raises(OperationRefused):  # its answers are not limited to a project
-            await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
+            await bus.asker(QUOTAS)(FindQuotas(project="p1"))
 
 
 async def test_a_client_cannot_direct_results_to_another_client() -> None:

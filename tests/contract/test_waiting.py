@@ -25,16 +25,16 @@ from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
-from bus.quotas import WEIGHT, QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.vocabulary import Contended
-from bus.what_if import WhatIf
+from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
 from features.waiting.core.backlog_paces import BacklogPace
 from features.waiting.owner import SILENT_SECONDS
 from features.waiting.store import WaitingStore
 from features.waiting.tables import backlog, parked
+from features.what_if.messages import WHAT_IF, WhatIf
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import CANCELLED, Order
 from scheduler_worker.placing import Scheduler
@@ -544,7 +544,7 @@ async def test_a_held_host_says_for_whom_before_the_zone() -> None:
         assert known == (uid(1, "a"), "host-1", uid(2, "a"), "p1", waits.until)
         assert waits.since <= held.since < waits.since + 1
         ended = await world.bus.asker(topics.DECISION)(FindDecision(id=builds[0]))
-        asked = await world.bus.asker(topics.WHAT_IF)(WhatIf(request=a_request(9, zone="east", flavor=SMALL)))
+        asked = await world.bus.asker(WHAT_IF)(WhatIf(request=a_request(9, zone="east", flavor=SMALL)))
         assert ended.held == asked.held == (held,)
         assert asked.decision.code == "reserved"
         assert (await world.bus.asker(topics.DECISION)(FindDecision(id=uid(2, "a")))).held == ()
@@ -672,7 +672,7 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
                 assert now < request.start_p50 < request.start_p90
             assert last.start_p50 is not None and 8.0 < last.start_p50 - now < 40.0
             question = WhatIf(request=a_request(99, flavor=METAL, wait="7d"))
-            next_one = await world.bus.asker(topics.WHAT_IF)(question)
+            next_one = await world.bus.asker(WHAT_IF)(question)
             assert not next_one.fits and next_one.start_p50 is not None and next_one.start_p90 is not None
             assert last.start_p50 - 15.0 < next_one.start_p50 < next_one.start_p90
             decided = await world.bus.asker(topics.DECISION)(FindDecision(id=last.request))
@@ -687,7 +687,7 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
     async with waiting_world() as world:
         await world.node(1, free=False)
         weight = SetQuota(project="p", limits={WEIGHT: 3})
-        await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=weight))
+        await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=weight))
         request = a_request(1, flavor=METAL, project="p")
         bundle = backlog.bundle(uid(9), "p", 0, [envelope_of(request, world.clock)])
         pace = BacklogPace(served=10.0, seconds=50.0, squares=10.0, samples=50.0, unstored=3)
@@ -705,7 +705,7 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         assert 10.0 < found.start_p50 - world.clock.now() < 25.0  # 4 requests at 0.2 a second
         for priority, before in ((0, 1), (1, None)):
             question = WhatIf(request=a_request(2, flavor=METAL, project="p", priority=priority))
-            place = (await world.bus.asker(topics.WHAT_IF)(question)).backlog
+            place = (await world.bus.asker(WHAT_IF)(question)).backlog
             assert (place and place.before) == before
             if place is not None:
                 assert place.weight == 3.0 and place.start_p50 is not None and place.start_p90 is not None

@@ -13,12 +13,12 @@ from bus import topics
 from bus.claims import ReleaseRequested
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
-from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.what_if import WhatIf
+from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
 from features.waiting.builds import WaitingBuilds
 from features.waiting.queue import Evaluated, Woken
+from features.what_if.messages import WHAT_IF, WhatIf
 from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
@@ -41,7 +41,7 @@ async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld
 
 async def limit(world: WaitingWorld, project: str = "p1", **limits: int) -> None:
     edit = SetQuota(project=project, limits=limits)
-    await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=edit))
+    await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=edit))
 
 
 async def boot(world: WaitingWorld, number: int, flavor: Flavor = SMALL, **fields: object) -> str:
@@ -174,7 +174,7 @@ async def test_as_many_instances_as_the_quota_permits_are_placed_if_enough(
         await boot(world, 1)
         await world.until(1, world.placed)
         request = a_request(2, flavor=SMALL, project="p1", instances=6, at_least=at_least)
-        asked = await world.bus.asker(topics.WHAT_IF)(WhatIf(request=request))
+        asked = await world.bus.asker(WHAT_IF)(WhatIf(request=request))
         assert (asked.fits, sum(there.instances for there in asked.placed)) == (placed > 0, placed)
         await boot(world, 2, wait="", instances=6, at_least=at_least)
         await world.until(1, world.unplaceable)
@@ -296,7 +296,7 @@ async def test_another_scheduler_adopts_requests_that_wait_for_quota() -> None:
 @in_virtual_time
 async def test_a_what_if_question_says_that_the_project_would_exceed_its_quota() -> None:
     async with a_world(VCPU=2) as world:
-        ask = world.bus.asker(topics.WHAT_IF)
+        ask = world.bus.asker(WHAT_IF)
         fits = await ask(WhatIf(request=a_request(1, instances=2, project="p1")))
         exceeds = await ask(WhatIf(request=a_request(1, instances=3, project="p1")))
         assert fits.fits and not exceeds.fits

@@ -15,8 +15,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.quotas import WEIGHT
 from bus.requests import Flavor
+from features.quotas.messages import WEIGHT
 from tests.support.replicas import replicated
 from tests.support.waiting import receive_all, until
 

@@ -39,7 +39,7 @@ from bus.requests import Flavor
 from bus.resources import FindProviders
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
-from bus.what_if import WhatIf
+from features.what_if.messages import WHAT_IF, WhatIf
 from scheduler_worker import host_records
 from tests.support.berth_processes import LAYOUTS, running
 from tests.support.ids import uid
@@ -272,7 +272,7 @@ class BerthWithAgents:
         """Return whether all schedulers refuse the three hosts, of which two still send heartbeats."""
         await self.heartbeat(DISABLED, enabled=False)
         await self.heartbeat(FORCED_DOWN)
-        ask = self.bus.asker(topics.WHAT_IF)
+        ask = self.bus.asker(WHAT_IF)
         found = [await ask(WhatIf(request=a_boot())) for _ in range(ANSWERS)]
         best = {host.host for answer in found for host in answer.best}
         known = bool(best) and best.isdisjoint(f"host-{number}" for number in HOSTS)
@@ -408,7 +408,7 @@ ABSURD = BuildRequested(request=ID, instances=(ID,), flavor=Flavor(name="x", vcp
 async def publish(bus: Bus, messages: RandomMessages, count: int) -> None:
     """Publish a flavor of as many processors as a number has room for, and random messages."""
     await bus.publish(ABSURD)
-    answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=ABSURD, room=True))
+    answer = await bus.asker(WHAT_IF)(WhatIf(request=ABSURD, room=True))
     assert not answer.fits
     for start in range(0, count, AT_ONCE):
         some = [messages.envelope(number) for number in range(start, min(start + AT_ONCE, count))]

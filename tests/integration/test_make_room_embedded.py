@@ -15,8 +15,8 @@ from berth.operations.making_room import MakingRoom, RoomListener
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
-from bus.room import PlanRoom, RoomPlanned
-from bus.what_if import WhatIf
+from features.planning.messages import PlanRoom, RoomPlanned
+from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
@@ -38,7 +38,7 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
 async def _all_idle(berth: LivingBerth, memory_mb: int = 30_000, hosts: int = len(HOSTS)) -> bool:
     """Return whether each host is usable: `io_ops` refuses a host with many builds in its last heartbeat."""
     small = WhatIf(request=boot_request(BootOptions(memory_mb=memory_mb)), count=hosts)
-    return (await berth.bus.asker(topics.WHAT_IF)(small)).fits
+    return (await berth.bus.asker(WHAT_IF)(small)).fits
 
 
 async def places(berth: LivingBerth) -> dict[str, str]:

@@ -25,8 +25,8 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from bus.room import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
 from features.planning import rebalancing
+from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
 from features.planning.rebalancing import carry_out
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.waiting import in_time, receive_all, until
@@ -51,7 +51,7 @@ import msgspec
 from berth.__main__ import main
 from features.planning import rebalance_command as rebalancing
 from berth.operations import planned_moves
-from bus.room import BalancePlanned
+from features.planning.messages import BalancePlanned
 
 async def planned(*_):
     return msgspec.json.decode(os.environ["PLAN"], type=BalancePlanned)

@@ -31,8 +31,8 @@ from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, Build
 from bus.queries import FindBuilds, FindDecision
 from bus.requests import Flavor
 from bus.resources import FindProviders
-from bus.what_if import WhatIf
 from deploy.servers import RabbitMQ
+from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
 from tests.support.servers import ExternalServer, rabbitmqctl_in
 from tests.support.waiting import until
@@ -273,7 +273,7 @@ def a_boot(number: int, **said: Any) -> BuildRequested:
 
 
 async def fits(site: CellMakersSite, does: bool = True) -> bool:
-    answer = await site.bus.asker(topics.WHAT_IF)(WhatIf(request=a_boot(99)))
+    answer = await site.bus.asker(WHAT_IF)(WhatIf(request=a_boot(99)))
     return len(answer.best) == 2 if does else not answer.fits
 
 

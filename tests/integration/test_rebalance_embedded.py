@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth.operations.following import MoveListener
-from bus import topics
-from bus.room import PlanBalance, SwitchBalancing
 from features.planning import rebalancing
+from features.planning.messages import SWITCH_BALANCING, PlanBalance, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
@@ -49,7 +48,7 @@ async def test_a_stop_ends_a_controller(berth: LivingBerth, monkeypatch: pytest.
     controller = asyncio.create_task(_controlled(berth))
     await until(lambda: _balanced(berth))
     assert not controller.done()
-    switch = berth.bus.asker(topics.SWITCH_BALANCING)
+    switch = berth.bus.asker(SWITCH_BALANCING)
     assert (await switch(SwitchBalancing(stop=True))).stopped
     async with asyncio.timeout(30):
         await controller

@@ -7,7 +7,11 @@ from bus.audit_trail import ActRecord
 from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
 from bus.moves import MoveRequested
-from bus.quotas import (
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.worker import Answers, Worker, answers, on, on_many
+from features.quotas.messages import (
+    EDIT_QUOTA,
+    QUOTAS,
     FindQuotas,
     Quota,
     QuotaEditAnswered,
@@ -17,8 +21,6 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
 )
-from bus.resources import AllocationsFound, Consumer, FindAllocations
-from bus.worker import Answers, Worker, answers, on, on_many
 from tests.support.ids import uid
 
 LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
@@ -84,8 +86,8 @@ class ActingRegion:
                 on(topics.MOVE_REQUESTED, self.move),
             ],
             answers=[
-                answers(topics.EDIT_QUOTA, self.edit),
-                answers(topics.QUOTAS, self.quotas),
+                answers(EDIT_QUOTA, self.edit),
+                answers(QUOTAS, self.quotas),
                 answers(topics.ALLOCATIONS, self.allocations),
                 answers(topics.PROJECTS, self.projects),
                 *further,

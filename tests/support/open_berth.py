@@ -25,10 +25,10 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
-from bus.quotas import DEFAULT, UNLIMITED
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from features.headroom.editing import set_headroom
+from features.quotas.messages import DEFAULT, UNLIMITED
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 

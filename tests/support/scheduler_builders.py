@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bus.addressing import Query
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
 from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.queries import Candidate
-from bus.quotas import FindQuotas, Quota, QuotasFound
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.reservations import FindReservations, ReservationsFound
@@ -22,6 +22,7 @@ from bus.resources import (
     UsagesFound,
 )
 from bus.vocabulary import Resources
+from features.quotas.messages import FindQuotas, Quota, QuotasFound
 from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid
@@ -113,14 +114,21 @@ class FakePlacement(ClaimsInMemory):
     async def find_preemptions(self, question: FindPreemptions) -> PreemptionsFound:
         return PreemptionsFound(preemptions=())
 
+    def asker(self, query: Query[Any, Any], /) -> Any:
+        """Return the function that answers a query of a feature here."""
+        answers = {
+            "placement.groups": self.find_groups,
+            "placement.quotas": self.quotas,
+            "placement.preemptions": self.find_preemptions,
+            "placement.reservations": self.find_reservations,
+        }
+        return answers.get(query.name, self.edit)
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
-            groups=self.find_groups, allocations=self.allocations, usages=self.usages,
-            edit=self.edit, edit_name=self.edit,
-            quotas=self.quotas,
-            preemptions=self.find_preemptions, reservations=self.find_reservations,
-            edit_reservation=self.edit,
+            allocations=self.allocations, usages=self.usages, edit=self.edit, edit_name=self.edit,
+            ask=self.asker,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:

@@ -1,11 +1,13 @@
 """Builders of schedulers that call a placement without a broker."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from berth.features import parts_of
 from berth.settings import Settings
+from bus import topics
+from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
@@ -20,6 +22,7 @@ from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
 from features.preemption.operations import PreemptionRecords
+from features.quotas.messages import QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.reservations.operations import ReservationOperations
 from features.waiting.held_hosts import HeldHosts
@@ -32,7 +35,7 @@ from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOption
 from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.queries import AskOf, CellQueries, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
 
 T = TypeVar("T")
@@ -40,6 +43,15 @@ T = TypeVar("T")
 
 async def _unused(question: object) -> Any:
     raise AssertionError(f"unexpected query {question}")
+
+
+def asks(answers: Mapping[Query[Any, Any], Any]) -> AskOf:
+    """Return a function that returns, for each query, the function that answers it here."""
+
+    def ask(query: Query[Any, Any], /) -> Any:
+        return answers.get(query, _unused)
+
+    return ask
 
 
 def scheduler_of(
@@ -109,15 +121,19 @@ def queries_of(placement: Placement) -> PlacementQueries:
         claim_many=placement.claims.claim_many,
         release=release,
         providers=placement.lookups.providers,
-        groups=placement.of(ServerGroups).find,
         allocations=placement.lookups.allocations,
         usages=_unused,
         edit=_unused,
         edit_name=_unused,
-        quotas=placement.of(QuotaOperations).find,
-        preemptions=placement.of(PreemptionRecords).find,
-        reservations=placement.of(ReservationOperations).find,
-        edit_reservation=placement.of(ReservationOperations).edit,
+        ask=asks(
+            {
+                topics.GROUPS: placement.of(ServerGroups).find,
+                QUOTAS: placement.of(QuotaOperations).find,
+                topics.PREEMPTIONS: placement.of(PreemptionRecords).find,
+                topics.RESERVATIONS: placement.of(ReservationOperations).find,
+                topics.EDIT_RESERVATION: placement.of(ReservationOperations).edit,
+            }
+        ),
     )
 
 

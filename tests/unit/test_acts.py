@@ -16,12 +16,12 @@ from bus.domains import LabelEditRequested
 from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.moves import MoveRequested
 from bus.names import MakeName, NameEditRequested, RenameName
-from bus.quotas import QuotaEditRequested, SetQuota
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
-from bus.room import SwitchBalancing
 from bus.vocabulary import Message
 from features.maintenance.messages import AddWindow, MaintenanceEditRequested, MaintenanceWindow
+from features.planning.messages import SwitchBalancing
+from features.quotas.messages import QuotaEditRequested, SetQuota
 from tests.support.ids import uid
 
 BOOT = BuildRequested(

@@ -17,10 +17,8 @@ from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
 from bus.moves import MoveRequested
 from bus.protocol import decode, encode
-from bus.quotas import Quota
 from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
-from bus.what_if import WhatIf, WhatIfAnswered, WhatIfMoves
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
@@ -28,7 +26,9 @@ from control_room.core.planning import PlanAnswer, planned, with_quota
 from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
 from features.planning.supposed_moves import WhatIfsOfMoves
+from features.quotas.messages import Quota
 from features.what_if import questions as what_if
+from features.what_if.messages import WhatIf, WhatIfAnswered, WhatIfMoves
 from features.what_if.questions import WhatIfs
 from placement_worker.core.trees import Tree
 from scheduler_worker import help_search

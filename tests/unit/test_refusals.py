@@ -18,8 +18,8 @@ from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
-from bus.what_if import WhatIf
 from features.what_if import questions as what_if
+from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree

@@ -19,8 +19,8 @@ from bus.decisions import BACKLOG, Decision
 from bus.queries import DecisionFound, HeldHost
 from bus.requests import Flavor
 from bus.reservations import Headroom, HeadroomFound, Reservation
-from bus.what_if import BacklogPlace, WhatIfAnswered
 from control_room.core.now import Reply
+from features.what_if.messages import BacklogPlace, WhatIfAnswered
 from tests.support.ids import uid
 
 MIX = ("--mix", "VCPU:1")

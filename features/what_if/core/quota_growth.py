@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from bus.decisions import OVER_QUOTA, Decision
-from bus.quotas import INSTANCES, Quota, over_quota, quota_bound
-from bus.what_if import PlacedThere, WhatIfAnswered
+from features.quotas.messages import INSTANCES, Quota, over_quota, quota_bound
+from features.what_if.messages import PlacedThere, WhatIfAnswered
 from scheduler_worker.extension import Order, parts_of
 
 

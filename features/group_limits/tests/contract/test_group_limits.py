@@ -4,9 +4,17 @@ import pytest
 
 from bus.claims import Refused, RuleRefused
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.quotas import GROUP_MEMBERS, FindQuotas, OverQuota, Quota, QuotaEdited, QuotaEditRequested, SetQuota
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.quotas.messages import (
+    GROUP_MEMBERS,
+    FindQuotas,
+    OverQuota,
+    Quota,
+    QuotaEdited,
+    QuotaEditRequested,
+    SetQuota,
+)
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid

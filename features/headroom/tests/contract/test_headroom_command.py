@@ -8,7 +8,6 @@ import pytest
 from berth import composition
 from berth.commands import what_if
 from berth.settings import BadSetting, Settings
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import HostReported
@@ -16,6 +15,7 @@ from bus.reports import HostState
 from bus.worker import Worker, answers
 from features.headroom import commands as headroom
 from features.headroom.controller import HeadroomController
+from features.what_if.messages import WHAT_IF
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
@@ -76,7 +76,7 @@ async def what_would(
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-    worker = Worker("scheduler", answers=[answers(topics.WHAT_IF, WhatIfs(scheduler).answer)])
+    worker = Worker("scheduler", answers=[answers(WHAT_IF, WhatIfs(scheduler).answer)])
     async with Bus(composition.transport(Settings(), "scheduler")) as bus, asyncio.TaskGroup() as running:
         running.create_task(bus.serve(worker, stopping))
         yield CommandLine("what-if", what_if, monkeypatch, capsys)

@@ -21,9 +21,9 @@ from bus.moves import MoveRequested, MovesFound, PhaseOver
 from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
-from bus.what_if import WhatIfAnswered
 from bus.worker import Worker, answers
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.what_if.messages import WhatIfAnswered
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid

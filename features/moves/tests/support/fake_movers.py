@@ -35,8 +35,14 @@ from bus.queries import (
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
-from bus.what_if import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
 from bus.worker import Worker, answers, on
+from features.what_if.messages import (
+    WHAT_IF_MOVES,
+    PlacedThere,
+    WhatIfAnswered,
+    WhatIfMoves,
+    WhatIfMovesAnswered,
+)
 from tests.support.ids import uid
 
 Doing = Callable[[MoveRequested], Iterable[Message]]
@@ -99,7 +105,7 @@ class FakeMovers:
                 answers(topics.FIND_MOVES, self.find_moves, cell="c1"),
                 answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
                 answers(topics.WAITING, self._waiting),
-                answers(topics.WHAT_IF_MOVES, self._what_if),
+                answers(WHAT_IF_MOVES, self._what_if),
                 *([answers(topics.PROVIDERS, self._hosts)] if self.alone else []),
             ],
         )

@@ -6,9 +6,9 @@ from bus import topics
 from bus.messages import BuildRequested
 from bus.reports import Inventory
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
-from bus.what_if import WhatIf
 from features.policies.messages import TRY_POLICY, PolicyTried, TrialPolicy, TryPolicy
 from features.reservations.tests.support.reservation_parts import naming
+from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -26,7 +26,7 @@ async def tried(world: WaitingWorld, policy: TrialPolicy, *requests: BuildReques
 async def fits_two(world: WaitingWorld) -> bool:
     """Return whether an instance with all processors of a host fits twice."""
     question = WhatIf(request=a_request(5, flavor=replace(SMALL, vcpus=8)), count=2)
-    return (await world.bus.asker(topics.WHAT_IF)(question)).fits
+    return (await world.bus.asker(WHAT_IF)(question)).fits
 
 
 async def report_both(world: WaitingWorld, first: dict[str, Inventory], second: dict[str, Inventory]) -> None:

@@ -10,10 +10,18 @@ import pytest
 from berth.settings import Settings
 from bus.claims import ClaimRequested
 from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, WaitingFound
-from bus.quotas import DEFAULT, INSTANCES, FindQuotas, Quota, QuotaEditRequested, QuotasFound, SetQuota
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from features.quotas import pages
+from features.quotas.messages import (
+    DEFAULT,
+    INSTANCES,
+    FindQuotas,
+    Quota,
+    QuotaEditRequested,
+    QuotasFound,
+    SetQuota,
+)
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from bus.openstack import Access
-from bus.quotas import (
+from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
+from features.quotas.messages import (
     DEFAULT,
     INSTANCES,
     WEIGHT,
@@ -16,7 +17,6 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
 )
-from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 

@@ -9,8 +9,8 @@ from berth.commands import rules, shares
 from berth.operations.quotas import check_resources
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
-from bus.quotas import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.quotas import commands as quotas
+from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement, plainly

@@ -7,7 +7,10 @@ import pytest
 from berth.composition import open_placement
 from berth.settings import Settings
 from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
-from bus.quotas import (
+from bus.replication import PlacementChanged
+from bus.reports import Inventory
+from bus.vocabulary import Missing
+from features.quotas.messages import (
     DEFAULT,
     INSTANCES,
     UNLIMITED,
@@ -22,9 +25,6 @@ from bus.quotas import (
     SetQuota,
     UnsetQuota,
 )
-from bus.replication import PlacementChanged
-from bus.reports import Inventory
-from bus.vocabulary import Missing
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts

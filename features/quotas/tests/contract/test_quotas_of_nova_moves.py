@@ -9,8 +9,8 @@ import pytest
 from berth.composition import open_placement
 from berth.settings import Settings
 from bus.claims import Claimed, ClaimRequested, ConsumerClaim
-from bus.quotas import QuotaEditRequested, SetQuota
 from bus.vocabulary import Allocations
+from features.quotas.messages import QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.http_placement import HttpPlacement, error_of

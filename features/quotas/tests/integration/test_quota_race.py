@@ -19,8 +19,8 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
-from bus.quotas import DEFAULT, INSTANCES
 from bus.requests import Flavor
+from features.quotas.messages import DEFAULT, INSTANCES
 from placement_worker.store.changes import LAST_CHANGE
 from tests.support.berth_processes import PatientBus
 from tests.support.replicas import ReplicatedBerth, WorkerProcess, replicated

@@ -9,7 +9,6 @@ from bus import topics
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
-from bus.quotas import Quota, QuotasFound
 from bus.replication import TreesFound
 from bus.requests import Flavor
 from bus.reservations import (
@@ -27,6 +26,7 @@ from bus.reservations import (
 )
 from bus.worker import Worker, answers
 from features.headroom.controller import HeadroomController
+from features.quotas.messages import Quota, QuotasFound
 from features.reservations import pages
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations

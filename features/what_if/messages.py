@@ -4,14 +4,15 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
 from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.preemption import Victim
 from bus.queries import HeldHost
-from bus.quotas import QuotaBound
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
+from features.quotas.messages import QuotaBound
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
@@ -105,3 +106,21 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
     """
 
     answers: LongList[WhatIfAnswered]
+
+
+WHAT_IF = Query(
+    "scheduler.what_if",
+    WhatIf,
+    WhatIfAnswered,
+    "the decision about a request, without claiming",
+    ANYONE,
+    "scheduler",
+)
+WHAT_IF_MOVES = Query(
+    "scheduler.what_if_moves",
+    WhatIfMoves,
+    WhatIfMovesAnswered,
+    "the decisions about moves, without claiming",
+    ANYONE,
+    "scheduler",
+)

@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
+from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
@@ -26,7 +27,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
-from bus.what_if import PlacedThere
+from features.what_if.messages import PlacedThere
 
 MOST_MOVES = 1000  # moves in one plan
 # reason codes of requests without a host that may fit after other instances have moved
@@ -196,3 +197,45 @@ class BalancingSwitched(Message, frozen=True, kw_only=True):
     controller_until: Seconds = 0.0  # end of the lease of the last controller; 0: there was none
     # first moves of interrupted exchanges, which are undone as soon as rebalancing is permitted
     half_done: ShortList[PlannedStep] = ()
+
+
+PLAN_ROOM = Query(
+    "scheduler.plan_room",
+    PlanRoom,
+    RoomPlanned,
+    "the moves after which a request would fit, without claiming",
+    ANYONE,
+    "scheduler",
+)
+PLAN_BALANCE = Query(
+    "scheduler.plan_balance",
+    PlanBalance,
+    BalancePlanned,
+    "the moves that make the load of hosts more equal, without claiming",
+    ANYONE,
+    "scheduler",
+)
+SWITCH_BALANCING = Query(
+    "scheduler.switch_balancing",
+    SwitchBalancing,
+    BalancingSwitched,
+    "stop all rebalancing, or permit it again",
+    ANYONE,
+    "scheduler",
+)
+GUARD_EXCHANGE = Query(
+    "scheduler.guard_exchange",
+    GuardExchange,
+    ExchangeGuarded,
+    "undo half of an exchange of two instances if its client stops",
+    ANYONE,
+    "scheduler",
+)
+HOLD_HOSTS = Query(
+    "scheduler.hold_hosts",
+    HoldHosts,
+    HostsHeld,
+    "close hosts while a plan of moves is executed, for a limited time",
+    ANYONE,
+    "scheduler",
+)

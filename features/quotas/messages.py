@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.addressing import ANYONE, Query
 from bus.vocabulary import (
     Contended,
     KeystoneId,
@@ -240,3 +241,16 @@ class QuotaEditRequested(Message, frozen=True, kw_only=True):
 
 class QuotaEditAnswered(Message, frozen=True, kw_only=True):
     result: QuotaResult
+
+
+QUOTAS = Query(
+    "placement.quotas", FindQuotas, QuotasFound, "limits and usage of projects", ANYONE, "placement"
+)
+EDIT_QUOTA = Query(
+    "placement.quota",
+    QuotaEditRequested,
+    QuotaEditAnswered,
+    "set or delete limits of a project, or the default limits",
+    ANYONE,
+    "placement",
+)
