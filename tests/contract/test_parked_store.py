@@ -24,6 +24,7 @@ from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from features.moves import handovers as handover_store
+from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves
 from features.moves.core.start import MoveStart, move_start, refused
 from features.moves.core.state import Handover
@@ -450,8 +451,8 @@ async def test_handovers_between_cells_are_not_leaks(database: Database) -> None
     books = Books(BOOTED)
     builds = Builds(database, books.claim_many, books.release_many, **FEATURES)
     await CellMoves(builds).place_many([PLACED])
-    [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")])).values()
-    assert (kept.status, kept.in_a_move, kept.came) == ("moving", True, True)
+    [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")], [marks])).values()
+    assert (kept.status, kept.mark.operating, kept.mark.came) == ("moving", True, True)
     await builds.start_many([a_placed(2)])
-    [kept] = (await held_by_cell(database, [uid(2, "b")])).values()
-    assert (kept.status, kept.in_a_move, kept.came) == ("building", False, False)
+    [kept] = (await held_by_cell(database, [uid(2, "b")], [marks])).values()
+    assert (kept.status, kept.mark.operating, kept.mark.came) == ("building", False, False)
