@@ -41,7 +41,7 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class OperationMark(NamedTuple):
-    """What a feature has recorded about a build that it moves, or has moved."""
+    """The record of a feature about a build that it moves, or has moved."""
 
     operating: bool = False  # the build is in an operation of the feature, whatever its status is
     came: bool = False  # the build came from another cell, which may know of further attempts
@@ -192,6 +192,6 @@ def _instance(build: Build, form: StoredForm) -> Instance:
         attempt=build.attempt,
         since=build.started,
         reason=build.doom,
-        priority=build.as_placed.priority,
+        parts=build.as_placed.parts,
         generation=build.generation,
     )

@@ -1,4 +1,4 @@
-"""What the audit reads about moves in the database of a cell."""
+"""The records of moves in the database of a cell that the audit reads."""
 
 from collections.abc import Collection
 
@@ -22,7 +22,7 @@ _SHELVED = sql("""
 
 
 async def marks(tx: Transaction, builds: Collection[str]) -> dict[str, OperationMark]:
-    """Return what is recorded about moves of the given builds."""
+    """Return the marks of the given builds that move, have moved here, or are in another cell."""
     rows = await _MARKS(tx, [(build,) for build in builds])
     return {
         row["id"]: OperationMark(bool(row["operating"]), bool(row["came"]), bool(row["gone"])) for row in rows
