@@ -29,7 +29,7 @@ from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
 from features.preemption.core.courses import Awaited, Vacate
 from features.preemption.messages import Victims
 from features.waiting.messages import PlacedWait
-from tests.support.conductor_builders import CELL, a_move, a_placed, step
+from tests.support.conductor_builders import CELL, a_placed, step
 from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 
