@@ -21,6 +21,7 @@ from rich.table import Table
 from bench.candidates import CELLS, TRAITS
 from bench.decisions import PARTS, PERIOD, InstantPlacement
 from berth.services import settle_in
+from bus.addressing import Query
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound

@@ -14,18 +14,10 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from features.waiting.core.fair_queue import Size
+from features.waiting.core.fitting import HostsFound, admitted_permanently, distances, fitting
 from features.waiting.core.reserved_hosts import Prospect, Roots
 from features.waiting.core.waiting_queue import CapacityNeeded
-from scheduler_worker.extension import (
-    Alternative,
-    ChoicePolicy,
-    HostsFound,
-    HostsNow,
-    RuleError,
-    admitted_permanently,
-    distances,
-    fitting,
-)
+from scheduler_worker.extension import Alternative, ChoicePolicy, HostsNow, RuleError
 
 _encode = parts.encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
@@ -51,7 +43,8 @@ class Sight:
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative], project: str) -> str:
         """Return the equivalence class of a request whose turn depends on the share of `project`."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        base = _digest((alike, request.forced_host, request.hints, needs_of(request), request.parts))
+        parts = request.parts.without(*[type(part) for part in request.parts if not part.limits_hosts])
+        base = _digest((alike, request.forced_host, request.hints, needs_of(request), parts))
         kind = _digest((base, project))
         if kind not in self._kinds:
             self._kinds[kind], self._bases[kind] = request, base
