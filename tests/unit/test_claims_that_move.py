@@ -22,8 +22,6 @@ from bus.claims import (
     holder_consumer,
 )
 from bus.moves import SHELVED
-from features.groups.places import no_group
-from features.groups.tests.support.group_parts import joining
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
@@ -208,9 +206,6 @@ TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     ),
     "of itself": (takes_over(X), {}, is_held(B), {X: B, KEEP: A}),
     "kept by the same holder": (takes_over(keep=KEEP), {}, is_held(B), {X: B, KEEP: A}),
-    "into an unknown group": (
-        takes_over(parts=joining("none")), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
-    ),
 }  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 from bus.claims import Claimed, Refused
-from features.groups.places import GroupPlaces
+from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
+from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
 from placement_worker.core.capacity import claim
 from placement_worker.core.claim_world import ClaimWorld
-from tests.support.claim_worlds import A, C, X, Y, Z, order, wants
-from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, moved, moves, takes_over
+from tests.support.claim_worlds import A, B, C, X, Y, Z, order, wants
+from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, held, moved, moves, takes_over
 
 
 def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
@@ -53,3 +54,11 @@ def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
     assert failed and not any(isinstance(result, Claimed) for result in failed)
     assert group == untouched
     assert there.holders[LEFT].keeps_for is None and there.holders[KEEP].keeps_for == X
+
+
+def test_taking_over_into_an_unknown_group_is_refused() -> None:
+    there = a_world({X: B, KEEP: A}, capacity=10)
+    join(there)
+    refused = Refused(refusals=(no_group("none"),))
+    assert claim(order(takes_over(parts=joining("none"))), there) == (refused,)
+    assert held(there) == {X: B, KEEP: A}
