@@ -29,8 +29,10 @@ from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
+from features.headroom.messages import HEADROOM
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
 from features.quotas.messages import QUOTAS
+from features.reservations.messages import RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
 R = TypeVar("R")
@@ -61,8 +63,8 @@ class Queries:
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
         self.quotas = bus.asker(QUOTAS, LONG)
-        self.reservations = bus.asker(topics.RESERVATIONS, LONG)
-        self.headroom = bus.asker(topics.HEADROOM, LONG)
+        self.reservations = bus.asker(RESERVATIONS, LONG)
+        self.headroom = bus.asker(HEADROOM, LONG)
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.balancing = bus.asker(SWITCH_BALANCING, SECONDS)

@@ -14,7 +14,6 @@ from bus.errors import OperationRefused
 from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, FindWaiting, WaitingFound
-from bus.reservations import FindReservations, Reservation
 from control_room.core import words
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.now import Reply
@@ -24,6 +23,7 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUp
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
+from features.reservations.messages import FindReservations, Reservation
 from features.what_if.messages import WhatIf
 
 LISTED = 100

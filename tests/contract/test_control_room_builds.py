@@ -37,12 +37,12 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor
-from bus.reservations import Reservation, ReservationsFound
 from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
 from control_room.pages import builds as pages
 from control_room.shared_data import SPACING, TIMES, SharedData
 from features.planning.messages import PlannedStep, RoomPlanned
+from features.reservations.messages import Reservation, ReservationsFound
 from features.what_if.messages import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
