@@ -3,14 +3,14 @@
 import logging
 from collections import Counter as Tally
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from prometheus_client import Counter, Gauge
 
 from bus.candidates import Ints
-from bus.clock import Clock, RateLimitedPublisher
+from bus.clock import Clock
 from bus.messages import HostReported, SchedulerAlive
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
 
@@ -271,11 +271,8 @@ class BuildCounts:
 
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
-RESCUED = Counter("berth_scheduler_rescued", "requests that waited although a host fitted: found by a sweep")
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
-WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
-QUOTA_WAITING = Gauge("berth_scheduler_waiting_for_quota", "waiting requests that their quota stops")
 
 
 log = logging.getLogger(__name__)
@@ -316,21 +313,3 @@ class Roster:
             self._live = tuple(sorted({self.name, *self._received}))
             log.info("scheduler %s takes part: %d share the hosts", message.scheduler, len(self._live))
             LIVE.set(len(self._live))
-
-
-class WaitingSignal:
-    """Sends an early heartbeat after waiting requests changed, so that other schedulers read them again."""
-
-    def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
-        self._roster = roster
-        self._send = publish
-        self._heartbeat = RateLimitedPublisher(self._publish, "the early heartbeat")
-        self.run = self._heartbeat.run
-
-    def changed(self) -> None:
-        """Send this scheduler's heartbeat early, because its waiting requests in the database changed."""
-        self._roster.waits = (self._roster.waits + 1) % 2**31  # the range of the message field
-        self._heartbeat.due()
-
-    async def _publish(self) -> None:
-        await self._send(await self._roster.message())

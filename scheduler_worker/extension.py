@@ -4,28 +4,20 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
-from scheduler_worker.agents import QUOTA_WAITING, RESCUED, WAITING_NOW, WaitingSignal
+from scheduler_worker.agents import Roster
 from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.calibration import P50, P90, Calibration, Correction, StartEstimate, log_wait
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
-from scheduler_worker.core.fitting import (
-    HostsFound,
-    admitted_permanently,
-    distances,
-    fitting,
-    unfit,
-    unfit_image,
-)
+from scheduler_worker.core.fitting import capacities, masks_of, unfit, unfit_image
 from scheduler_worker.core.group_members import domain_rules, with_members
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
-from scheduler_worker.core.host_map import HostsNow
+from scheduler_worker.core.host_map import AllHosts, HostsNow
 from scheduler_worker.core.narrowing import (
     PLAIN,
     ClaimPart,
@@ -114,22 +106,17 @@ __all__ = [
     "EXAMPLES",
     "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
-    "P50",
-    "P90",
     "PLACEMENT_ASKED",
     "PLAIN",
-    "QUOTA_WAITING",
     "REQUEST_SECONDS",
-    "RESCUED",
     "SOON",
     "TRIES_UNDELIVERABLE",
-    "WAITING_NOW",
+    "AllHosts",
     "AllowedHosts",
     "Alternative",
     "BadChoice",
     "BaseFallback",
     "BuildPurpose",
-    "Calibration",
     "Cancellation",
     "CapacityReservation",
     "CellQueries",
@@ -139,7 +126,6 @@ __all__ = [
     "ClaimPart",
     "ComeAgain",
     "Constraints",
-    "Correction",
     "DeadLetterRequest",
     "Deletes",
     "DomainRules",
@@ -153,7 +139,6 @@ __all__ = [
     "HostArrays",
     "HostBook",
     "HostLimit",
-    "HostsFound",
     "HostsNow",
     "JointChoice",
     "KnownHosts",
@@ -173,6 +158,7 @@ __all__ = [
     "Remedies",
     "Replayed",
     "RolePart",
+    "Roster",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
@@ -181,37 +167,33 @@ __all__ = [
     "Scope",
     "Settled",
     "Shortage",
-    "StartEstimate",
     "Supposing",
     "TakenOver",
     "Tally",
     "Unfit",
     "Verdict",
-    "WaitingSignal",
     "accepting",
     "active_instances",
-    "admitted_permanently",
     "all_helps",
     "alternates_of",
     "amounts_on_host",
     "attempts",
     "attempts_of",
+    "capacities",
     "cause_trait",
     "claims_of",
     "close_host",
     "decisions",
-    "distances",
     "domain_rules",
     "drawn",
     "events",
     "failed",
     "filter_names",
-    "fitting",
     "force_down_host",
     "late_after",
     "leaders",
     "log",
-    "log_wait",
+    "masks_of",
     "names_other_instances",
     "on_closed",
     "only_on",

@@ -7,12 +7,10 @@ from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
-from bus.guests import GuestsAsked
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
-from features.quotas.messages import QUOTAS
 from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
@@ -33,12 +31,11 @@ from scheduler_worker.role_door import RoleDoor
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 ANNOUNCED: frozenset[type[Message]] = frozenset(
-    {BuildPlaced, BuildUnplaceable, BuildCancelled, SchedulerAlive, GuestsAsked}
+    {BuildPlaced, BuildUnplaceable, BuildCancelled, SchedulerAlive}
 )
 PLACEMENT = (
-    topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.EDIT_RESERVATION,
-    topics.PREEMPTIONS,
+    topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.ALLOCATIONS, topics.USAGES, topics.EDIT,
+    topics.EDIT_NAME,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL]
@@ -85,7 +82,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     owners = Owners(database, placement, given.cells, source, scheduler.fallbacks, scheduler.parts)
     explanations = Explanations(database, scheduler.fallbacks, clock)
-    requests = NewRequests(scheduler, RefusalRecords(database, clock))
+    requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
     door = ClientDoor(
         database,

@@ -7,6 +7,7 @@ from bus.clients import RegisteredClient
 from bus.groups import FindGroups, GroupsFound
 from bus.protocol import Ask
 from bus.topics import GROUPS
+from bus.worker import WorkerRows
 from features.groups.server_groups import JoinedGroups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
@@ -25,4 +26,5 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         narrowings=(JoinedGroups(scheduler.placement.ask(GROUPS), scheduler.ending),),
         client_queries={"groups": of_clients(scheduler.placement.ask(GROUPS))},
+        rows=WorkerRows(asks=(GROUPS,)),
     )

@@ -1,6 +1,7 @@
 """The part of maintenance in a scheduler: maintenance windows, and evacuations of dead hosts."""
 
 from bus import topics
+from bus.guests import GuestsAsked
 from bus.worker import WorkerRows, answers, every, on, prune_period
 from features.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
@@ -26,6 +27,8 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
     controller = MaintenanceController(given, options_of(settings))
     return SchedulerPart(
         rows=WorkerRows(
+            asks=(topics.FIND_MOVES,),
+            announces=frozenset({GuestsAsked}),
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
             answers=[answers(MAINTENANCE, controller.find), answers(EDIT_MAINTENANCE, controller.edit)],
             timers=[

@@ -19,7 +19,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     find_moves = needs.asker(topics.FIND_MOVES, timeout=CELL_SECONDS)
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
-    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, clock).add_moves)
+    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add_moves)
     of_clients = MovesOfClients(find_moves)
     return SchedulerPart(
         offers=(courses,),
@@ -28,8 +28,8 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
+            asks=(topics.GROUPS, topics.FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused}),
-            asks=[topics.FIND_MOVES],
             consumes=[
                 on_many(
                     topics.MOVE_HALF,

@@ -8,6 +8,10 @@ FEATURE = Feature(
     says="plans moves that make room, balance hosts or empty them",
     commands={"Moves": {"rebalance": "rebalance_command"}},
     needs=("moves", "what_if"),
+    meters=(
+        ("features.planning.room_planning", "scheduler"),
+        ("features.planning.balance_planning", "scheduler"),
+    ),
     reasons=(
         ReasonTable(
             "Of plans",

@@ -24,6 +24,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         offers=(rooms,),
         rows=WorkerRows(
+            asks=(topics.FIND_MOVES,),
             answers=[
                 answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
                 answers(PLAN_ROOM, rooms.answer),

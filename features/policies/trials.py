@@ -16,7 +16,6 @@ from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
-from features.reservations.core.drawing import draw_of
 from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting
@@ -98,7 +97,7 @@ class _Side:
         kept = tuple(
             attempt
             for attempt in order.attempts
-            if not any((draw := draw_of(each)) and draw.reservation in self._removed for each in attempt)
+            if not any((r := each.restriction) is not None and r.id in self._removed for each in attempt)
         )
         return msgspec.structs.replace(order, attempts=kept)
 

@@ -16,6 +16,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         fallbacks=(victims,),
         offers=(victims,),
         rows=WorkerRows(
+            asks=(topics.PREEMPTIONS,),
             consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
             answers=[
                 answers(topics.PRIORITIES, priorities.find),

@@ -15,6 +15,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         narrowings=(drawn,),
         rows=WorkerRows(
+            asks=(RESERVATIONS, topics.EDIT_RESERVATION),
             answers=[answers(topics.FILL_RESERVATION, filler.fill)],
             timers=[every(REFRESH_SECONDS, filler.refresh, at_once=True)],
         ),

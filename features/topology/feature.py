@@ -7,6 +7,7 @@ FEATURE = Feature(
     name="topology",
     says="chooses the hosts of all instances of a request together, by levels of failure domains",
     needs=("groups",),
+    meters=(("features.topology.refusals", "scheduler"),),
     reasons=(
         ReasonTable(
             OF_HOSTS,

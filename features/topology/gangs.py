@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.claims import ConsumerClaim
 from bus.groups import FindGroups, GroupsFound
+from bus.messages import BuildRequested, BuildUnplaceable
 from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
@@ -15,6 +16,7 @@ from features.groups.messages import GroupClaim
 from features.groups.server_groups import watched
 from features.topology.core.gang_choice import GangChoice, is_gang
 from features.topology.messages import topology_of
+from features.topology.refusals import count_unplaceable
 from features.topology.requests import own_group, own_group_id
 from scheduler_worker.extension import PLAIN, Alternative, Chosen, NoNarrowing, Order, Scope
 
@@ -74,3 +76,6 @@ class Gangs(NoNarrowing):
                         settled.instance, settled.alternative, settled.lacking, settled.cell
                     )
         return found
+
+    def count_refused(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
+        count_unplaceable(ended)

@@ -1,9 +1,11 @@
 """The part of topology in a scheduler: the hosts of all instances of a request are chosen together."""
 
 from bus.topics import GROUPS
+from bus.worker import WorkerRows
 from features.topology.gangs import Gangs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
-    return SchedulerPart(narrowings=(Gangs(needs.scheduler.placement.ask(GROUPS)),))
+    gangs = Gangs(needs.scheduler.placement.ask(GROUPS))
+    return SchedulerPart(narrowings=(gangs,), rows=WorkerRows(asks=(GROUPS,)))

@@ -7,6 +7,11 @@ FEATURE = Feature(
     name="waiting",
     says="lets requests without a host wait for free capacity",
     needs=("moves",),
+    meters=(
+        ("features.waiting.signal", "scheduler"),
+        ("features.waiting.start_estimates", "scheduler"),
+        ("features.waiting.stored_requests", "scheduler"),
+    ),
     reasons=(
         ReasonTable(
             OF_THE_WHOLE,

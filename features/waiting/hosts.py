@@ -14,18 +14,10 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from features.waiting.core.fair_queue import Size
+from features.waiting.core.fitting import HostsFound, admitted_permanently, distances, fitting
 from features.waiting.core.reserved_hosts import Prospect, Roots
 from features.waiting.core.waiting_queue import CapacityNeeded
-from scheduler_worker.extension import (
-    Alternative,
-    ChoicePolicy,
-    HostsFound,
-    HostsNow,
-    RuleError,
-    admitted_permanently,
-    distances,
-    fitting,
-)
+from scheduler_worker.extension import Alternative, ChoicePolicy, HostsNow, RuleError
 
 _encode = parts.encoder(order="deterministic").encode
 _NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)

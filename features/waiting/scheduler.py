@@ -18,8 +18,9 @@ from features.waiting.moves import WaitingMoves
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart, WaitingSignal
+from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -91,6 +92,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             ),
         ),
         rows=WorkerRows(
+            asks=(QUOTAS,),
             answers=[answers(topics.WAITING, owner.waiting)],
             timers=[
                 every(MEASURE_SECONDS, measure_backlog),

@@ -17,11 +17,11 @@ from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
 from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.calibration import P50, P90, Calibration, StartEstimate
 from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.messages import priority_of
 from features.waiting.tables.parked import OtherScheduler, ParkedRequest
-from scheduler_worker.extension import P50, P90, Calibration, StartEstimate
 
 log = logging.getLogger(__name__)
 

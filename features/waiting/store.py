@@ -22,18 +22,10 @@ from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project
 from features.waiting.hosts import needs_of
 from features.waiting.messages import wait_of
 from features.waiting.related_hosts import RelatedHosts
+from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import parked
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.extension import (
-    QUOTA_WAITING,
-    RESCUED,
-    WAITING_NOW,
-    Order,
-    RefusalRecords,
-    Scheduler,
-    log,
-    names_other_instances,
-)
+from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log, names_other_instances
 
 BEHIND = "equal requests came before it"
 
@@ -65,7 +57,7 @@ class WaitingStore:
         self.requests = held.requests
         self.starts = held.starts
         self.woken = held.woken
-        self.refusals = RefusalRecords(database, scheduler.clock)
+        self.refusals = RefusalRecords(database, scheduler)
         self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner

@@ -11,7 +11,6 @@ from msgspec import structs
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
 from features.quotas.messages import QUOTAS, FindQuotas
-from features.topology.core.gang_choice import is_gang
 from features.what_if.core.quota_growth import within_quota
 from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from scheduler_worker.extension import (
@@ -103,7 +102,7 @@ class WhatIfs:
             if answer.fits and question.claims:
                 answer = structs.replace(answer, claims=claims_of(order, {}, self._scheduler.narrowings))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
-            if not question.room or answer.refusal or is_gang(order):
+            if not question.room or answer.refusal or self._is_chosen_jointly(order, supposing):
                 return answer
             found, cut = await self._room(order.alternative, question.request.request, supposing)
             capacity = tuple(
@@ -111,6 +110,10 @@ class WhatIfs:
                 for (cell, zone), instances in sorted(found.instances.items())
             )
             return structs.replace(answer, room=capacity, cut=cut)
+
+    def _is_chosen_jointly(self, order: Order, supposing: Supposing) -> bool:
+        with self._choosing_with(supposing) as choosing:
+            return bool(order.attempts) and choosing.scope(order, order.current).jointly is not None
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order) -> WhatIfAnswered:
         """Return the answer, extended by how many more instances the project's quota permits; or a refusal if

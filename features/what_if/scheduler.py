@@ -5,8 +5,10 @@ from msgspec import structs
 from bus.acts import ids_of
 from bus.client_acts import ClientQuery, Known, permitted_boot
 from bus.clients import RegisteredClient
+from bus.topics import PREEMPTIONS
 from bus.worker import WorkerRows, answers
 from features.preemption.victim_search import VictimSearch
+from features.quotas.messages import QUOTAS
 from features.waiting.owner import WaitingOwner
 from features.waiting.store import WaitingStore
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
@@ -34,5 +36,5 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         client_queries={"what_if": of_clients(what_ifs)},
         offers=(what_ifs,),
-        rows=WorkerRows(answers=[answers(WHAT_IF, preempting.answer)]),
+        rows=WorkerRows(asks=(QUOTAS, PREEMPTIONS), answers=[answers(WHAT_IF, preempting.answer)]),
     )

@@ -8,7 +8,7 @@ from bus.vocabulary import Allocations, Id
 
 if TYPE_CHECKING:
     from bus.claims import ConsumerClaim
-    from bus.messages import BuildPlaced
+    from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
     from bus.queries import Candidate
     from scheduler_worker.core.choosing import Choosing
     from scheduler_worker.core.events import Chosen
@@ -101,6 +101,9 @@ class Narrowing(Protocol):
     async def remedies(self) -> Remedies:
         """Return a function that suggests changes of orders without a host; read here what it needs."""
 
+    def count_refused(self, ended: "Sequence[tuple[BuildRequested, BuildUnplaceable]]") -> None:
+        """Count requests that ended without a host, in the feature's metrics."""
+
     def watch(self, order: "Order") -> tuple[object, frozenset[str]]:
         """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it
         depends.
@@ -142,6 +145,9 @@ class NoNarrowing:
 
     async def remedies(self) -> Remedies:
         return lambda order, choosing, tally: iter(())
+
+    def count_refused(self, ended: "Sequence[tuple[BuildRequested, BuildUnplaceable]]") -> None:
+        pass
 
     def watch(self, order: "Order") -> tuple[object, frozenset[str]]:
         return None, frozenset()

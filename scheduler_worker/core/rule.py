@@ -110,6 +110,10 @@ class Restriction(Protocol):
     """
 
     @property
+    def id(self) -> Id:
+        """Return the id of what the alternative is restricted to, such as a reservation."""
+
+    @property
     def is_optional(self) -> bool:
         """Return whether attempts without this restriction follow, so that other hosts may be used."""
 

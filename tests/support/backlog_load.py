@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPaces
+from features.waiting.core.calibration import StartEstimate
 from features.waiting.core.fair_queue import FairItem, FairQueue
-from scheduler_worker.core.calibration import StartEstimate
 
 SIZE = {"VCPU": 0.0001}
 EVERY = 50  # of each project's arriving requests, every so many is compared with its estimate

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from features.waiting.core.calibration import StartEstimate
 from features.waiting.core.start_times import StartTimes
-from scheduler_worker.core.calibration import StartEstimate
 
 
 @dataclass

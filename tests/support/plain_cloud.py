@@ -8,11 +8,11 @@ import numpy as np
 
 from bus.vocabulary import HELD_SHARE
 from features.waiting.core.fair_queue import Size
+from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import Prospect
 from features.waiting.core.waiting_queue import CapacityNeeded, NextRequest
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.core.waiting_shares import QueueKey
-from scheduler_worker.core.fitting import HostsFound
 
 Amounts = dict[str, int]
 

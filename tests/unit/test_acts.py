@@ -19,7 +19,6 @@ from bus.names import MakeName, NameEditRequested, RenameName
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.vocabulary import Message
-from features.maintenance.messages import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from features.planning.messages import SwitchBalancing
 from features.quotas.messages import QuotaEditRequested, SetQuota
 from tests.support.ids import uid
@@ -68,13 +67,6 @@ EXPECTED: dict[str, tuple[Message, str, Target]] = {
     ),
     "the default quota": (QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})), "quota", Target("default")),
     "a cell": (CellEditRequested(edit=RegisterCell(cell="c9")), "cell", Target("c9", cell="c9")),
-    "a window": (
-        MaintenanceEditRequested(
-            edit=AddWindow(window=MaintenanceWindow(id=uid(6), roots=(uid(5),), begins=1.0, ends=2.0))
-        ),
-        "maintain",
-        Target(uid(6)),
-    ),
     "an aggregate": (
         AggregateEditRequested(edit=DropAggregate(aggregate=uid(7))), "aggregate", Target(uid(7)),
     ),

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
+from features.waiting.core.calibration import P90
 from features.waiting.start_estimates import expected_evaluation
 from features.waiting.tables.parked import OtherScheduler
-from scheduler_worker.core.calibration import P90
 from tests.support.backlog_load import BACKLOGS, ServedBacklog
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from bus.clock import Clock
+from features.waiting.core.calibration import P50, P90
 from features.waiting.core.start_times import MOST_CLASSES, ClassHistory, StartTimes, estimate
 from features.waiting.start_estimates import ERROR, StartEstimates
-from scheduler_worker.core.calibration import P50, P90
 from tests.support.compared_waits import ComparedWaits
 from tests.support.waiting_load import PATTERNS, LoadedCloud
 

@@ -27,6 +27,10 @@ class Draw:
     is_optional: bool  # True if the request does not name the reservation, so it may use other hosts
 
     @property
+    def id(self) -> Id:
+        return self.reservation
+
+    @property
     def within(self) -> Mapping[str, Sequence[Allocations]]:
         within: dict[str, list[Allocations]] = {}
         for slot in self.slots:

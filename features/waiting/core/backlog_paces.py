@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from scheduler_worker.extension import P50, P90, Calibration, Correction, StartEstimate, log_wait
+from features.waiting.core.calibration import P50, P90, Calibration, Correction, StartEstimate, log_wait
 
 MEMORY = 60.0  # seconds after which a served request counts 1/e (37 %)
 LEAST_SAMPLES = 3.0  # with fewer measurements of a project, its pace is unknown

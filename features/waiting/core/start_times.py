@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from bus.vocabulary import Id
-from scheduler_worker.extension import P50, P90, Calibration, Correction, StartEstimate, log_wait
+from features.waiting.core.calibration import P50, P90, Calibration, Correction, StartEstimate, log_wait
 
 # Each: an average over about so many advances; after as many further ones, an advance counts 1/e.
 MEMORIES = (32, 128, 512, 2048)

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from bus.vocabulary import Id
 from features.waiting.core.fair_queue import Size
+from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import ReservingCloud, Root, Roots
 from features.waiting.core.waiting_shares import QueueKey, Rank, WaitingShares
-from scheduler_worker.extension import HostsFound
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
 

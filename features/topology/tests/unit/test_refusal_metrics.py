@@ -7,7 +7,8 @@ from bus.claims import Refused, RuleRefused
 from bus.decisions import Decision
 from bus.domains import DomainConstraints
 from bus.messages import BuildUnplaceable
-from scheduler_worker import refusals
+from features.topology import refusals
+from scheduler_worker.refusals import count_claims
 from tests.support.scheduler_builders import a_request
 
 
@@ -35,7 +36,7 @@ def test_a_claim_that_a_rule_refuses_counts_by_its_code() -> None:
     name, labels = "berth_scheduler_choices_refused_total", {"why": "topology"}
     before = REGISTRY.get_sample_value(name, labels) or 0.0
     violated = RuleRefused(rule="topology", code="topology", why="p: pack rack")
-    refusals.count_claims([Refused(refusals=(violated,))])
+    count_claims([Refused(refusals=(violated,))])
     assert REGISTRY.get_sample_value(name, labels) == before + 1
 
 
