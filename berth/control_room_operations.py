@@ -7,9 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from msgspec import structs
-
-from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.boot_options import BootOptions, boot_request, names_of, with_wait
 from berth.operations.emptying import Emptying, EmptyingListener
 from berth.operations.following import MoveListener
 from berth.operations.host_states import (
@@ -95,7 +93,7 @@ async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested
         entered = {**vars(form)}
         priority = entered.pop("priority")
         options = BootOptions(**entered)
-        request = structs.replace(boot_request(options), priority=priority)
+        request = with_wait(boot_request(options), priority=priority)
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names_of(options))), notes
 

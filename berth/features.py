@@ -19,6 +19,7 @@ FEATURES = (
     "quotas",
     "group_limits",
     "headroom",
+    "history",
     "moves",
     "waiting",
     "what_if",

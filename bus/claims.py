@@ -6,7 +6,6 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.parts import ChoiceParts, ClaimParts, none_of
-from bus.preemption import Preempts
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -75,8 +74,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # the server group is checked. The consumer keeps its allocations at pools, up to the amounts of the first
     # choice, because a move counts an amount of a pool only once.
     take_over: Id | None = None
-    # Take what the claimed providers lack from these instances, which are retired.
-    preempts: Preempts | None = None
     # An operator adopts the guest of this consumer, although the consumer was retired as unplaceable.
     revives: bool = False
     parts: ClaimParts = none_of(ClaimParts)

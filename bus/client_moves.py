@@ -3,6 +3,7 @@
 from bus.client_acts import DERIVED, NotAllowed, Projects, check_project, is_derived, is_of
 from bus.clients import RegisteredClient
 from bus.moves import MoveRequested
+from bus.parts import waits_since
 
 
 def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:
@@ -18,6 +19,6 @@ def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projec
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
     if asked.kind == "evacuate":
         raise NotAllowed("kind: only operators evacuate a host")
-    if asked.since:
+    if waits_since(asked.parts):
         raise NotAllowed("since: only preempted instances keep the time of their first request")
     return asked

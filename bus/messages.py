@@ -7,8 +7,7 @@ from msgspec import Meta, field
 from bus.claims import Choice
 from bus.decisions import Decision
 from bus.domains import Labels
-from bus.parts import RequestParts, none_of
-from bus.preemption import Priority, Victim
+from bus.parts import PlacedParts, RequestParts, none_of
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
@@ -35,7 +34,6 @@ from bus.vocabulary import (
     Text,
     TraitName,
     Value,
-    Wait,
     Weight,
     Word,
     Zone,
@@ -45,10 +43,6 @@ from bus.vocabulary import (
 class BuildRequested(Message, frozen=True, kw_only=True):
     """Build the instances of this request: all or none, unless `at_least` names a smaller number. Each
     instance is a build.
-
-    A request with `wait` waits for free capacity: the highest priority first, then the oldest. A request
-    without `wait` is placed or refused immediately, and its priority counts too: it is placed before waiting
-    requests of lower priority.
     """
 
     request: Id
@@ -71,8 +65,6 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     ignore_hosts: ShortList[Text] = ()  # names or roots of hosts not to use
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
     at_least: Count = 0  # smallest number of instances to build; 0: all of them
-    wait: Wait | None = ""  # how long to wait for capacity, such as 30m; empty or null: not at all
-    priority: Priority = 0
     name: InstanceName = ""  # display name of the instances
     # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
@@ -108,10 +100,8 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     spec: BuildSpec
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
-    priority: Priority = 0  # priority of the request
-    since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
-    preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
     requested: Seconds = 0.0  # when the request was published; 0: unknown
+    parts: PlacedParts = none_of(PlacedParts)
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from bus.decisions import Decision
 from bus.messages import Attempt, BuildPlaced, Selection
+from bus.parts import MoveParts, none_of
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import (
     Allocations,
@@ -45,6 +46,9 @@ SHELVED = "shelved"  # why a shelved instance is retired
 # Phases while a move is undone.
 WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 
+# types of moves that need a destination
+SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
+
 
 class MoveRequested(Message, frozen=True, kw_only=True):
     """A request to move or change this instance. Requests with the same move id are carried out once."""
@@ -63,14 +67,12 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     verify: bool = False  # migrate, resize: at the end, wait until an operator confirms or reverts the move
     verify_for: Wait = ""  # time after which the move is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait | None = ""  # how long to wait for capacity; empty or null: not at all
-    priority: Annotated[int, Meta(ge=0, le=9)] = 0
-    since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
     reply_to: ReplyTo = ""
     note: Cause = ""  # why the client requests the move
     plan: MovePlan = ""
     # expected host of the instance, by name or root: refused if the instance is not there; empty: any host
     source: Text = ""
+    parts: MoveParts = none_of(MoveParts)
     strict: bool = False  # as in BuildRequested
     unknown_fields: ShortList[Cause] = ()
 

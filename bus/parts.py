@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 import msgspec
 
 from bus.requests import Flavor
-from bus.vocabulary import Value
+from bus.vocabulary import Id, Value
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested
+    from bus.moves import MoveRequested
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # such as `hints`; empty: the request itself.
     flat: ClassVar[Mapping[str, str]] = {}
 
+    # Whether requests that differ only in this part fit on different hosts.
+    limits_hosts: ClassVar[bool] = True
     # Whether a request with this part uses only capacity that is held for it.
     uses_held_capacity: ClassVar[bool] = False
 
@@ -51,9 +54,27 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         """
         return None
 
-    def contradiction(self, request: "BuildRequested") -> str:
-        """Return why this part makes a request invalid, after the name of the field; empty: it does not."""
+    @property
+    def replaced(self) -> tuple[Id, ...]:
+        """Return the consumers whose allocations a claim takes, and which it retires: it cannot be undone."""
+        return ()
+
+    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+        """Return why this part makes a request invalid, after the name of the field; empty: it does not.
+        `options`: those of the scheduler for requests, if it has the request.
+        """
         return ""
+
+    def placed(self, waits_since: float) -> "Part | None":
+        """Return what the message about a placed instance says about this part of its request; None: nothing.
+        `waits_since`: when the request began to wait for a host; 0: it did not wait.
+        """
+        return None
+
+    @property
+    def waits_since(self) -> float:
+        """Return when the request began to wait for a host; 0: it did not, or this part does not state it."""
+        return 0.0
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -112,8 +133,18 @@ class Parts:
         return parts
 
 
+def replaced_by(parts: Parts) -> tuple[Id, ...]:
+    """Return the consumers whose allocations a claim takes."""
+    return tuple([consumer for part in parts for consumer in part.replaced])
+
+
+def waits_since(parts: Parts) -> float:
+    """Return when a request began to wait for a host; 0: it did not wait."""
+    return max((part.waits_since for part in parts), default=0.0)
+
+
 class RequestParts(Parts):
-    """Parts of a request to build or move instances."""
+    """Parts of a request to build instances."""
 
     __slots__ = ()
 
@@ -121,6 +152,12 @@ class RequestParts(Parts):
     def sections(self) -> tuple[Section, ...]:
         """Return the sections of the request; at most one part gives it some."""
         return next((part.sections for part in self if part.sections), ())
+
+
+class MoveParts(RequestParts):
+    """Parts of a request to move or change an instance."""
+
+    __slots__ = ()
 
 
 class ClaimParts(Parts):
@@ -141,7 +178,7 @@ class PlacedParts(Parts):
     __slots__ = ()
 
 
-OWNERS: tuple[type[Parts], ...] = (RequestParts, ClaimParts, ChoiceParts, PlacedParts)
+OWNERS: tuple[type[Parts], ...] = (RequestParts, MoveParts, ClaimParts, ChoiceParts, PlacedParts)
 _NONE = {owner: owner() for owner in OWNERS}
 
 
@@ -334,14 +371,15 @@ def schema_components(kinds: Sequence[Any], ref_template: str) -> dict[str, Any]
         [*kinds, *parts], schema_hook=described, ref_template=ref_template
     )
     for kind in kinds:
-        if kind.__struct_fields__ and get_type_hints(kind).get("parts") is RequestParts:
-            _describe_flat(schemas, schemas[kind.__name__], ref_template)
+        owner = get_type_hints(kind).get("parts")
+        if isinstance(owner, type) and issubclass(owner, RequestParts):
+            _describe_flat(schemas, schemas[kind.__name__], owner)
     return schemas
 
 
-def _describe_flat(schemas: dict[str, Any], request: dict[str, Any], ref_template: str) -> None:
+def _describe_flat(schemas: dict[str, Any], request: dict[str, Any], owner: type[Parts]) -> None:
     """Add the fields that clients may write like those of the kernel to the schema of a request."""
-    for part in TYPES.of(RequestParts).values():
+    for part in TYPES.of(owner).values():
         for name, object_ in part.flat.items():
             inside = request
             if object_:

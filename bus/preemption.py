@@ -83,18 +83,6 @@ class Victim(Value, frozen=True, kw_only=True, omit_defaults=True):
     requeue: bool = False
 
 
-class Preempts(Value, frozen=True, kw_only=True):
-    """The part of a claim that preempts instances of lower priority (victims), which are all on the claimed
-    host: the claim gets the victims' allocations.
-    """
-
-    victims: Annotated[tuple[Victim, ...], Meta(min_length=1, max_length=1000)]
-    cell: Word  # cell of the victims
-    priority: Priority  # priority of the claiming request
-    budget: Count = 0  # maximum number of victims of the project within one hour; 0: no limit
-    together: Count = 0  # number of victims of all claims of the request
-
-
 class Vacating(Message, frozen=True, kw_only=True):
     """A message between two builds: a preempting build asks its victim, an instance of lower priority, to
     leave its host (vacate), or the victim replies that it has left (vacated).

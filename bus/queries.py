@@ -7,7 +7,7 @@ from msgspec import Meta, field
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
-from bus.preemption import Priority
+from bus.parts import PlacedParts, none_of
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
@@ -269,7 +269,7 @@ class Instance(Value, frozen=True, kw_only=True):
     attempt: Count = 0  # number of attempts
     since: Seconds = 0.0  # start of the last attempt
     reason: Cause = ""
-    priority: Priority = 0  # priority of the build request
+    parts: PlacedParts = none_of(PlacedParts)  # those of the message that placed it
     generation: Ordinal | None = None  # generation of the consumer
 
 

@@ -12,6 +12,7 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.domains import NO_LABELS, HostLabels
 from bus.vocabulary import (
+    Allocations,
     Compact,
     Count,
     Id,
@@ -93,6 +94,19 @@ class ProviderChange(Compact, frozen=True):
     reshaped: bool = False
     gone: bool = False
     sequence: Whole = -1  # if reshaped: sequence number of the last report of the provider's tree
+
+
+class ConsumerChange(Compact, frozen=True):
+    """The allocations of a consumer after a commit that changed them. If they are empty, the consumer was
+    deleted.
+    """
+
+    consumer: Text
+    generation: Ordinal
+    allocations: Allocations
+    project: Text = ""  # empty: as before
+    type: Text = ""  # empty: as before
+    heir_of: Text = ""  # consumer from which it took over the allocations and the project
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):

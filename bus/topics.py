@@ -15,7 +15,6 @@ from bus import (
     domains,
     groups,
     guests,
-    history,
     host_health,
     ironic,
     leases,
@@ -226,8 +225,6 @@ TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,
     "provider trees, for a replica of placement's index", "replica", "placement")
 CHANGES = Query("placement.changes", replication.FindChanges, replication.ChangesFound,
     "changes committed after a number, for a replica", "replica", "placement")
-HISTORY = Query("placement.history", history.FindHistory, history.HistoryFound,
-    "the state of placement at a time or after a change, and the changes from then on", ANYONE, "placement")
 CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
     "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
 CLIENT_RELAY = Query("scheduler.relay.{client}", clients.ClientRelay, clients.RelayAnswered,

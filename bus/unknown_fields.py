@@ -18,6 +18,7 @@ from bus.parts import TYPES, RequestParts, converted, problem_of
 from bus.protocol import M, decode
 from bus.vocabulary import Message
 
+Place = tuple[type[RequestParts], str]  # type of the parts of a request, and its field that has an object
 MAX_NOTES = 20
 _LONGEST = 100  # characters of an unknown name in a note
 
@@ -36,7 +37,7 @@ def fields_of(kind: type[Message], body: bytes | msgspec.Raw) -> Any:
 
 @cache
 def _is_request(kind: type[Message]) -> bool:
-    return kind is ClientRequested or kind in KINDS or _has_parts(kind) or bool(_with_requests(kind))
+    return kind is ClientRequested or kind in KINDS or _owner(kind) is not None or bool(_with_requests(kind))
 
 
 # Fields of parts
@@ -52,9 +53,9 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
     if isinstance(message, ClientRequested):
         return structs.replace(message, message=_action(message))
     changes: dict[str, Any] = {}
-    if _has_parts(kind):
+    if (owner := _owner(kind)) is not None:
         try:
-            found = TYPES.read_flat(RequestParts, fields)
+            found = TYPES.read_flat(owner, fields)
         except ValueError as problem:
             text, _, path = str(problem).partition("`$")
             raise Undecodable(f"{kind.__name__}: {text}`${where}{path}") from None
@@ -88,8 +89,10 @@ def _action(asked: ClientRequested) -> Message:
 
 
 @cache
-def _has_parts(kind: type[Any]) -> bool:
-    return issubclass(kind, Message) and get_type_hints(kind).get("parts") is RequestParts
+def _owner(kind: type[Any]) -> type[RequestParts] | None:
+    """Return the type of the parts of a request; None for other messages."""
+    parts = get_type_hints(kind).get("parts") if issubclass(kind, Message) else None
+    return parts if isinstance(parts, type) and issubclass(parts, RequestParts) else None
 
 
 @cache
@@ -98,7 +101,7 @@ def _with_requests(kind: type[Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name, annotation in get_type_hints(kind).items()
-        if any(_has_parts(inner) or _with_requests(inner) for inner in _messages_in(annotation))
+        if any(_owner(inner) is not None or _with_requests(inner) for inner in _messages_in(annotation))
     )
 
 
@@ -121,9 +124,9 @@ def with_unknown(message: M, fields: Any) -> M:
     if type(request) not in KINDS:
         return message
     found: list[str] = []
-    _look_in(type(message), "", fields, "", found)
+    _look_in(type(message), None, fields, "", found)
     if request is not message:
-        _look_in(type(request), "", fields["message"], "", found)
+        _look_in(type(request), None, fields["message"], "", found)
     if not found:
         return message
     noted = _noted(request, tuple(found[:MAX_NOTES]))
@@ -136,16 +139,17 @@ def _noted(request: Any, notes: tuple[str, ...]) -> Any:
     return structs.replace(request, unknown_fields=notes)
 
 
-def _look_in(kind: Any, within: str, fields: Any, where: str, notes: list[str]) -> None:
-    """Add a note for each unknown field of a JSON object, or of each of a list of JSON objects. `within`: the
-    field of a request that has the object, if features have fields there.
+def _look_in(kind: Any, of: Place | None, fields: Any, where: str, notes: list[str]) -> None:
+    """Add a note for each unknown field of a JSON object, or of each of a list of JSON objects. `of`: the
+    place of the object in a request, where features may have fields.
     """
     if isinstance(fields, list):
         for position, item in enumerate(fields):
-            _look_in(kind, within, item, f"{where.removesuffix('.')}[{position}].", notes)
+            _look_in(kind, of, item, f"{where.removesuffix('.')}[{position}].", notes)
     if not isinstance(fields, dict) or len(notes) >= MAX_NOTES:
         return
-    known, with_objects = _fields_of(kind, within)
+    owner = _owner(kind)
+    known, with_objects = _fields_of(kind, of)
     if not fields.keys() <= known:
         for name in [name for name in fields if name not in known][:MAX_NOTES]:
             like = get_close_matches(name[:_LONGEST], known, n=1)
@@ -153,17 +157,19 @@ def _look_in(kind: Any, within: str, fields: Any, where: str, notes: list[str]) 
             notes.append(f"{where}{name[:_LONGEST]}: not known here{meant}")
     for name, inner in with_objects.items():
         if value := fields.get(name):
-            _look_in(inner, name if _has_parts(kind) else "", value, f"{where}{name}.", notes)
+            _look_in(inner, (owner, name) if owner is not None else None, value, f"{where}{name}.", notes)
 
 
 @cache
-def _fields_of(kind: Any, within: str) -> tuple[frozenset[str], Mapping[str, Any]]:
+def _fields_of(kind: Any, of: Place | None) -> tuple[frozenset[str], Mapping[str, Any]]:
     """Return the names of the fields of a type, and the types of JSON objects in fields that hold objects."""
     hints = get_type_hints(kind)
     objects = {name: _object_in(hints[name]) for name in kind.__struct_fields__}
     names = frozenset(objects)
-    if within or _has_parts(kind):
-        flat = TYPES.flat_parts(RequestParts, within)
+    if of is None and (owner := _owner(kind)) is not None:
+        of = owner, ""
+    if of is not None:
+        flat = TYPES.flat_parts(*of)
         names |= flat.keys()
         objects |= {name: _object_in(annotation) for name, annotation in flat.items()}
     return names, {name: inner for name, inner in objects.items() if inner is not None}

@@ -11,6 +11,7 @@ from prometheus_client import Counter, Histogram
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.messages import AgentReported, BuildEnded
+from bus.parts import waits_since
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
@@ -228,7 +229,7 @@ def count_change(before: Build | None, after: Build, now: float) -> None:
     if before is None or before.end or not after.end:
         return
     BUILD_OUTCOMES.labels(after.cell, outcome_of(after)).inc()
-    if after.end == "active" and after.as_placed.requested and not after.as_placed.since:
+    if after.end == "active" and after.as_placed.requested and not waits_since(after.as_placed.parts):
         BUILD_SECONDS.labels(after.cell).observe(max(now - after.as_placed.requested, 0.0))
 
 

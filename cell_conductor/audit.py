@@ -188,6 +188,6 @@ def _instance(build: Build, form: StoredForm) -> Instance:
         attempt=build.attempt,
         since=build.started,
         reason=build.doom,
-        priority=build.as_placed.priority,
+        parts=build.as_placed.parts,
         generation=build.generation,
     )

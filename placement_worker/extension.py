@@ -17,13 +17,25 @@ from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, roots_of
 from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
 from placement_worker.core.index import Index
+from placement_worker.core.packed_trees import packed, unpacked
 from placement_worker.core.row import Row
 from placement_worker.core.row_table import SHARES
+from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.operations import PlacementOperations, again, changing, contended
-from placement_worker.store.changes import ProviderNumbers, new_rules_edition, rules_edition
+from placement_worker.store.aggregates import described as describe_aggregates
+from placement_worker.store.changes import (
+    LAST_ARCHIVED,
+    ProviderNumbers,
+    last_number,
+    new_rules_edition,
+    rules_edition,
+)
 from placement_worker.store.claimed_providers import IS_SHARING
+from placement_worker.store.hosts import registered as registered_cells
 from placement_worker.store.labels import labels_of
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.tree_reads import load as load_trees
+from placement_worker.store.tree_reads import roots_after
 from placement_worker.transactions import ClaimOperations
 
 if TYPE_CHECKING:
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IS_SHARING",
+    "LAST_ARCHIVED",
     "LOCKS",
     "SHARES",
     "Book",
@@ -47,18 +60,27 @@ __all__ = [
     "PlacementOperations",
     "PlacementPart",
     "ProviderNode",
+    "ProviderState",
     "Row",
+    "Tree",
     "Unread",
     "again",
     "changing",
     "contended",
+    "describe_aggregates",
     "form_of",
     "labels_of",
+    "last_number",
+    "load_trees",
     "new_rules_edition",
     "node_of",
+    "packed",
     "placed",
+    "registered_cells",
+    "roots_after",
     "roots_of",
     "rules_edition",
+    "unpacked",
 ]
 
 

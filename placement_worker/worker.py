@@ -20,7 +20,6 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import PlacementChanged
 from bus.vocabulary import KEEP_SECONDS, Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
-from placement_worker.archive import ARCHIVE_SECONDS, Archive
 from placement_worker.change_log import Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
@@ -101,7 +100,6 @@ class Placement:
         protecting = {column for rule in rules for column, why in rule.columns.items() if why}
         objects = {table: project for part in parts for table, project in part.objects.items()}
         self.lookups = Lookups(*needs.operations, tuple(sorted(protecting)), tuple(objects.items()))
-        self.archive = Archive(*needs.operations)
         self._failed_over = asyncio.Event()
         self.rows = [part.rows(self) for part in parts]  # of features, for the worker's table
         self.database.on_new_history(self._forget)
@@ -153,7 +151,6 @@ class Placement:
         before = self.oldest_kept()
         await self.claims.prune(before)
         await self.reports.prune(before)
-        await self.archive.prune(self.keep)
 
 
 log = logging.getLogger(__name__)
@@ -232,7 +229,6 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.USAGES, placement.lookups.usages),
         answers(topics.TREES, placement.lookups.trees, concurrency=2),
         answers(topics.CHANGES, placement.lookups.changes),
-        answers(topics.HISTORY, placement.archive.find),
         answers(topics.NAMES, placement.classes_and_traits.find),
         answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
         answers(topics.AGGREGATES, placement.aggregates.find),
@@ -263,7 +259,6 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         timers=[
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
-            every(ARCHIVE_SECONDS, placement.archive.store, at_once=True),
             every(TRIM_SECONDS, placement.log.trim),
             every(prune_period(placement.keep), placement.prune),
         ],

@@ -10,6 +10,7 @@ from bus import claims, resources
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.parts import replaced_by
 from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
@@ -198,7 +199,7 @@ class Ending(HeldAllocations):
         retried without limit.
         """
         self.wait_for_consumer(placed.request, placed.cell)
-        if placed.preempts:  # the deleted victims cannot be restored, so the build is not given up
+        if replaced_by(placed.parts):  # the deleted victims cannot be restored, so the build is not given up
             raise Retry(
                 after=LONGEST_PAUSE, why=f"cell {placed.cell!r} must delete the instances it replaces"
             )

@@ -16,6 +16,7 @@ from berth.operations.boot_options import (
     names_of,
     notes_of,
     waiting_time,
+    with_wait,
 )
 from berth.operations.cells import uuid_of
 from berth.operations.deleting import DeleteOptions, delete_build
@@ -27,6 +28,7 @@ from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import WaitingRequest
 from bus.vocabulary import seconds_of
+from features.waiting.messages import wait_of
 
 commands = Commands()
 
@@ -127,11 +129,10 @@ async def boot_command(
     an hour: `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
-    request = msgspec.structs.replace(boot_request(options), wait=waiting_time(wait), priority=priority)
+    request = with_wait(boot_request(options), waiting_time(wait), priority)
     names = names_of(options)
     print_notes(request)
-    if request.wait:
-        timeout += seconds_of(request.wait)
+    timeout += seconds_of(wait_of(request.parts))
     return await boot(cli, request, wait is not None, timeout, names)
 
 

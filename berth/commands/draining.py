@@ -32,7 +32,9 @@ from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN
 from bus.masking import printable
 from bus.moves import MoveKind, MoveRequested
+from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
+from features.waiting.messages import WaitPart
 
 _SHOWN = 20  # instances or consumers that are listed
 
@@ -69,7 +71,7 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
         raise BadSetting(f"--to-cell {options.to_cell}: that is the cell to be drained")
     kind: MoveKind = "live" if options.live and not options.to_cell else "migrate"
     asked = MoveRequested(
-        move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, wait=waiting_time(options.wait)
+        move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, parts=waiting_for(options.wait)
     )
     because = checked_cause(options.because)
     printer = EmptyingPrinter(cli)
@@ -224,7 +226,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     `berth drain` for a running host.
     """
     asked = MoveRequested(
-        move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, wait=waiting_time(options.wait)
+        move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, parts=waiting_for(options.wait)
     )
     async with cli.bus("evacuate") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
@@ -255,3 +257,9 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     elif requests:
         cli.line(f"asked for: `berth moves list --host {called}` shows how they go")
     return 0
+
+
+def waiting_for(given: str | None) -> MoveParts:
+    """Return the parts of a move that waits for capacity for the time of the option --wait."""
+    wait = waiting_time(given)
+    return MoveParts(WaitPart(wait=wait) if wait else None)

@@ -41,7 +41,7 @@ _MODULES = {
         "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
-        "debug": "support", "upgrade": "support", "at": "past",
+        "debug": "support", "upgrade": "support",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
@@ -74,8 +74,6 @@ _GROUPS = {  # group → its description
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
-    "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
-    " `berth at 2h show host-7`.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
     "import": "Import the data of another service.",

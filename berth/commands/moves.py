@@ -28,6 +28,7 @@ from bus.delivery.runner import Bus
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
 from bus.vocabulary import seconds_of
+from features.waiting.messages import WaitPart, wait_of
 
 _WHERE = "Where"
 _HOW = "How"
@@ -112,7 +113,8 @@ class Waiting(_Followed):
     )
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        return structs.replace(request, wait=waiting_time(self.wait), priority=self.priority)
+        part = WaitPart(wait=waiting_time(self.wait), priority=self.priority)
+        return structs.replace(request, parts=request.parts.having(part)) if part != WaitPart() else request
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
 
 async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
     printer = RequestedMovesPrinter(cli)
-    longest = max((seconds_of(request.wait) for request in requests), default=0.0)
+    longest = max((seconds_of(wait_of(request.parts)) for request in requests), default=0.0)
     try:
         return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1
     except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from berth.commands.builds import BOOT_OPTIONS, print_notes
 from berth.commands.move_output import held_sentence, print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.boot_options import BootOptions, boot_request, names_of, with_wait
 from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -86,7 +86,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         refuse_unplanned(options, question)
         return await plan_room(cli, boot_request(options), question, options.project)
     options = dataclasses.replace(options, count=min(question.count, 1000))
-    request = structs.replace(boot_request(options), priority=question.priority)
+    request = with_wait(boot_request(options), priority=question.priority)
     print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))

@@ -29,6 +29,7 @@ from bus.vocabulary import seconds_of
 from features.groups.messages import group_of
 from features.reservations.messages import reservation_of
 from features.topology.messages import TopologyPart
+from features.waiting.messages import WaitPart, priority_of, wait_of
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -282,9 +283,18 @@ def recorded_request(build: BuildStands) -> BuildRequested:
     spec = placed.spec
     request = BuildRequested(
         request=placed.request, instances=(placed.build,), flavor=spec.flavor, image=spec.image,
-        project=spec.project, user=spec.user, alternates=0, priority=placed.priority,
+        project=spec.project, user=spec.user, alternates=0,
     )  # fmt: skip
-    return msgspec.structs.replace(request, **fields)
+    request = msgspec.structs.replace(request, **fields)
+    return with_wait(request, priority=priority_of(placed.parts))
+
+
+def with_wait(request: BuildRequested, wait: str = "", priority: int = 0) -> BuildRequested:
+    """Return a request that waits for capacity and has a priority."""
+    if not wait and not priority:
+        return request
+    part = WaitPart(wait=wait, priority=priority)
+    return msgspec.structs.replace(request, parts=request.parts.having(part))
 
 
 SECONDS = 5.0  # time limit for the cell's answer about a decision
@@ -337,7 +347,7 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
     """Report the queue position of a waiting request to the listener, repeatedly until cancelled."""
-    while request.wait:
+    while wait_of(request.parts):
         await asyncio.sleep(_POLL_SECONDS)
         try:
             found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))

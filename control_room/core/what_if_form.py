@@ -9,6 +9,7 @@ from control_room.core.words import address
 from features.groups.messages import group_of
 from features.reservations.messages import reservation_of
 from features.topology.messages import topology_of
+from features.waiting.messages import priority_of
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
@@ -159,7 +160,7 @@ def address_of(request: BuildRequested) -> str:
         "host": request.wanted_host or request.forced_host,
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,
-        "priority": str(request.priority or ""),
+        "priority": str(priority_of(request.parts) or ""),
         "reservation": reservation_of(request.parts) or "",
         "pack": topology.required_pack,
         "spread": spread,

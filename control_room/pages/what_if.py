@@ -33,6 +33,7 @@ from control_room.queries import NO_ANSWER, known_hosts, query
 from control_room.shared_data import SharedData
 from features.planning.messages import MOVES_MAY_HELP, PlanRoom, RoomPlanned
 from features.quotas.messages import FindQuotas
+from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIf, WhatIfAnswered
 
 
@@ -47,7 +48,7 @@ class WhatIfPages(PageGroup):
             wanted = parse_request(texts)
             if wanted is not None:
                 build, notes = await self._context.operations.what_if_request(wanted)
-                what_if = WhatIf(request=build, room=True, preempt=build.priority > 0, claims=True)
+                what_if = WhatIf(request=build, room=True, preempt=priority_of(build.parts) > 0, claims=True)
                 reply = await query("the scheduler", self._context.queries.what_if, what_if)
                 answer = reply.answer
                 if answer is None:

@@ -18,7 +18,7 @@ from bus.bare_metal import is_bare_metal
 from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
-from bus.parts import ClaimParts
+from bus.parts import ClaimParts, replaced_by
 from bus.reservations import (
     FAILOVER,
     RESERVATION,
@@ -161,7 +161,7 @@ class HeadroomController(PlacementOperations):
         joined = groups_of(claims)
         members = [row for row in rows if row["group_uuid"] in joined] if joined else []
         changed, _, groups = held_sizes.sizes([*members, *claimed], reservation.id)
-        victims = {each.build for claim in claims if claim.preempts for each in claim.preempts.victims}
+        victims = {id_ for claim in claims for id_ in replaced_by(claim.parts)}
         left = victims | {each.consumer for each in changed}
         instances = [each for each in state.instances if each.consumer not in left]
         instances += [each for each in changed if not _on_bare_metal(index, each)]

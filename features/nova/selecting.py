@@ -123,7 +123,7 @@ class HostSelection:
 
     def begin(self, question: HostsAsked) -> Order:
         """Return the order for a query for hosts."""
-        request = structs.replace(question.request, wait="")
+        request = question.request
         [order] = self._scheduler.begin([request], SelectPurpose())
         retried_for = max(order.times.retried_for, question.waited)
         return structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))

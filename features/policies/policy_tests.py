@@ -18,6 +18,7 @@ from bus.decisions import FindRefused, Record, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
+from bus.parts import replaced_by
 from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
 from bus.vocabulary import portions
 from features.policies.core.policy_replay import reweighed
@@ -132,7 +133,7 @@ async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecis
                     RecordedDecision(
                         build.build, at[build.build], request, chosen.host, chosen.root, record,
                         summed(chosen.choice.allocations.values()), exists=there,
-                        preempts=bool(build.placed.preempts),
+                        preempts=bool(replaced_by(build.placed.parts)),
                     )
                 )  # fmt: skip
     return found

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field, replace
 
 from berth.choice import policy, request_options
 from berth.composition import parts_of_scheduler, placement_queries
-from berth.operations.past import PastTime, StateHistory, follow
 from berth.settings import Settings
 from bus.candidates import OnChange, OnWakes
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.history import ConsumerChange, LoggedCommit
 from bus.messages import BuildRequested, HostReported
+from bus.replication import ConsumerChange
 from bus.reports import HostState
+from features.history.messages import LoggedCommit
+from features.history.past import PastCloud
+from features.history.reading import PastTime, StateHistory, follow
 from features.policies.messages import TrialPolicy, TrialResult, TryPolicy
 from features.policies.policy_changes import ChangedPolicy
 from features.policies.policy_tests import (
@@ -29,7 +31,6 @@ from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import unpacked
-from placement_worker.core.past import PastCloud
 from scheduler_worker.extension import SchedulerOptions, plain_scheduler
 
 

@@ -6,12 +6,12 @@ from rich.markup import escape
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar
-from berth.operations.past import moment_of
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 from control_room.core.words import duration
+from features.history.reading import moment_of
 from features.policies.commands import CHANGES, NOT_POSSIBLE, show_test
 from features.policies.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
 from features.policies.policy_tests import recorded_decisions

@@ -16,6 +16,7 @@ from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
+from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import PATIENCE, WhatIfs
@@ -69,7 +70,12 @@ class _Side:
         before = self._supposed.several
         answer = await self._answer(request)
         self._supposed.forget(before)
-        if request.priority and not answer.fits and not answer.refusal and self._preempting is not None:
+        if (
+            priority_of(request.parts)
+            and not answer.fits
+            and not answer.refusal
+            and self._preempting is not None
+        ):
             answer = await self._preempting.preempting(request, answer, limited=False)
         if not answer.fits:
             return TrialChoice(why=_why(answer), code=answer.decision.code)

@@ -18,6 +18,7 @@ from bus.preemption import (
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Missing, Taken
+from features.waiting.messages import priority_of
 
 _FIND = sql("SELECT spec FROM priority_classes ORDER BY priority")
 _DELETE = sql("DELETE FROM priority_classes WHERE name = :called RETURNING spec")
@@ -35,7 +36,7 @@ class Priorities:
 
     def of(self, request: BuildRequested) -> PriorityClass | None:
         """Return the class of a request if the class permits to preempt instances, else None."""
-        found = self.by_value.get(request.priority)
+        found = self.by_value.get(priority_of(request.parts))
         return found if found is not None and found.preempts else None
 
 

@@ -12,12 +12,13 @@ from prometheus_client import Counter
 from bus import amounts
 from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, RuleRefused
 from bus.moves import SHELVED
-from bus.preemption import Preemption, Preempts, Victim
+from bus.preemption import Preemption, Victim
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.preemption import store as preemptions
+from features.preemption.messages import Preempts
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
 VICTIMS = Counter(
@@ -62,7 +63,7 @@ class PreemptionRule(ClaimRule):
 
     def before(self, claim: ConsumerClaim, choice: Choice, world: ClaimWorld) -> RuleRefused | None:
         """Release, from the victims of a claim, the amounts by which a choice exceeds the free capacity."""
-        preempts = claim.preempts
+        preempts = claim.parts.get(Preempts)
         if preempts is None:
             return None
         state: PreemptionWorld = world.state[PreemptionRule]
@@ -87,8 +88,8 @@ class PreemptionRule(ClaimRule):
 
     def accepted(self, request: ClaimRequested, world: ClaimWorld) -> None:
         for claim in request.claims:
-            if claim.preempts is not None:
-                _record(claim, claim.preempts, world)
+            if (preempts := claim.parts.get(Preempts)) is not None:
+                _record(claim, preempts, world)
 
     def write(self, world: ClaimWorld) -> Iterable[BoundStatement]:
         state: PreemptionWorld = world.state[PreemptionRule]
@@ -97,11 +98,12 @@ class PreemptionRule(ClaimRule):
 
 
 def victims_of(claims: Iterable[ConsumerClaim]) -> Iterator[Victim]:
-    return (victim for claim in claims if claim.preempts is not None for victim in claim.preempts.victims)
+    found = [claim.parts.get(Preempts) for claim in claims]
+    return (victim for preempts in found if preempts is not None for victim in preempts.victims)
 
 
 def _preempting(scope: ClaimScope) -> set[str]:
-    return {claim.project for claim in scope.claims if claim.preempts is not None}
+    return {claim.project for claim in scope.claims if Preempts in claim.parts}
 
 
 def _count(records: Iterable[Preemption]) -> None:

@@ -15,6 +15,7 @@ from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
+from bus.parts import MoveParts
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, PriorityClass, Victim
 from bus.queries import Instance
 from bus.resources import FindAllocations
@@ -24,6 +25,7 @@ from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
 from features.preemption.priorities import Priorities
+from features.waiting.messages import WaitPart, priority_of
 from scheduler_worker.extension import (
     PLACEMENT_ASKED,
     BaseFallback,
@@ -85,7 +87,7 @@ class _Draft:
         picks = []
         for instance in order.instances:
             pick, victims = self.picks[instance], self.victims[instance]
-            part = Replaces(victims, pick.choices[0].cell, order.request.priority, budget)
+            part = Replaces(victims, pick.choices[0].cell, priority_of(order.request.parts), budget)
             picks.append(structs.replace(pick, parts=(part,)))
         return Chosen(tuple(picks), attempt=attempt)
 
@@ -141,7 +143,7 @@ class VictimSearch(BaseFallback):
 
     async def _handled(self, order: Order, placing: Scheduler, batch: "_Batch") -> Chosen | Order:
         request = order.request
-        if not request.priority or not order.purpose.boots or not order.verdict.shortages:
+        if not priority_of(request.parts) or not order.purpose.boots or not order.verdict.shortages:
             return order
         why = self.why_barred(request)
         why = next((each.why for each in order.tried.by_rules), why)
@@ -162,7 +164,7 @@ class VictimSearch(BaseFallback):
         self, order: Order, instances: Sequence[Id], placing: Scheduler
     ) -> Mapping[Id, tuple[ClaimPart, ...]]:
         """Return the victims of instances that an earlier delivery of the request placed."""
-        if not order.request.priority or not order.purpose.boots:
+        if not priority_of(order.request.parts) or not order.purpose.boots:
             return {}
         victims: dict[Id, tuple[Victim, ...]] = {}
         asked = FindPreemptions(by=tuple(instances))
@@ -181,9 +183,9 @@ class VictimSearch(BaseFallback):
             build=preempted.build,
             kind="unshelve",
             cell=preempted.cell,
-            wait=REQUEUE_WAIT,
-            priority=preempted.priority,
-            since=preempted.requested,
+            parts=MoveParts(
+                WaitPart(wait=REQUEUE_WAIT, priority=preempted.priority, since=preempted.requested)
+            ),
         )
 
     async def find(
@@ -226,7 +228,7 @@ class _Search:
             new = self._nearest(undrawn, reading, most, supposing)
             if not new:
                 break
-            await self._read(new, reading, order.request.priority, batch.victims)
+            await self._read(new, reading, priority_of(order.request.parts), batch.victims)
             for allocations in batch.used:
                 self._scheduler.source.withdraw(allocations)
             try:
@@ -276,7 +278,9 @@ class _Search:
     ) -> None:
         reading.hosts |= {host.uuid for host in hosts}
         instances = await active_instances(self._cells, hosts)
-        found = [each for each in instances if each.priority < below and each.build not in excluding]
+        found = [
+            each for each in instances if priority_of(each.parts) < below and each.build not in excluding
+        ]
         for part in portions(found, PLACEMENT_ASKED):
             asked = FindAllocations(consumers=tuple(each.build for each in part))
             consumers = (await self._scheduler.placement.allocations(asked)).consumers
@@ -292,13 +296,13 @@ class _Search:
                     reading.on.setdefault(instance.root, []).append(self._victim(instance))
 
     def _victim(self, instance: Instance) -> Victim:
-        its_class = self._classes.by_value.get(instance.priority)
+        its_class = self._classes.by_value.get(priority_of(instance.parts))
         return Victim(
             build=instance.build,
             generation=instance.generation or 0,
             attempt=instance.attempt,
             holder=holder_consumer(instance.build, instance.attempt),
-            priority=instance.priority,
+            priority=priority_of(instance.parts),
             grace=its_class.grace if its_class else 0.0,
             requeue=its_class.requeue if its_class else False,
         )

@@ -1,11 +1,12 @@
 """Parts of messages about topologies and roles."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole
+from bus.moves import MoveRequested
 from bus.parts import Part, RequestParts, Section
 from features.groups.messages import group_of
 
@@ -27,7 +28,9 @@ class TopologyPart(Part, frozen=True, kw_only=True):
     def sections(self) -> tuple[Section, ...]:
         return tuple([Section(role.name, role.flavor, role.count) for role in self.roles])
 
-    def contradiction(self, request: "BuildRequested") -> str:
+    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+        if isinstance(request, MoveRequested):
+            return ""
         if self.topology.levels and group_of(request.parts) is not None:
             return "topology: the request joins a server group, whose own topology decides (hints.group)"
         if self.topology.pack and self.topology.pack == self.topology.spread:

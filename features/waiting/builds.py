@@ -10,6 +10,7 @@ from bus.context import stored_context
 from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
+from features.waiting.messages import wait_of
 from features.waiting.queue import (
     PATIENCE,
     SOON,
@@ -68,7 +69,7 @@ class WaitingBuilds:
                 # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
                 ended = {*order.instances}.difference(known.message.instances)
                 outcomes[index] = await self._answer_again(order, ended) if ended else ()
-            elif not order.verdict.invalid and request.wait and store.is_behind(order, now):
+            elif not order.verdict.invalid and wait_of(request.parts) and store.is_behind(order, now):
                 waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
             else:
                 trying.append(index)

@@ -6,6 +6,7 @@ from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.queries import DecisionFound
 from bus.vocabulary import Id
 from features.waiting.cancelling import CancelledWaits
+from features.waiting.messages import wait_of
 from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
 from scheduler_worker.extension import BaseFallback, Order, Scheduler, TakenOver
@@ -34,7 +35,7 @@ class WaitingFallback(BaseFallback):
 def _waits(order: Order) -> bool:
     """Return whether an order waits: not if enough of its instances have hosts, or another search follows."""
     verdict = order.verdict
-    if not order.request.wait:
+    if not order.purpose.retires or not wait_of(order.request.parts):
         return False
     if verdict.shortages or verdict.refusal is not None:
         return not order.has_enough and not order.is_searched_again

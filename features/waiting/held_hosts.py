@@ -9,6 +9,7 @@ from features.waiting.core.reserved_hosts import Root, Roots
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.core.waiting_shares import Contender
 from features.waiting.hosts import Sight
+from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.start_estimates import StartEstimates
 from features.waiting.tables.parked import ParkedRequest, StoredHold
@@ -127,7 +128,7 @@ class HeldHosts(NoNarrowing):
 
 
 def contender_of(order: Order, now: float) -> Contender:
-    return Contender(sharing_project(order), order.request.priority, waits_since(order, now))
+    return Contender(sharing_project(order), priority_of(order.request.parts), waits_since(order, now))
 
 
 def sharing_project(order: Order) -> str:

@@ -43,7 +43,8 @@ class Sight:
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative], project: str) -> str:
         """Return the equivalence class of a request whose turn depends on the share of `project`."""
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        base = _digest((alike, request.forced_host, request.hints, needs_of(request), request.parts))
+        parts = request.parts.without(*[type(part) for part in request.parts if not part.limits_hosts])
+        base = _digest((alike, request.forced_host, request.hints, needs_of(request), parts))
         kind = _digest((base, project))
         if kind not in self._kinds:
             self._kinds[kind], self._bases[kind] = request, base

@@ -9,6 +9,7 @@ from bus.vocabulary import Id
 from features.moves.core.start import Barred
 from features.moves.core.state import SeenThrough, Stopped
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove
+from features.waiting.messages import wait_of
 from features.waiting.queue import (
     PATIENCE,
     SOON,
@@ -49,7 +50,7 @@ class WaitingMoves:
         mark, moved = store.queues.mark, store.marks
 
         def aside(course: RequestedMove, order: Order) -> bool:
-            course.behind = bool(course.asked.wait) and store.is_behind(order, now)
+            course.behind = bool(wait_of(course.asked.parts)) and store.is_behind(order, now)
             return course.behind
 
         def entry(course: RequestedMove) -> ParkedRequest:

@@ -13,6 +13,7 @@ from bus.vocabulary import Id
 from features.waiting.cancelling import find_waiting
 from features.waiting.core.fair_queue import shares_of
 from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.messages import priority_of
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
 from features.waiting.start_estimates import Listed, expected_evaluation, paces_of
@@ -266,7 +267,7 @@ class WaitingOwner:
         message, place = found.parked.message, found.backlogged
         if place is not None:
             before, now = {place.owner: place.before}, self._clock.now()
-            start = expected_evaluation(message.project, message.priority, before, roster, now)
+            start = expected_evaluation(message.project, priority_of(message.parts), before, roster, now)
             return start or (None, None)
         for request in self._store.starts.estimated(listed, self._store.queues, roster):
             return request.start_p50, request.start_p90

@@ -18,8 +18,10 @@ from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
+from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from features.moves.core.start import MoveStart
+from features.waiting.messages import priority_of
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
 from features.waiting.tables.parked import ParkedRequest
@@ -127,7 +129,7 @@ class WaitingQueue:
     async def retry_preempting(self) -> None:
         """Evaluate requests that may preempt again, because no event shows that there are victims now."""
         entries = [entry for entry in self.store.requests.values() if self._builds.polls(entry)]
-        self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
+        self._preempting = sorted(entries, key=lambda entry: (-priority_of(entry.message.parts), entry.since))
         if self._preempting:
             self.store.held.wake()
 
@@ -359,7 +361,7 @@ async def _patient() -> AsyncIterator[None]:
 
 
 def preempts(message: Message) -> bool:
-    return isinstance(message, BuildPlaced) and bool(message.preempts)
+    return isinstance(message, BuildPlaced) and bool(replaced_by(message.parts))
 
 
 def _is_placed(message: Message) -> bool:

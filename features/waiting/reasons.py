@@ -5,6 +5,7 @@ from msgspec import Struct, structs
 from bus.claims import RuleRefused
 from bus.decisions import Decision
 from bus.vocabulary import MAX_CAUSE
+from features.waiting.messages import wait_of
 from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.extension import Order, Shortage, Verdict
 
@@ -44,7 +45,7 @@ def expired_order(order: Order, entry: ParkedRequest, last: Waits) -> Order:
 
 
 def waited_for(entry: ParkedRequest, lacks: str) -> str:
-    return f"it has waited {entry.message.wait}, the longest that it requested: {lacks}"[:MAX_CAUSE]
+    return f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}"[:MAX_CAUSE]
 
 
 def decision_of(waits: Waits) -> Decision:

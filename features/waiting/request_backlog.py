@@ -57,11 +57,20 @@ FLOODED = 512
 SERVED_IN_FLOOD = 16
 
 
+class _PlaceWait(msgspec.Struct, frozen=True):
+    priority: int = 0
+
+
+class _PlaceParts(msgspec.Struct, frozen=True):
+    waiting: _PlaceWait = _PlaceWait()
+
+
 class _Place(msgspec.Struct, frozen=True):
     """The part of a build request that decides its place in the queue."""
 
     project: str = UNSAID_ID
-    priority: int = 0
+    priority: int = 0  # as clients may write it
+    parts: _PlaceParts = _PlaceParts()
 
 
 _place = msgspec.json.Decoder(_Place).decode
@@ -318,7 +327,7 @@ class RequestBacklog:
                     self._several_until = self._clock.monotonic() + SEVERAL_SECONDS
                 self._last_project = place.project
             delivery.envelope.sent_at = min(delivery.envelope.sent_at or now, now)
-            waiting[place.project, place.priority].append(delivery)
+            waiting[place.project, place.priority or place.parts.waiting.priority].append(delivery)
         return waiting
 
     def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:

@@ -20,6 +20,7 @@ from features.waiting.core.backlog_paces import BacklogPace
 from features.waiting.core.calibration import P50, P90, Calibration, StartEstimate
 from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
 from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.messages import priority_of
 from features.waiting.tables.parked import OtherScheduler, ParkedRequest
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class StartEstimates:
         self._idle = True  # True if no request waits and the last history is stored
 
     def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
-        now, priority = self._clock.monotonic(), entry.message.priority
+        now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
     def enter_refused(self, entry: ParkedRequest, wakes_on: str, position: int) -> None:
@@ -67,11 +68,11 @@ class StartEstimates:
         fast equal requests with the same key have started.
         """
         kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
-        self.times.enter(entry.request, kind, wakes_on, entry.message.priority, position, now)
+        self.times.enter(entry.request, kind, wakes_on, priority_of(entry.message.parts), position, now)
 
     def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
         """Return when the first request of a queue starts, as seconds from now; None: unknown."""
-        return self.times.estimate(entry.kind, entry.message.priority, 1, self._clock.monotonic())
+        return self.times.estimate(entry.kind, priority_of(entry.message.parts), 1, self._clock.monotonic())
 
     def started(self, request: Id) -> None:
         self.times.leave(request, self._clock.monotonic(), started=True)

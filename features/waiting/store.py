@@ -20,6 +20,7 @@ from features.moves.core.purpose import MovePurpose, asked_by
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
 from features.waiting.hosts import needs_of
+from features.waiting.messages import wait_of
 from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import parked
@@ -272,7 +273,7 @@ class WaitingStore:
             message=order.request,
             kind=kind,
             since=waits_since(order, now),
-            until=now + seconds_of(order.request.wait),
+            until=now + seconds_of(wait_of(order.request.parts)),
             seen=seen,
             lacks=why[:MAX_CAUSE],
             wakes=self.wakes(kind, decision),

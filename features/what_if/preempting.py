@@ -9,6 +9,7 @@ from bus.preemption import FindPreemptions
 from bus.topics import PREEMPTIONS
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.victim_search import VictimSearch
+from features.waiting.messages import priority_of
 from features.what_if.messages import PlacedThere, WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from features.what_if.waits import WhatIfWaits
@@ -48,7 +49,7 @@ class WhatIfsPreempting:
             return answer
         permitted_by = self._search.class_of(request)
         if permitted_by is None:
-            no_class = f"no class permits priority {request.priority} to preempt"
+            no_class = f"no class permits priority {priority_of(request.parts)} to preempt"
             return structs.replace(answer, spares=self._search.why_barred(request) or no_class)
         supposing = self._what_ifs.supposing()
         found = await self._search.find(order, scheduler, supposing)

@@ -8,6 +8,7 @@ from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.core.waiting_shares import Contender
+from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
 from features.waiting.start_estimates import expected_evaluation
 from features.waiting.store import WaitingStore
@@ -37,7 +38,7 @@ class WhatIfWaits:
         if answer.refusal:
             return answer
         async with self._waiting.database.read() as tx:
-            before = await backlog.before(tx, request.project, request.priority)
+            before = await backlog.before(tx, request.project, priority_of(request.parts))
             roster = await parked.roster(tx) if before or not answer.fits else []
         if not answer.fits:
             held = held_named(answer.decision, self._held(roster))
@@ -48,9 +49,9 @@ class WhatIfWaits:
             return answer
         [order] = await self._scheduler.resolved([request])
         kind, queues = self._waiting.kind(order), self._waiting.queues
-        contender = Contender(request.project, request.priority, self._scheduler.clock.now())
+        contender = Contender(request.project, priority_of(request.parts), self._scheduler.clock.now())
         position = queues.place_of_new(kind, contender)
-        start = self._waiting.starts.expected(kind, request.priority, position, roster)
+        start = self._waiting.starts.expected(kind, priority_of(request.parts), position, roster)
         if start is None:
             return answer
         return structs.replace(answer, start_p50=start[0], start_p90=start[1])
@@ -60,7 +61,7 @@ class WhatIfWaits:
     ) -> BacklogPlace:
         """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
         now, weight = self._scheduler.clock.now(), await self._weight(request.project)
-        start = expected_evaluation(request.project, request.priority, before, roster, now)
+        start = expected_evaluation(request.project, priority_of(request.parts), before, roster, now)
         start_p50, start_p90 = start or (None, None)
         return BacklogPlace(
             before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from bus import amounts, claims
-from bus.history import ConsumerChange
+from bus.replication import ConsumerChange
 from bus.vocabulary import Allocations
 from placement_worker.core.cell_limits import CellLimits
 

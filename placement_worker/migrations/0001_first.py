@@ -193,32 +193,12 @@ def _of_berth() -> None:
     _table("changes", id_, numbers, keys=("id",))
 
 
-def _archive() -> None:
-    _table(
-        "archived_snapshots",
-        _columns(sa.BigInteger, "number"),  # number of the last change in the snapshot
-        _columns(sa.Integer, "part"),
-        _columns(sa.Double, "at"),
-        _columns(sa.LargeBinary, "body"),
-        keys=("number", "part"),
-    )
-    _table(
-        "archived_changes",
-        _columns(sa.BigInteger, "first", autoincrement=False),
-        _columns(sa.BigInteger, "last"),
-        _columns(sa.Double, "began", "ended"),  # the times of the first and the last change
-        _columns(sa.LargeBinary, "body"),
-        keys=("first",),
-    )
-
-
 def upgrade() -> None:
     _metadata.clear()
     _names()
     _providers()
     _consumers()
     _of_berth()
-    _archive()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 
     # Rows for the numbers of the last change and of the last published change.

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.history import ConsumerChange
 from bus.messages import BuildReshaped
-from bus.replication import ChangesFound, PlacementChanged, ProviderChange
+from bus.replication import ChangesFound, ConsumerChange, PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from bus.claims import HOLDER_TYPES, Claimed, ClaimRequested
-from bus.history import ConsumerChange
+from bus.replication import ConsumerChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, sql

@@ -9,6 +9,7 @@ from msgspec import structs
 from bus.claims import Choice, ConsumerClaim, Held, Retired
 from bus.decisions import Decision, noted
 from bus.messages import BuildPlaced, Selection
+from bus.parts import PlacedParts
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from scheduler_worker.core.build_specs import spec_of
@@ -112,10 +113,11 @@ def _placed(order: Order, settled: Settled) -> BuildPlaced:
         spec=spec_of(request, flavor),
         decision=noted(settled.decision, request.unknown_fields),
         reply_to=request.reply_to,
-        priority=request.priority,
-        since=order.times.waiting_since,
         requested=order.times.requested,
     )
+    placed_parts = [part.placed(order.times.waiting_since) for part in request.parts]
+    if any(placed_parts):
+        message = structs.replace(message, parts=PlacedParts(*placed_parts))
     for part in settled.parts:
         message = part.in_placed(message)
     return message

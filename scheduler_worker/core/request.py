@@ -18,7 +18,7 @@ from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
-from bus.vocabulary import Id, seconds_of
+from bus.vocabulary import Id
 from scheduler_worker.core import group_draft
 from scheduler_worker.core.attributes import (
     MAX_NOTES,
@@ -200,13 +200,10 @@ def with_instances(request: BuildRequested, left: tuple[Id, ...]) -> BuildReques
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:
     for part in request.parts:
-        if wrong := part.contradiction(request):
+        if wrong := part.contradiction(request, options):
             raise Unreadable(wrong)
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
-    if seconds_of(request.wait) > options.max_wait:
-        most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
-        raise Unreadable(f"wait: {request.wait}, {most}")
     if "," in request.zone:
         raise Unreadable(f"zone: {request.zone!r}: one zone; its name contains no comma")
     for position, any_of in enumerate(request.aggregates):

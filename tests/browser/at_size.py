@@ -17,8 +17,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import monotonic, time
 
-import msgspec
-
 from berth import composition
 from berth.loadtest import Load, LoadPlan
 from berth.settings import Settings
@@ -30,6 +28,7 @@ from tests.support.berth_processes import Up
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium
 from tests.support.open_berth import PAGES, OpenBerth, a_request, fill_pages
+from tests.support.request_parts import changed
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)
 
@@ -136,7 +135,7 @@ async def waits(browser: Chromium, berth: OpenBerth, times: int = 10) -> None:
             request = a_request("", vcpus=1, flavor="small", zone="nowhere")
             alive = await berth.bus.listen(topics.SCHEDULER_ALIVE.at())
             known: SchedulerAlive = await alive.get()
-            await berth.bus.publish(msgspec.structs.replace(request, wait="1h"))
+            await berth.bus.publish(changed(request, wait="1h"))
             while (await alive.get()).waits == known.waits:
                 pass
             reported = time()

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from berth.databases import packages
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
+from bus.parts import PlacedParts
 from bus.preemption import Vacating, Victim
 from bus.queries import FindBuilds
 from bus.sql.database import Database
@@ -26,6 +27,7 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.store import BuildStore
 from cell_conductor.stored_form import LOST
 from features.preemption.build_metrics import PREEMPTIONS
+from features.preemption.messages import Victims
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -600,5 +602,5 @@ async def test_a_preemption_is_counted_when_its_build_is_placed(builds: Builds, 
     started = PREEMPTIONS.labels(CELL, "started")
     before = started._value.get()
     victim = Victim(build=a_placed(2).build, generation=1, attempt=1, holder=uid(3))
-    await placed(builds, books, replace(ONE, preempts=(victim,)), a_placed(4))
+    await placed(builds, books, replace(ONE, parts=PlacedParts(Victims(preempts=(victim,)))), a_placed(4))
     assert started._value.get() == before + 1

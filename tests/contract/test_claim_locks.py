@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, ClaimRequested
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.preemption import Preempts, Victim
+from bus.parts import ClaimParts
+from bus.preemption import Victim
 from bus.requests import Flavor
 from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
 from bus.sql.transaction import PostgresTransaction
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.preemption.messages import Preempts
 from features.quotas.messages import QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from features.reservations.messages import choice_from
@@ -68,7 +70,7 @@ async def test_claims_lock_rows_in_the_order_of_locks(
         victim = Victim(build=uid(2), generation=1, attempt=1, holder=uid(3))
         preempts = Preempts(victims=(victim,), cell="c1", priority=5)
         draws = a_claim(4, choice_from(slot, on_hosts(1, VCPU=2)), parts=joining(GROUP))
-        takes = a_claim(5, on_hosts(2, VCPU=1), preempts=preempts)
+        takes = a_claim(5, on_hosts(2, VCPU=1), parts=ClaimParts(preempts))
         [answer] = await placement.claims.claim_many([ClaimRequested(claims=(draws, takes))])
     assert all(isinstance(result, Claimed) for result in answer.results)
     locked = [name for sql in statements for name in LOCKS if re.search(TABLES[name], sql, re.DOTALL)]

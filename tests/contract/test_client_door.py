@@ -58,6 +58,7 @@ from scheduler_worker.owners import Owners
 from scheduler_worker.store import decisions
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
+from tests.support.request_parts import changed
 from tests.support.virtual_time import TurnedClock
 
 VM = Flavor(name="vm", vcpus=1)
@@ -200,7 +201,7 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
 
 
 def boot(**given: Any) -> BuildRequested:
-    return structs.replace(BuildRequested(request=NEW, instances=(NEW,), flavor=VM), **given)
+    return changed(BuildRequested(request=NEW, instances=(NEW,), flavor=VM), **given)
 
 
 async def become(door: ClientDoor, client: str, act: Any) -> Any:
@@ -219,7 +220,7 @@ async def requested(door: ClientDoor, asked: ClientRequested) -> tuple[Any, ActR
 
 
 def a_move(**given: Any) -> MoveRequested:
-    return structs.replace(MoveRequested(move=MOVE, build=OURS, kind="resize"), **given)
+    return changed(MoveRequested(move=MOVE, build=OURS, kind="resize"), **given)
 
 
 def a_steer(**given: Any) -> MoveSteered:

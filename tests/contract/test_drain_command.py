@@ -21,6 +21,7 @@ from bus.moves import MoveRequested
 from bus.resources import Provider
 from bus.vocabulary import Message
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.waiting.messages import wait_of
 from features.what_if.messages import WhatIfAnswered
 from placement_worker import Placement
 from tests.support.buses import serving
@@ -230,7 +231,7 @@ async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
 async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "host-1", "--wait", "30m")
     await berth("evacuate", "host-2", "--wait", "1h")
-    assert sorted((request.kind, request.wait) for request in cloud.movers.asked) == [
+    assert sorted((request.kind, wait_of(request.parts)) for request in cloud.movers.asked) == [
         ("evacuate", "1h"),
         ("live", "30m"),
         ("live", "30m"),

@@ -383,7 +383,6 @@ async def test_a_replica_reloads_if_missed_changes_are_pruned(
     await world.stop()
     await Doings(Random(3)).some(placement, 30)
     await mark_published(placement)
-    await placement.archive.store()
     await placement.log.trim()
     await world.start()
     await in_time(world.agrees(kept))

@@ -20,10 +20,12 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.ferry.crossings import Way
 from bus.messages import BuildEnded, BuildRequested
+from bus.parts import RequestParts
 from bus.rabbit import RabbitTransport, permissions
 from bus.requests import Flavor
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory
+from features.waiting.messages import WaitPart
 from tests.support.berth_processes import running, settled
 from tests.support.ids import uid
 from tests.support.servers import ExternalServer, installed
@@ -130,7 +132,7 @@ class Boots:
                         flavor=FLAVOR,
                         cell=cell,
                         reply_to="load",
-                        wait="10m",
+                        parts=RequestParts(WaitPart(wait="10m")),
                     )
                 )
             await asyncio.sleep(self.every)

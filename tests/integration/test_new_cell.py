@@ -34,6 +34,7 @@ from bus.resources import FindProviders
 from deploy.servers import RabbitMQ
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
+from tests.support.request_parts import with_parts
 from tests.support.servers import ExternalServer, rabbitmqctl_in
 from tests.support.waiting import until
 
@@ -269,7 +270,7 @@ async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limit
 
 def a_boot(number: int, **said: Any) -> BuildRequested:
     flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
-    return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **said)
+    return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **with_parts(said))
 
 
 async def fits(site: CellMakersSite, does: bool = True) -> bool:

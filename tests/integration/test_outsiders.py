@@ -30,11 +30,13 @@ from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
+from bus.parts import MoveParts
 from bus.protocol import encode
 from bus.rabbit import RabbitTransport
 from bus.requests import Flavor, Hints
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.berth_processes import ROOT, Up
+from tests.support.request_parts import with_parts
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 
 PAGE = ROOT / "docs" / "howto" / "client.md"
@@ -727,12 +729,12 @@ NOT_IN_WEB = "ann-web may act in the projects web only"
 
 def boot_of(id_: str, **more: Any) -> BuildRequested:
     given: dict[str, Any] = {"instances": (id_,), "flavor": SMALL, "project": "web"}
-    return BuildRequested(request=id_, **(given | more))
+    return BuildRequested(request=id_, **with_parts(given | more))
 
 
 def move_of(build: str, move: str = "", **more: Any) -> MoveRequested:
     given: dict[str, Any] = {"kind": "shelve"}
-    return MoveRequested(move=move or str(uuid.uuid4()), build=build, **(given | more))
+    return MoveRequested(move=move or str(uuid.uuid4()), build=build, **with_parts(given | more, MoveParts()))
 
 
 def new_id() -> str:

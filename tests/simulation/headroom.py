@@ -14,7 +14,6 @@ from berth.settings import Settings
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.parts import RequestParts
 from bus.reservations import RESERVATION, FindHeadroom, Headroom, MakeReservation, ReservationEditRequested
 from compute_sim.machines import SimAgent
 from features.groups.messages import GroupPart
@@ -76,7 +75,8 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
     zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
-    parts = RequestParts(GroupPart(group=group) if group else None)
+    parts = request.parts.without(GroupPart)
+    parts = parts.having(GroupPart(group=group)) if group else parts
     return msgspec.structs.replace(request, flavor=flavor, parts=parts, zone=zone)
 
 

@@ -14,7 +14,7 @@ from bus.domains import DomainConstraints
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
-from bus.parts import RequestParts
+from bus.parts import MoveParts, RequestParts
 from bus.preemption import PriorityClass
 from bus.replication import PlacementChanged
 from bus.requests import Flavor, Image
@@ -22,6 +22,7 @@ from bus.worker import On, Worker
 from compute_sim.machines import SimHost
 from features.groups.messages import GroupPart, group_of
 from features.topology.messages import TopologyPart
+from features.waiting.messages import WaitPart, wait_of
 
 if TYPE_CHECKING:
     pass
@@ -78,9 +79,10 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
         at_least=chance.randint(1, count) if count > 1 and chance.random() < 0.4 else 0,
         zone=chance.choice(ZONES).name if chance.random() < 0.1 else "",
         forced_host=chance.choice(hosts).host if chance.random() < 0.1 else "",
-        parts=RequestParts(GroupPart(group=joins) if joins else None),
-        wait=wait,
-        priority=chance.choice((0, 0, 5)) if wait else 0,
+        parts=RequestParts(
+            GroupPart(group=joins) if joins else None,
+            WaitPart(wait=wait, priority=chance.choice((0, 0, 5))) if wait else None,
+        ),
     )
 
 
@@ -97,15 +99,17 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
         few = request.instances[:2]  # there are two such hosts
         apart = not low and len(few) > 1 and Random(f"gang {request.request}").random() < 0.5
         request = msgspec.structs.replace(
-            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s"
+            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=()
         )
         spread = TopologyPart(topology=DomainConstraints(spread="host")) if apart else None
     flavor = Flavor(name="small", vcpus=vcpus, memory_mb=256)
+    priority = own.choice((0, 1)) if low else own.choice((1, 4, 7, 7))
+    wait = "60s" if full else wait_of(request.parts)
+    waits = WaitPart(wait=wait, priority=priority) if wait or priority else None
     return msgspec.structs.replace(
         request,
-        priority=own.choice((0, 1)) if low else own.choice((1, 4, 7, 7)),
         flavor=request.flavor if is_metal(request) and not full else flavor,
-        parts=RequestParts(GroupPart(group=group) if group else None, spread),
+        parts=RequestParts(GroupPart(group=group) if group else None, spread, waits),
         forced_host="",
     )
 
@@ -141,9 +145,8 @@ def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
     own = Random(asked.move)
     if asked.kind in ("shelve", "rebuild") or own.random() >= share:
         return asked
-    asked = msgspec.structs.replace(
-        asked, wait=own.choice(("5s", "20s", "60s")), priority=own.choice((0, 0, 5))
-    )
+    part = WaitPart(wait=own.choice(("5s", "20s", "60s")), priority=own.choice((0, 0, 5)))
+    asked = msgspec.structs.replace(asked, parts=MoveParts(part))
     if asked.kind == "unshelve" or own.random() < 0.4:
         return asked
     larger = Flavor(name="small", vcpus=own.randint(6, 9), memory_mb=256)

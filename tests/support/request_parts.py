@@ -13,15 +13,15 @@ R = TypeVar("R")
 def with_parts(fields: Mapping[str, Any], parts: RequestParts | None = None) -> dict[str, Any]:
     """Return fields of a request in which those of features are in `parts`, with the given parts."""
     left = dict(fields)
-    found: RequestParts = left.pop("parts", parts or RequestParts())
-    for type_ in TYPES.of(RequestParts).values():
-        given = {name: left.pop(name) for name, inside in type_.flat.items() if not inside and name in left}
-        if given:
+    found: RequestParts = left.pop("parts", parts if parts is not None else RequestParts())
+    for type_ in TYPES.of(type(found)).values():
+        names = [name for name in type_.__struct_fields__ if not type_.flat.get(name)]
+        if given := {name: left.pop(name) for name in names if name in left}:
             part = structs.replace(found.get(type_) or type_(), **given)
             found = found.without(type_) if part == type_() else found.having(part)
     return {**left, "parts": found}
 
 
-def changed(request: R, **fields: Any) -> R:
+def changed(request: R, /, **fields: Any) -> R:
     """Return a copy of a request with other values of fields, also of those of features."""
     return structs.replace(request, **with_parts(fields, request.parts))  # type: ignore[attr-defined, type-var]

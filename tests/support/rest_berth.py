@@ -15,6 +15,7 @@ from berth.settings import Settings
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from deploy.processes import free_port
+from tests.support.request_parts import with_parts
 
 USERS = {
     "olga": ("operators", ["admin"]),
@@ -37,7 +38,7 @@ def a_boot(id_: str, count: int = 1, **fields: Any) -> BuildRequested:
     """Return a request for `count` instances. The first has the request's id, the others derived ids."""
     instances = (id_, *(f"{number:08x}{id_[8:]}" for number in range(1, count)))
     flavor = fields.pop("flavor", Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1))
-    return BuildRequested(**{"request": id_, "instances": instances, "flavor": flavor, **fields})
+    return BuildRequested(**with_parts({"request": id_, "instances": instances, "flavor": flavor, **fields}))
 
 
 def tokens_in(directory: Path) -> str:

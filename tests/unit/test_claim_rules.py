@@ -12,7 +12,8 @@ from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.clock import Clock
 from bus.domains import DomainConstraints
-from bus.preemption import Preempts, Victim
+from bus.parts import ClaimParts
+from bus.preemption import Victim
 from bus.requests import Flavor
 from bus.reservations import Reservation
 from bus.sql.database import Database
@@ -21,6 +22,7 @@ from features.group_limits.rule import GroupLimitRule
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
+from features.preemption.messages import Preempts
 from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
 from features.quotas.limits import CachedLimits
@@ -101,7 +103,7 @@ def preempts() -> Preempts:
 
 CLAIMS: dict[str, Callable[[], ConsumerClaim]] = {
     "draws from a slot": lambda: wants(Y, choice_from(SLOT, on(C))),
-    "preempts": lambda: wants(Y, on(B), preempts=preempts()),
+    "preempts": lambda: wants(Y, on(B), parts=ClaimParts(preempts())),
     "joins a group": lambda: wants(Y, on(C), parts=joining("group")),
     "joins a group with a topology": lambda: wants(Y, on(C), parts=joining("racked")),
     "moves in its group": lambda: wants(X, on(C), generation=1, keep=KEEP, begins=MOVE),
@@ -134,9 +136,9 @@ REFUSED_LATER: dict[str, tuple[Choice, dict[str, Any]]] = {
     "draws, and breaks the policy of its group": (choice_from(SLOT, on(C)), {"parts": joining("group")}),
     "preempts, and breaks the topology of its group": (
         Choice(on(B)),
-        {"parts": joining("racked"), "preempts": preempts()},
+        {"parts": joining("racked").having(preempts())},
     ),
-    "preempts too little": (Choice(on(B, vcpus=9)), {"preempts": preempts()}),
+    "preempts too little": (Choice(on(B, vcpus=9)), {"parts": ClaimParts(preempts())}),
     "draws from another slot than it fits": (choice_from(SLOT, on(C, vcpus=9)), {}),
 }
 
@@ -193,8 +195,8 @@ def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
     there.state[QuotaRule] = QuotaWorld({PROJECT: ProjectBudget(PROJECT, {"VCPU": 1})}, {1: PROJECT})
     wrong = replace(preempts(), victims=(Victim(build=X, generation=9, attempt=1, holder=REST),))
     steps = (
-        wants(Y, choice_from(VICTIM, on(A, vcpus=9)), parts=joining("group"), preempts=wrong),
-        wants(Y, on(A, vcpus=9), parts=joining("group"), preempts=wrong),
+        wants(Y, choice_from(VICTIM, on(A, vcpus=9)), parts=joining("group").having(wrong)),
+        wants(Y, on(A, vcpus=9), parts=joining("group").having(wrong)),
         wants(Y, on(A, vcpus=9), parts=joining("group")),
         wants(Y, on(A), parts=joining("group")),
         wants(Y, on(C), parts=joining("group")),

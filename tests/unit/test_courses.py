@@ -7,10 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.messages import BuildDeleteRequested, BuildPlaced
+from bus.parts import PlacedParts
 from cell_conductor.core.build import Build, BuildParts
 from cell_conductor.core.course import BaseCourse, Postponed, reminders, time_limits
 from cell_conductor.core.events import AttemptLimits, Stalled
 from cell_conductor.core.step import step
+from features.waiting.messages import PlacedWait, priority_of
 from tests.support.conductor_builders import (
     COURSES,
     a_build_order,
@@ -39,7 +41,7 @@ class PauseCourse(BaseCourse):
     state = Paused
 
     def concerns(self, placed: BuildPlaced) -> bool:
-        return placed.priority == 9
+        return priority_of(placed.parts) == 9
 
     def step(self, build: Any, event: Any, now: float, limits: AttemptLimits, kernel: Any) -> Any:
         match event:
@@ -100,7 +102,7 @@ def test_a_course_is_asked_about_its_own_events_its_state_and_its_field_of_a_pla
     step(None, PLACED, 0.0, LIMITS, (Asked(),))
     step(active(), a_delete(PLACED), 0.0, LIMITS, (Asked(),))
     assert asked == []
-    urgent = replace(PLACED, priority=9)
+    urgent = replace(PLACED, parts=PlacedParts(PlacedWait(priority=9)))
     build, effects = step(None, urgent, 0.0, LIMITS, (Asked(),))
     assert asked == [urgent] and effects == () and build is not None
     step(None, Pause(1.0), 0.0, LIMITS, (Asked(),))

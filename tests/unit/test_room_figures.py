@@ -45,6 +45,7 @@ from control_room.pages.bus import MOST_BODY, letter_details
 from features.groups.tests.support.group_parts import in_group
 from features.reservations.messages import ReservationPart
 from features.topology.messages import TopologyPart
+from features.waiting.messages import WaitPart
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -390,9 +391,10 @@ def test_the_address_of_a_request_asks_for_the_same() -> None:
         instances=(uid(2), uid(3)),
         flavor=flavor,
         zone="z 1",
-        parts=in_group(uid(9)).having(ReservationPart(reservation=uid(8)), TopologyPart(topology=IN_ROWS)),
+        parts=in_group(uid(9)).having(
+            ReservationPart(reservation=uid(8)), TopologyPart(topology=IN_ROWS), WaitPart(priority=7)
+        ),
         ignore_hosts=("h1", "h2"),
-        priority=7,
     )
     address = urlsplit(address_of(request))
     meant = read(**dict(parse_qsl(address.query)))

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
 from bus.moves import HandoverProgress, HandoverReported, MovePlaced
+from bus.parts import PlacedParts
 from cell_conductor.extension import (
     AttemptLimits,
     Build,
@@ -221,8 +222,7 @@ def _new(placed: MovePlaced) -> Build:
         spec=placed.spec,
         decision=boot.decision,
         reply_to=boot.reply_to,
-        priority=boot.priority,
-        since=boot.since,
+        parts=PlacedParts(*[part for part in boot.parts if not part.replaced]),
     )
     return Build(id=placed.build, cell=placed.cell, status="active", placed=as_placed, end="active")
 

@@ -13,6 +13,7 @@ from msgspec import structs
 from bus.claims import BEGUN, Choice, ConsumerClaim, Held, Retired
 from bus.decisions import Decision
 from bus.messages import BuildRequested
+from bus.parts import waits_since
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Message
 from features.moves.core.start import MoveStart, refused
@@ -55,7 +56,7 @@ class MovePurpose(BuildPurpose):
         return source.choice.allocations if source is not None else {}
 
     def adapt(self, order: Order) -> Order:
-        times = structs.replace(order.times, waiting_since=self.start.asked.since)
+        times = structs.replace(order.times, waiting_since=waits_since(self.start.asked.parts))
         order = structs.replace(order, times=times)
         return order.with_alternatives(current_roots=self.start.current_roots)
 

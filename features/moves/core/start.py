@@ -13,6 +13,7 @@ from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
+from bus.moves import SEEKING as SEEKING
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.parts import RequestParts
 from bus.queries import BuildStands
@@ -21,8 +22,6 @@ from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from features.groups.messages import GroupPart, group_of
 
-# types of moves that need a destination
-SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
 # Types of moves that may go to another cell.
 CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")
 
@@ -95,10 +94,8 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             forced_host=asked.forced_host,
             ignore_hosts=(*asked.ignore_hosts, *leaves),
             alternates=asked.alternates,
-            wait=asked.wait,
-            priority=asked.priority,
             reply_to=asked.reply_to,
-            parts=RequestParts(*parts),
+            parts=RequestParts(*parts, *asked.parts),
         )
 
     def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
@@ -193,11 +190,6 @@ def misread(asked: MoveRequested) -> Barred | None:
         ),
         (asked.source and kind == "unshelve", "source: a shelved instance is on no host"),
         (asked.verify_for and not asked.verify, "verify_for: means something only with verify"),
-        (asked.wait and kind not in SEEKING, f"wait: a {kind} needs no room"),
-        (
-            asked.wait and asked.to_cell,
-            "wait: a move to another cell cannot wait for capacity; request it again later",
-        ),
         (
             asked.to_cell and kind not in CROSSING,
             f"to_cell: only stopped instances leave their cell, and not by a {kind}",
@@ -208,6 +200,7 @@ def misread(asked: MoveRequested) -> Barred | None:
         ),
     ]
     message = next((text for wrong, text in problems if wrong), "")
+    message = message or next(filter(None, [part.contradiction(asked) for part in asked.parts]), "")
     return Barred(code="unreadable", why=message) if message else None
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from bus.claims import Held, ReleaseRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
 from bus.moves import SHELVED, MovePlaced
+from bus.parts import waits_since
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import Compact, Contended, Message, seconds_of
 from cell_conductor.extension import (
@@ -32,6 +33,8 @@ from cell_conductor.extension import (
 )
 from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
 from features.moves.core.placed_move import begins
+from features.preemption.messages import Victims, victims_of_placed
+from features.waiting.messages import priority_of
 
 
 class Vacate(Compact, frozen=True):
@@ -167,9 +170,9 @@ def has_left(build: Build) -> Effects:
         cell=build.cell,
         by=vacates.by[0],
         reason=f"preempted by {vacates.by[0]}, which has priority {vacates.priority}",
-        priority=build.as_placed.priority,
+        priority=priority_of(build.as_placed.parts),
         requeued=status == "shelved",
-        requested=build.as_placed.since or first,
+        requested=waits_since(build.as_placed.parts) or first,
     )
     messages: Effects = (*(left(build.id, by, build.cell) for by in vacates.by), preempted)
     if status == "deleted":
@@ -204,7 +207,7 @@ class PreemptorCourse(BaseCourse):
     state = Awaited
 
     def concerns(self, placed: BuildPlaced) -> bool:
-        return bool(placed.preempts)
+        return Victims in placed.parts
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -229,7 +232,7 @@ def _placed(
     """
     made, _ = kernel(build, placed, now, limits)
     assert made is not None
-    awaited = Awaited(tuple(victim.build for victim in placed.preempts))
+    awaited = Awaited(tuple(victim.build for victim in victims_of_placed(placed.parts)))
     parts, deadline = made.parts.having(awaited), now + limits.build_timeout
     made = replace(made, status="building", deadline=deadline, parts=parts)
     return made, orders_to_vacate(made, awaited)
@@ -248,7 +251,7 @@ def _begun_before(build: Build) -> Effects:
 
 
 def orders_to_vacate(build: Build, awaited: Awaited) -> Effects:
-    victims = {victim.build: victim for victim in build.as_placed.preempts}
+    victims = {victim.build: victim for victim in victims_of_placed(build.as_placed.parts)}
     return tuple(
         Vacating(
             build=id_,
@@ -256,7 +259,7 @@ def orders_to_vacate(build: Build, awaited: Awaited) -> Effects:
             cell=build.cell,
             say="vacate",
             attempt=victims[id_].attempt,
-            priority=build.as_placed.priority,
+            priority=priority_of(build.as_placed.parts),
             grace=victims[id_].grace,
             requeue=victims[id_].requeue,
         )

@@ -7,7 +7,8 @@ from msgspec import structs
 
 from bus.claims import ConsumerClaim
 from bus.messages import BuildPlaced
-from bus.preemption import Preempts, Victim
+from bus.preemption import Victim
+from features.preemption.messages import Preempts, Victims
 from scheduler_worker.extension import ClaimPart
 
 
@@ -31,7 +32,9 @@ class Replaces:
             budget=self.budget,
             together=len(together),
         )
-        return structs.replace(claim, preempts=preempts)
+        return structs.replace(claim, parts=claim.parts.having(preempts))
 
     def in_placed(self, placed: BuildPlaced) -> BuildPlaced:
-        return structs.replace(placed, preempts=self.victims)
+        if not self.victims:
+            return placed
+        return structs.replace(placed, parts=placed.parts.having(Victims(preempts=self.victims)))

@@ -18,6 +18,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from features.moves.core.start import MoveStart
 from features.waiting.core.waiting_shares import Contender, QueueKey
+from features.waiting.messages import priority_of
 from features.waiting.tables.backlog import FoundBacklog
 from scheduler_worker.extension import with_instances
 
@@ -47,12 +48,12 @@ class ParkedRequest:
 
     @property
     def key(self) -> QueueKey:
-        return -self.message.priority, self.since, self.request
+        return -priority_of(self.message.parts), self.since, self.request
 
     @property
     def contender(self) -> Contender:
         project = self.message.project if self.start is None else ""
-        return Contender(project, self.message.priority, self.since)
+        return Contender(project, priority_of(self.message.parts), self.since)
 
 
 class StoredHold(msgspec.Struct, frozen=True, array_like=True):
@@ -303,7 +304,7 @@ def _row(request: ParkedRequest) -> dict[str, Any]:
     return {
         "request": request.request,
         "kind": request.kind,
-        "priority": message.priority,
+        "priority": priority_of(message.parts),
         "since": request.since,
         "until": request.until,
         "project": message.project,

@@ -8,7 +8,8 @@ import pytest
 from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import GroupEditRequested, GroupPolicy, MakeGroup
-from bus.preemption import Preempts, Victim
+from bus.parts import ClaimParts
+from bus.preemption import Victim
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -21,6 +22,8 @@ from bus.reservations import (
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.preemption.messages import Preempts
+from features.preemption.rule import victims_of
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
@@ -113,13 +116,13 @@ CASES: dict[str, tuple[tuple[str, ...], Sequence[ConsumerClaim], Sequence[Consum
     "the preempted instance needs no slot": (
         ("host",),
         [*RESERVED[1:], boot(1, 1, 5), boot(3, 3, 5)],
-        [boot(9, 3, 5, preempts=replacing(3))],
+        [boot(9, 3, 5, parts=ClaimParts(replacing(3)))],
         "",
     ),
     "the capacity of the preempted instance is free for slots": (
         ("host",),
         [*RESERVED[1:], boot(1, 1, 5), boot(3, 3, 5)],
-        [boot(9, 3, 3, preempts=replacing(3)), boot(4, 1, 2)],
+        [boot(9, 3, 3, parts=ClaimParts(replacing(3))), boot(4, 1, 2)],
         "",
     ),
 }  # fmt: skip
@@ -144,7 +147,7 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     assert supposed.lacking_then == ((why,) if why else ())
     assert await holdings(placement.database) == held  # nothing was claimed
     await must_take(placement, *claims)
-    for victim in (each for made in claims if made.preempts for each in made.preempts.victims):
+    for victim in victims_of(claims):
         destroyed = ReleaseRequested(consumer=victim.holder, generation=None, fenced=False)
         await placement.claims.release_many([destroyed])
     await placement.of(HeadroomController).adjust()

@@ -44,6 +44,7 @@ from bus.moves import (
     Steering,
 )
 from bus.names import MakeName, NameEditRequested
+from bus.parts import MoveParts
 from bus.queries import BuildsFound, FindBuilds, FindInstances
 from bus.reports import HostState
 from bus.requests import Flavor, Hints
@@ -60,6 +61,7 @@ from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, a_move_report, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
+from tests.support.request_parts import with_parts
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import moves_of, scheduler_of
 from tests.support.virtual_time import TurnedClock
@@ -329,6 +331,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[CellsApart]:
 
 def a_move(build: str, kind: str = "migrate", number: int = 1, **fields: Any) -> MoveRequested:
     fields = {"to_cell": "c2", **fields}
+    fields = with_parts(fields, MoveParts())
     return MoveRequested(move=uid(number, "e"), build=build, kind=kind, **fields)  # type: ignore[arg-type]
 
 

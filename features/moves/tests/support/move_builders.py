@@ -12,12 +12,14 @@ from bus.errors import NoAnswer, Unroutable
 from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, Selection
 from bus.moves import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
+from bus.parts import MoveParts
 from bus.queries import BuildsFound, BuildStands, Candidate, FindBuilds
 from bus.reports import Inventory
 from bus.requests import BuildSpec
 from bus.resources import AllocationsFound, Consumer, FindAllocations, Provider
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
+from tests.support.request_parts import with_parts
 from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate
 
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -25,6 +27,7 @@ BUILD, MOVE = uid(1000, "b"), uid(1, "e")
 
 
 def a_move(number: int = 1, kind: str = "migrate", *, build: str = BUILD, **fields: Any) -> MoveRequested:
+    fields = with_parts(fields, MoveParts())
     return MoveRequested(move=uid(number, "e"), build=build, kind=kind, **fields)  # type: ignore[arg-type]
 
 

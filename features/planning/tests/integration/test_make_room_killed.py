@@ -29,6 +29,7 @@ from features.planning import rebalancing
 from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
 from features.planning.rebalancing import carry_out
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
+from tests.support.request_parts import with_parts
 from tests.support.waiting import in_time, receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -85,7 +86,11 @@ class LoadedSite:
         build = Clock().uuid()
         self.requested.add(build)
         asked = BuildRequested(
-            request=build, instances=(build,), flavor=flavor(memory_mb), forced_host=host, wait=wait
+            request=build,
+            instances=(build,),
+            flavor=flavor(memory_mb),
+            forced_host=host,
+            **with_parts({"wait": wait}),
         )
         await self.berth.bus.publish(asked)
         return build

@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berth.operations.past import PastTime, StateHistory
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
 from bus.errors import OperationRefused
-from bus.history import SnapshotPart
 from bus.sql.database import Database
+from features.history.archive_store import read_snapshot
+from features.history.messages import SnapshotPart
+from features.history.past import PastCloud
+from features.history.reading import PastTime, StateHistory
 from features.policies.policy_tests import recorded_decisions
 from features.policies.replay import Replay
 from features.policies.replay_command import policy_of
-from placement_worker.core.past import PastCloud
-from placement_worker.store.archive import read_snapshot
 from placement_worker.store.numbered_names import Book
 from tests.integration import test_churn
 from tests.integration.test_churn import ChurningClient

@@ -20,7 +20,8 @@ from bus.claims import (
 )
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.moves import SHELVED
-from bus.preemption import FindPreemptions, Preempts, Victim
+from bus.parts import ClaimParts
+from bus.preemption import FindPreemptions, Victim
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -32,6 +33,7 @@ from bus.reservations import (
 from bus.resources import FindAllocations
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.preemption.messages import Preempts
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
 from features.reservations.messages import choice_from
@@ -80,7 +82,7 @@ async def is_sound(placement: Placement) -> bool:
 
 
 async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(placement: Placement) -> None:
-    assert isinstance(await take(placement, HIGH, 4, preempts=taking(a_victim())), Claimed)
+    assert isinstance(await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim()))), Claimed)
     assert await held(placement) == {
         uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
     }  # fmt: skip
@@ -95,7 +97,7 @@ async def test_the_claim_takes_missing_resources_and_a_holder_keeps_the_rest(pla
 async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placement: Placement) -> None:
     counted = VICTIMS.labels(0)._value.get()
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
-    await take(placement, HIGH, 8, preempts=both)
+    await take(placement, HIGH, 8, parts=ClaimParts(both))
     for latest in (1, 2):
         found = await placement.of(PreemptionRecords).find(FindPreemptions(latest=latest))
         assert len(found.preemptions) == latest and found.used == {"p1": 2}
@@ -106,13 +108,13 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
 
 async def test_a_holder_without_remaining_resources_is_deleted(placement: Placement) -> None:
     both = taking(a_victim(), a_victim(LOWER, HOLDER2))
-    assert isinstance(await take(placement, HIGH, 8, preempts=both), Claimed)
+    assert isinstance(await take(placement, HIGH, 8, parts=ClaimParts(both)), Claimed)
     assert await held(placement) == {uid(HIGH): (8, "INSTANCE")}
     assert await is_sound(placement)
 
 
 async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
-    await take(placement, HIGH, 4, preempts=taking(a_victim()))
+    await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim())))
     assert isinstance(await take(placement, LOW, 1), Retired)
     [answer] = await placement.claims.release_many([a_release(LOW, 1, "deleted")])
     assert isinstance(answer.result, Retired)
@@ -121,7 +123,7 @@ async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
 
 
 async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
-    await take(placement, HIGH, 4, preempts=taking(a_victim(requeue=True)))
+    await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim(requeue=True))))
     retired = await take(placement, LOW, 1)
     assert isinstance(retired, Retired) and (retired.why, retired.revivable) == (SHELVED, True)
     again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
@@ -141,7 +143,7 @@ async def test_nothing_changes_if_a_victim_has_changed(
     placement: Placement, vcpus: int, victims: tuple[Victim, ...], why: str
 ) -> None:
     before = await held(placement)
-    refused = await take(placement, HIGH, vcpus, preempts=taking(*victims))
+    refused = await take(placement, HIGH, vcpus, parts=ClaimParts(taking(*victims)))
     assert isinstance(refused, Refused)
     [refusal] = refused.refusals
     assert isinstance(refusal, RuleRefused) and refusal.code == "not_preemptible"
@@ -153,14 +155,14 @@ async def test_nothing_changes_if_a_victim_has_changed(
 
 async def test_nothing_changes_if_the_victims_do_not_make_it_fit(placement: Placement) -> None:
     before = await held(placement)
-    assert isinstance(await take(placement, HIGH, 8, preempts=taking(a_victim())), Refused)
+    assert isinstance(await take(placement, HIGH, 8, parts=ClaimParts(taking(a_victim()))), Refused)
     assert await held(placement) == before
     assert isinstance(await take(placement, LOW, 6, generation=1), Claimed)  # it is not retired
 
 
 async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placement) -> None:
     for _ in range(2):
-        answer = await take(placement, HIGH, 4, preempts=taking(a_victim()))
+        answer = await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim())))
     assert isinstance(answer, Held) and answer.allocations == on_hosts(1, VCPU=4)
 
 
@@ -168,7 +170,7 @@ async def test_members_of_server_groups_are_protected(placement: Placement) -> N
     group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
     await take(placement, LOW, 6, generation=1, parts=joining(group.group))
-    refused = await take(placement, HIGH, 4, preempts=taking(a_victim(generation=2)))
+    refused = await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim(generation=2))))
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
     assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
@@ -182,7 +184,7 @@ async def test_an_instance_that_draws_from_a_reservation_is_protected(placement:
     slot = slot_consumer(season.id, 1)
     reserved = a_claim(0, on_hosts(2, VCPU=8), type=RESERVATION, parts=filling(season.id))
     drawn = a_claim(6, choice_from(slot, on_hosts(2, VCPU=8)))
-    taking_it = a_claim(HIGH, on_hosts(2, VCPU=4), preempts=taking(a_victim(6)))
+    taking_it = a_claim(HIGH, on_hosts(2, VCPU=4), parts=ClaimParts(taking(a_victim(6))))
     claims = replace(reserved, consumer=slot), drawn, taking_it
     answers = [(await placement.claims.claim_many([ClaimRequested(claims=(each,))]))[0] for each in claims]
     refused = answers[-1].results[0]
@@ -193,8 +195,8 @@ async def test_an_instance_that_draws_from_a_reservation_is_protected(placement:
 
 
 async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placement) -> None:
-    assert isinstance(await take(placement, HIGH, 1, preempts=taking(a_victim(), budget=1)), Claimed)
-    limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
+    assert isinstance(await take(placement, HIGH, 1, parts=ClaimParts(taking(a_victim(), budget=1))), Claimed)
+    limited = {"parts": ClaimParts(taking(a_victim(LOWER, HOLDER2), budget=1))}
     refused = await take(placement, 8, 2, **limited)
     assert isinstance(refused, Refused)
     why = "project p1 has preempted 1 instances in one hour, at most 1, and the request needs 1"
@@ -205,7 +207,7 @@ async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placemen
 
 async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -> None:
     claims = [
-        a_claim(consumer, on_hosts(1, VCPU=1), preempts=taking(victim, budget=1, together=2))
+        a_claim(consumer, on_hosts(1, VCPU=1), parts=ClaimParts(taking(victim, budget=1, together=2)))
         for consumer, victim in ((HIGH, a_victim()), (8, a_victim(LOWER, HOLDER2)))
     ]
     [answer] = await placement.claims.claim_many([ClaimRequested(claims=tuple(claims))])
@@ -219,6 +221,6 @@ async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -
 
 
 async def test_a_cell_preempts_nothing(placement: Placement) -> None:
-    claim = replace(a_claim(HIGH, Choice(on_hosts(1, VCPU=4))), preempts=taking(a_victim()))
+    claim = replace(a_claim(HIGH, Choice(on_hosts(1, VCPU=4))), parts=ClaimParts(taking(a_victim())))
     [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))], cell="c1")
     assert not isinstance(answer.results[0], Claimed)

@@ -12,6 +12,7 @@ from berth.operations.audit import placement_breaches
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.parts import PlacedParts, replaced_by
 from bus.preemption import PriorityClass
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
@@ -21,6 +22,7 @@ from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
+from features.waiting.messages import PlacedWait
 from features.what_if.messages import WhatIf
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs
@@ -54,7 +56,8 @@ class FullCloud:
                 await must_take(self.placement, claim)
                 self.instances[uid(number)] = Instance(
                     build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
-                    project="p1", flavor="m", attempt=1, priority=priority, generation=1,
+                    project="p1", flavor="m", attempt=1, generation=1,
+                    parts=PlacedParts(PlacedWait(priority=priority)),
                 )  # fmt: skip
 
     async def place(self, request: BuildRequested) -> dict[str, set[str]]:
@@ -62,7 +65,7 @@ class FullCloud:
         found: dict[str, set[str]] = {}
         for message in await messages_of(self.scheduler, request):
             if isinstance(message, BuildPlaced):
-                victims = {victim.build for victim in message.preempts}
+                victims = set(replaced_by(message.parts))
                 assert found.setdefault(message.chosen.host, victims) == victims
             else:
                 assert isinstance(message, BuildUnplaceable)
@@ -173,8 +176,8 @@ async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_bud
     question = WhatIf(request=a_gang((2, 8)), preempt=True)
     answer = await what_ifs.answer(structs.replace(question, claims=True))
     assert answer.fits and len(answer.victims) == 2
-    assert [claim.preempts and claim.preempts.victims for claim in answer.claims] == [
-        (victim,) for victim in answer.victims
+    assert [replaced_by(claim.parts) for claim in answer.claims] == [
+        (victim.build,) for victim in answer.victims
     ]
     await cloud.place(a_gang((1, 8)))
     answer = await what_ifs.answer(question)

@@ -15,6 +15,7 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
+from bus.parts import PlacedParts
 from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.sql.database import Database
 from bus.vocabulary import Message
@@ -25,6 +26,8 @@ from cell_conductor.extension import Applied
 from features.moves.core.move import held, move_in_progress
 from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
 from features.preemption.core.courses import Awaited, Vacate
+from features.preemption.messages import Victims
+from features.waiting.messages import PlacedWait
 from tests.support.conductor_builders import CELL, a_move, a_placed, step
 from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
@@ -47,7 +50,8 @@ def after(build: Build | None, *events: Event, now: float = 0.0) -> tuple[Build,
 
 
 def preempting(*victims: str) -> tuple[Build, tuple[Message, ...]]:
-    placed = replace(a_placed(1), priority=7, preempts=tuple(a_victim(build, grace=5.0) for build in victims))
+    replaced = Victims(preempts=tuple(a_victim(build, grace=5.0) for build in victims))
+    placed = replace(a_placed(1), parts=PlacedParts(replaced, PlacedWait(priority=7)))
     return after(None, placed)
 
 
@@ -140,7 +144,9 @@ def test_a_victim_reports_that_it_has_left_when_placement_has_released_its_holde
 
 def test_the_victims_of_a_build_deleted_before_it_was_placed_leave_too() -> None:
     unknown, _ = after(None, BuildDeleteRequested(build=HIGH, cell=CELL))
-    placed = replace(a_placed(1), priority=7, preempts=(a_victim(LOW, grace=5.0),))
+    placed = replace(
+        a_placed(1), parts=PlacedParts(Victims(preempts=(a_victim(LOW, grace=5.0),)), PlacedWait(priority=7))
+    )
     build, effects = after(unknown, placed)
     assert effects == (vacate(),)
     build, effects = after(build, vacated(LOW))
@@ -173,7 +179,7 @@ def test_a_lost_order_to_destroy_a_shelved_victim_is_repeated_when_its_preemptor
 
 def test_a_victim_keeps_the_time_of_its_first_request() -> None:
     def requested(since: float) -> float:
-        victim, _ = after(None, replace(a_placed(2), since=since), now=50.0)
+        victim, _ = after(None, replace(a_placed(2), parts=PlacedParts(PlacedWait(since=since))), now=50.0)
         victim, _ = after(victim, AgentReported(**attempt_fields(victim), outcome="built"), now=60.0)
         victim, _ = after(victim, vacate(requeue=True), now=70.0)
         gone = AgentReported(**attempt_fields(victim), outcome="destroyed")

@@ -19,8 +19,10 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.parts import RequestParts
 from bus.requests import Flavor
 from features.quotas.messages import DEFAULT, INSTANCES
+from features.waiting.messages import WaitPart
 from placement_worker.store.changes import LAST_CHANGE
 from tests.support.berth_processes import PatientBus
 from tests.support.replicas import ReplicatedBerth, WorkerProcess, replicated
@@ -110,8 +112,8 @@ class QuotaClient:
             await publish(
                 bus,
                 BuildRequested(
-                    request=build, instances=(build,), flavor=FLAVORS[vcpus], project=project, wait="1h",
-                    reply_to=self.name,
+                    request=build, instances=(build,), flavor=FLAVORS[vcpus], project=project,
+                    reply_to=self.name, parts=RequestParts(WaitPart(wait="1h")),
                 ),
             )  # fmt: skip
         if active and project in self.full and self.chance.random() < 0.5:

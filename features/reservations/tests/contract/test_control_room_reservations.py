@@ -14,7 +14,6 @@ from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
     FillReservation,
-    FindHeadroom,
     FindReservations,
     MakeReservation,
     Reservation,
@@ -25,7 +24,6 @@ from bus.reservations import (
     slot_consumer,
 )
 from bus.worker import Worker, answers
-from features.headroom.controller import HeadroomController
 from features.quotas.messages import Quota, QuotasFound
 from features.reservations import pages
 from features.reservations.messages import choice_from
@@ -38,7 +36,7 @@ from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 R1 = uid(1, "7")
-ANSWERED = ("reservations", "headroom", "providers")
+ANSWERED = ("reservations", "providers")
 
 
 @pytest.fixture
@@ -168,44 +166,11 @@ async def test_an_error_is_shown_with_the_entered_text(
     assert list(await stored(placement)) == ["season"]
 
 
-@pytest.mark.parametrize("path", ["/reservations", "/headroom"])
-async def test_unknown_operations_and_a_silent_placement_are_shown(path: str) -> None:
+async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
     async with a_visited_room() as room:
         await room.sign_in("admin")
-        assert (await room.send(path, act="<x>")).status_code == 400
-        assert "Placement does not answer: no consumer" in await room.page(f"{path}?wait=1")
-
-
-# Headroom
-
-
-async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement: Placement) -> None:
-    assert "No headroom is kept" in await room.page("/headroom")
-    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
-    answer = await room.send("/headroom", act="set", levels="host")
-    await placement.of(HeadroomController).adjust()
-    text = words(await room.page(answer.headers["location"]))
-    assert "The headroom was set" in text and "Any one host kept Since 20" in text
-    assert "1 slot for 1 instance in 2 domains" in text
-    refused = await room.send("/headroom", headers={}, act="set", levels="host")
-    assert refused.status_code == 409 and "kept for any one host already" in refused.text
-    assert (await room.send("/headroom", act="unset")).status_code == 303
-    assert "No headroom is kept" in await room.page("/headroom")
-    assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
-
-
-async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
-    room: VisitedRoom, placement: Placement
-) -> None:
-    await room.send("/headroom", act="set", levels="host, rack")
-    await placement.of(HeadroomController).adjust()
-    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
-    await placement.of(HeadroomController).adjust()
-    text = words(await room.page("/headroom"))
-    assert "Any one host or rack not kept" in text
-    missing, _, history = text.partition("Missing")[2].partition("History")
-    assert "1 instances: their hosts have no label of level rack" in missing
-    assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
+        assert (await room.send("/reservations", act="<x>")).status_code == 400
+        assert "Placement does not answer: no consumer" in await room.page("/reservations?wait=1")
 
 
 async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:

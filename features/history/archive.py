@@ -4,12 +4,11 @@ import asyncio
 from base64 import b64encode
 from dataclasses import dataclass, field
 
-from bus.history import LINE, FindHistory, HistoryFound, HistoryPiece
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_ORDINAL
-from placement_worker.operations import PlacementOperations, again
-from placement_worker.store import archive
-from placement_worker.store.changes import last_number
+from features.history import archive_store as archive
+from features.history.messages import LINE, FindHistory, HistoryFound, HistoryPiece
+from placement_worker.extension import PlacementOperations, again, last_number
 
 ARCHIVE_SECONDS = 10.0
 ANSWER_BYTES = 384 * 1024  # maximum size of the pieces in an answer; base64 makes them a third larger

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from bus.history import ConsumerChange, SnapshotPart
+from bus.replication import ConsumerChange
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.packed_trees import packed
-from placement_worker.core.trees import Tree
-from placement_worker.store import aggregates, hosts, tree_reads
-from placement_worker.store.changes import LAST_ARCHIVED, last_number
-from placement_worker.store.numbered_names import Book
+from features.history.messages import SnapshotPart
+from placement_worker.extension import (
+    LAST_ARCHIVED,
+    Book,
+    Tree,
+    describe_aggregates,
+    last_number,
+    load_trees,
+    packed,
+    registered_cells,
+    roots_after,
+)
 
 COMMITS_A_BODY = 200
 BODIES_AT_ONCE = 50
@@ -157,11 +164,11 @@ async def read_snapshot(tx: Transaction, book: Book) -> tuple[int, list[bytes]]:
     transaction, which sees one state.
     """
     number, parts = await last_number(tx), list[bytes]()
-    described = tuple((await aggregates.described(tx)).values())
-    parts.append(_part(aggregates=described, cells=tuple(await hosts.registered(tx))))
+    described = tuple((await describe_aggregates(tx)).values())
+    parts.append(_part(aggregates=described, cells=tuple(await registered_cells(tx))))
     after, trees = 0, list[Tree]()
-    while page := await tree_reads.roots_after(tx, after, TREES_A_TURN):
-        trees += (await tree_reads.load(tx, book, [root for _, root in page])).values()
+    while page := await roots_after(tx, after, TREES_A_TURN):
+        trees += (await load_trees(tx, book, [root for _, root in page])).values()
         after = page[-1][0]
         if len(trees) >= TREES_A_PART:
             parts.append(_part(trees=packed(trees)))

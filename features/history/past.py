@@ -8,11 +8,9 @@ from msgspec import structs
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.history import ConsumerChange, LoggedCommit, SnapshotPart
-from bus.replication import KnownTrees, ProviderChange
-from placement_worker.core.index import Index
-from placement_worker.core.packed_trees import unpacked
-from placement_worker.core.trees import ProviderState, Tree
+from bus.replication import ConsumerChange, KnownTrees, ProviderChange
+from features.history.messages import LoggedCommit, SnapshotPart
+from placement_worker.extension import Index, ProviderState, Tree, unpacked
 
 
 class PastCloud:

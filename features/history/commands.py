@@ -13,19 +13,19 @@ from berth.commands.terminal import Cli, plain_table
 from berth.commands.what_if import show_plan
 from berth.commands.why import Explained, Known, known_records, show_records
 from berth.operations.cells import uuid_of
-from berth.operations.past import PastTime, StateHistory, hosts_of, moment_of, providers_of
 from berth.settings import BadSetting
 from bus.amounts import totals
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
-from bus.history import ConsumerChange
 from bus.masking import printable
+from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import planned
 from control_room.core.words import amounts_text, several
-from placement_worker.core.past import PastCloud
-from placement_worker.core.trees import Tree
+from features.history.past import PastCloud
+from features.history.reading import PastTime, StateHistory, hosts_of, moment_of, providers_of
+from placement_worker.extension import Tree
 
 commands = Commands()
 at = Commands(name="at", no_args_is_help=True)

@@ -11,18 +11,16 @@ from msgspec import structs
 
 from berth.operations.boot_options import is_time, seconds_since
 from berth.settings import BadSetting
-from bus import topics
 from bus.aggregates import ZONE
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.history import FindHistory, HistoryFound, LoggedCommit, SnapshotPart
 from bus.resources import Provider
 from bus.vocabulary import MAX_ORDINAL
 from control_room.core.hosts import KnownHost, host_of_tree
-from placement_worker.core.packed_trees import packed
-from placement_worker.core.past import PastCloud
-from placement_worker.core.trees import Tree
+from features.history.messages import HISTORY, FindHistory, HistoryFound, LoggedCommit, SnapshotPart
+from features.history.past import PastCloud
+from placement_worker.extension import Tree, packed
 
 SECONDS = 60.0  # for an answer: placement may have to archive the latest changes first
 
@@ -46,7 +44,7 @@ class StateHistory:
     """The history of placement from a moment on: first the state at that moment, then each later commit."""
 
     def __init__(self, bus: Bus, moment: PastTime, until: float = 0.0) -> None:
-        self._ask = bus.asker(topics.HISTORY, timeout=SECONDS)
+        self._ask = bus.asker(HISTORY, timeout=SECONDS)
         self._moment = moment
         self._query = FindHistory(number=moment.number, at=moment.at, until=until)
         self._cloud = PastCloud(0, 0.0)  # replaced by the snapshot

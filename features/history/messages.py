@@ -1,39 +1,16 @@
-"""Past states of placement: snapshots, and the numbered changes after each of them."""
+"""Past states of placement: snapshots, and the numbered changes after each of them; and their query."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
+from bus.addressing import ANYONE, Query
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.replication import KnownTrees, ProviderChange
-from bus.vocabulary import (
-    Allocations,
-    Cause,
-    Compact,
-    Count,
-    LongList,
-    Message,
-    Ordinal,
-    Seconds,
-    Text,
-    Value,
-)
+from bus.replication import ConsumerChange, KnownTrees, ProviderChange
+from bus.vocabulary import Cause, Compact, Count, LongList, Message, Ordinal, Seconds, Text, Value
 
 LINE = 4000  # characters
-
-
-class ConsumerChange(Compact, frozen=True):
-    """The allocations of a consumer after a commit that changed them. If they are empty, the consumer was
-    deleted.
-    """
-
-    consumer: Text
-    generation: Ordinal
-    allocations: Allocations
-    project: Text = ""  # empty: as before
-    type: Text = ""  # empty: as before
-    heir_of: Text = ""  # consumer from which it took over the allocations and the project
 
 
 class LoggedCommit(Compact, frozen=True):
@@ -95,3 +72,13 @@ class HistoryFound(Message, frozen=True, kw_only=True):
     after: Ordinal = 0  # number of the last completely received change
     skip: Count = 0  # bytes that were received of the next piece
     refused: Cause = ""  # why the query was refused
+
+
+HISTORY = Query(
+    "placement.history",
+    FindHistory,
+    HistoryFound,
+    "the state of placement at a time or after a change, and the changes from then on",
+    ANYONE,
+    "placement",
+)

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from berth.operations.past import PastTime, StateHistory
 from bus.aggregates import MakeAggregate
 from bus.cells import DropCell, RegisterCell
 from bus.delivery.runner import Bus
@@ -15,10 +14,13 @@ from bus.errors import OperationRefused
 from bus.names import NameEdited, NameEditRequested, RenameName
 from bus.reports import Inventory
 from bus.resources import Consumer, FindAllocations
+from features.history import archive as archiving
+from features.history import archive_store as archive
+from features.history.archive import Archive
+from features.history.past import PastCloud
+from features.history.reading import PastTime, StateHistory
 from placement_worker import Placement
-from placement_worker import archive as archiving
-from placement_worker.core.past import PastCloud
-from placement_worker.store import archive, changes
+from placement_worker.store import changes
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -38,7 +40,7 @@ from tests.support.virtual_time import TurnedClock
 def bus_of(placement: Placement) -> Bus:
     class Asking:
         def asker(self, *_: Any, **__: Any) -> Any:
-            return placement.archive.find
+            return placement.of(Archive).find
 
     return cast(Bus, Asking())
 
@@ -133,7 +135,7 @@ async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
     monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
     monkeypatch.setattr(archiving, "ANSWER_BYTES", 700)
     monkeypatch.setattr(archive, "COMMITS_A_BODY", 5)
-    await placement.archive.store()
+    await placement.of(Archive).store()
     chance, truth = RandomChanges(placement, 8), {}
     for step in range(60):
         wall.now += 10.0
@@ -143,7 +145,7 @@ async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
         seen = offered_by(index), await consumers_now(placement), facts
         truth[placement.memory.index.seen] = wall.now, seen
         if step % 7 == 0:
-            await placement.archive.store()
+            await placement.of(Archive).store()
     async with placement.database.read() as tx:
         assert (await archive.snapshot_before(tx, None, wall.now) or (0,))[0] > 5
     for nth, (number, (at, (rows, consumers, facts))) in enumerate(truth.items()):
@@ -172,16 +174,16 @@ async def claimed(placement: Placement, consumer: int) -> int:
 async def test_missing_changes_are_a_gap_that_a_snapshot_ends(
     placement: Placement, wall: TurnedClock, loss: str
 ) -> None:
-    await placement.archive.store()
+    await placement.of(Archive).store()
     await report(placement, a_report(1))
     before = await claimed(placement, 1)
-    await placement.archive.store()
+    await placement.of(Archive).store()
     await claimed(placement, 2)
     await run(placement, loss)
     between = await claimed(placement, 3)
     wall.now += 400.0
     after = await claimed(placement, 4)
-    await placement.archive.store()
+    await placement.of(Archive).store()
     assert len((await state_at(placement, number=before)).consumers) == 1
     with pytest.raises(OperationRefused, match="are not stored"):
         await state_at(placement, number=between)
@@ -194,7 +196,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
     placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
-    await placement.archive.store()
+    await placement.of(Archive).store()
     await report(placement, a_report(1, inventories={"VCPU": Inventory(total=64)}))
     first = await claimed(placement, 1)
     await mark_published(placement)
@@ -205,12 +207,12 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
     for consumer in range(2, 12):
         wall.now += 100.0
         numbers.append(await claimed(placement, consumer))
-        await placement.archive.store()
+        await placement.of(Archive).store()
     await mark_published(placement)
     async with placement.database.write() as tx:
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert not (await changes.since(tx, 0, 10)).changes
-    await placement.archive.prune(450.0)
+    await placement.of(Archive).prune(450.0)
     assert len((await state_at(placement, at=wall.now - 400.0)).consumers) == 7
     assert len((await state_at(placement, at=wall.now)).consumers) == 11
     with pytest.raises(OperationRefused, match="the history begins later"):

@@ -1,0 +1,68 @@
+"""The page of the control room about failover headroom."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bus.reservations import FindHeadroom
+from features.headroom.controller import HeadroomController
+from placement_worker import Placement
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_calls import report, silent_placement
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+
+@pytest.fixture
+async def placement() -> AsyncIterator[Placement]:
+    async with a_placement("sqlite+aiosqlite://") as made:
+        assert await report(made, a_report(1), a_report(2)) == ["", ""]
+        yield made
+
+
+@pytest.fixture
+async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
+    answered = ("reservations", "headroom", "providers")
+    async with a_visited_room(silent_placement(placement), answered=answered) as visited:
+        await visited.sign_in("admin")
+        yield visited
+
+
+def words(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
+    async with a_visited_room() as room:
+        await room.sign_in("admin")
+        assert (await room.send("/headroom", act="<x>")).status_code == 400
+        assert "Placement does not answer: no consumer" in await room.page("/headroom?wait=1")
+
+
+async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement: Placement) -> None:
+    assert "No headroom is kept" in await room.page("/headroom")
+    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
+    answer = await room.send("/headroom", act="set", levels="host")
+    await placement.of(HeadroomController).adjust()
+    text = words(await room.page(answer.headers["location"]))
+    assert "The headroom was set" in text and "Any one host kept Since 20" in text
+    assert "1 slot for 1 instance in 2 domains" in text
+    refused = await room.send("/headroom", headers={}, act="set", levels="host")
+    assert refused.status_code == 409 and "kept for any one host already" in refused.text
+    assert (await room.send("/headroom", act="unset")).status_code == 303
+    assert "No headroom is kept" in await room.page("/headroom")
+    assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
+
+
+async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
+    room: VisitedRoom, placement: Placement
+) -> None:
+    await room.send("/headroom", act="set", levels="host, rack")
+    await placement.of(HeadroomController).adjust()
+    await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])
+    await placement.of(HeadroomController).adjust()
+    text = words(await room.page("/headroom"))
+    assert "Any one host or rack not kept" in text
+    missing, _, history = text.partition("Missing")[2].partition("History")
+    assert "1 instances: their hosts have no label of level rack" in missing
+    assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)

@@ -1,0 +1,13 @@
+"""Declares the feature history."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(
+    name="history",
+    says="archives all changes of placement, and shows its state at a past time",
+    commands={"Inspect and check": {"at": "commands"}},
+    command_groups={
+        "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
+        " `berth at 2h show host-7`."
+    },
+)

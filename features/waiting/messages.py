@@ -1,0 +1,72 @@
+"""Parts of messages about waiting for capacity."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bus.moves import SEEKING, MoveRequested
+from bus.parts import MoveParts, Part, PlacedParts, RequestParts
+from bus.preemption import Priority
+from bus.vocabulary import Seconds, Wait, seconds_of
+
+if TYPE_CHECKING:
+    from bus.messages import BuildRequested
+
+
+class WaitPart(Part, frozen=True, kw_only=True):
+    """How long a request waits for capacity: the highest priority first, then the oldest. A request that does
+    not wait is placed or refused immediately, and its priority counts too: it is placed before waiting
+    requests of lower priority.
+    """
+
+    flat: ClassVar = {"wait": "", "priority": ""}
+    limits_hosts: ClassVar = False
+
+    wait: Wait | None = ""  # how long, such as 30m; empty or null: not at all
+    priority: Priority = 0
+    since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
+
+    @property
+    def waits_since(self) -> float:
+        return self.since
+
+    def placed(self, waits_since: float) -> "PlacedWait | None":
+        if not self.priority and not waits_since:
+            return None
+        return PlacedWait(priority=self.priority, since=waits_since)
+
+    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+        if isinstance(request, MoveRequested):
+            if self.wait and request.kind not in SEEKING:
+                return f"wait: a {request.kind} needs no room"
+            if self.wait and request.to_cell:
+                return "wait: a move to another cell cannot wait for capacity; request it again later"
+        elif options is not None and seconds_of(self.wait) > options.max_wait:
+            most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
+            return f"wait: {self.wait}, {most}"
+        return ""
+
+
+class PlacedWait(Part, frozen=True, kw_only=True):
+    """The priority of a placed instance, and when its request began to wait for a host."""
+
+    priority: Priority = 0
+    since: Seconds = 0.0  # 0: it did not wait
+
+    @property
+    def waits_since(self) -> float:
+        return self.since
+
+
+def wait_of(parts: RequestParts) -> str:
+    """Return how long a request waits for capacity, such as `30m`; empty: not at all."""
+    part = parts.get(WaitPart)
+    return (part.wait or "") if part is not None else ""
+
+
+def priority_of(parts: RequestParts | PlacedParts) -> int:
+    """Return the priority of a request, or of the request of a placed instance."""
+    part = parts.get(WaitPart) or parts.get(PlacedWait)
+    return 0 if part is None else part.priority
+
+
+PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, MoveParts: WaitPart, PlacedParts: PlacedWait}
