@@ -29,7 +29,6 @@ from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.what_if.messages import WHAT_IF
 
 
@@ -127,7 +126,7 @@ ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
-    QUOTAS, EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
+    topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
     topics.HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
     SWITCH_BALANCING, PLAN_ROOM,
 )  # fmt: skip

@@ -254,3 +254,4 @@ EDIT_QUOTA = Query(
     ANYONE,
     "placement",
 )
+PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
