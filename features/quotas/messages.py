@@ -255,6 +255,7 @@ EDIT_QUOTA = Query(
     ANYONE,
     "placement",
 )
+PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
 
 add(
     [Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA))],
