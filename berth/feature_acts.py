@@ -11,10 +11,21 @@ from bus.clients import BuildPlace, ProjectsFound
 from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
-from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
 from bus.vocabulary import Message
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveSteered,
+)
 from features.planning.messages import (
     GUARD_EXCHANGE,
     HOLD_HOSTS,
@@ -65,14 +76,14 @@ add(
             "move",
             "operator",
             "move, resize, evacuate, shelve or rebuild instances",
-            sent(topics.MOVE_REQUESTED),
+            sent(MOVE_REQUESTED),
             limited_by=BOTH,
         ),
         Act(
             "steer move",
             "operator",
             "confirm, revert, abort or force a move",
-            sent(topics.MOVE_STEER),
+            sent(MOVE_STEER),
             limited_by=("cells",),
         ),
     ],
@@ -84,7 +95,7 @@ add(
             bound=_bound_move,
         ),
         MoveSteered: Requested(
-            state=lambda message: (topics.FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+            state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
             ids=lambda message: (set(), {message.build}),
             real=_of_steering,
             by_owner=False,  # its cell's record of the move decides
@@ -121,12 +132,7 @@ def _not_steered(request: InvalidRequest) -> Message:
     )
 
 
-add_kinds(
-    (
-        RequestKind(topics.MOVE_REQUESTED, _not_moved, "move"),
-        RequestKind(topics.MOVE_STEER, _not_steered, "steer"),
-    )
-)
+add_kinds((RequestKind(MOVE_REQUESTED, _not_moved, "move"), RequestKind(MOVE_STEER, _not_steered, "steer")))
 
 
 # Server groups

@@ -95,7 +95,7 @@ from scheduler_worker.placing import (
     SchedulerPart,
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.refusals import RefusalRecords, RefusedMoves
+from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
@@ -154,7 +154,6 @@ __all__ = [
     "Purpose",
     "Ranking",
     "RefusalRecords",
-    "RefusedMoves",
     "Remedies",
     "Replayed",
     "RolePart",

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
-from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, FindWaiting, WaitingFound
 from bus.reservations import FindReservations, Reservation
@@ -24,6 +23,7 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUp
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
+from features.moves.messages import FindMoves, MoveStands, decided_move
 from features.what_if.messages import WhatIf
 
 LISTED = 100
@@ -86,7 +86,7 @@ class BuildPages(PageGroup):
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
-        if records.decided.move is not None:
+        if decided_move(records.decided) is not None:
             requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])

@@ -14,7 +14,6 @@ from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
-from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
@@ -22,6 +21,7 @@ from bus.topics import GROUPS
 from bus.vocabulary import Id, portions
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
+from features.moves.messages import FindMoves, MoveRequested, MovesFound
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, place_of, providers_of, together
 
 BUILDS_ASKED = 100  # build ids in one query to a cell

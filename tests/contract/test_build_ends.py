@@ -20,7 +20,6 @@ from bus.topics import (
     CLAIM,
     FIND_BUILDS,
     GROUPS,
-    MOVE_REFUSED,
     PROVIDERS,
     RELEASE,
 )
@@ -28,6 +27,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor import census
 from cell_conductor.builds import Builds
+from features.moves.messages import MOVE_REFUSED
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,

@@ -25,7 +25,6 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
-from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -47,6 +46,15 @@ from bus.vocabulary import Id, Message
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
 from features.moves.lookups import MoveLookups
+from features.moves.messages import (
+    FindMoves,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+)
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients

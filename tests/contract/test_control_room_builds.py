@@ -24,7 +24,6 @@ from bus.messages import (
     SchedulerAlive,
     Selection,
 )
-from bus.moves import MovesFound, MoveStands
 from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import (
@@ -42,6 +41,7 @@ from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
 from control_room.pages import builds as pages
 from control_room.shared_data import SPACING, TIMES, SharedData
+from features.moves.messages import MovesFound, MoveStands
 from features.planning.messages import PlannedStep, RoomPlanned
 from features.what_if.messages import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish

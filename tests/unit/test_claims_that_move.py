@@ -22,10 +22,10 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from bus.moves import SHELVED
 from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
 from features.groups.tests.support.group_parts import joining
+from features.moves.messages import SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder

@@ -19,7 +19,6 @@ from bus.claims import (
     RuleRefused,
 )
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.moves import SHELVED
 from bus.parts import ClaimParts
 from bus.preemption import FindPreemptions, Victim
 from bus.requests import Flavor
@@ -33,6 +32,7 @@ from bus.reservations import (
 from bus.resources import FindAllocations
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.moves.messages import SHELVED
 from features.preemption.messages import Preempts
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS

@@ -21,7 +21,6 @@ from bus.claims import (
 )
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
-from bus.moves import SHELVED
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -41,6 +40,7 @@ from bus.reservations import (
 from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
 from features.groups.operations import ServerGroups
+from features.moves.messages import SHELVED
 from features.reservations import store as stored
 from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
