@@ -10,7 +10,6 @@ from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, complete
 from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
-from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.vocabulary import Message
 from features.groups.messages import (
@@ -21,6 +20,18 @@ from features.groups.messages import (
     GroupEditRequested,
     GroupsFound,
     MakeGroup,
+)
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveSteered,
 )
 from features.reservations.messages import (
     EDIT_RESERVATION,
@@ -72,14 +83,14 @@ add(
             "move",
             "operator",
             "move, resize, evacuate, shelve or rebuild instances",
-            sent(topics.MOVE_REQUESTED),
+            sent(MOVE_REQUESTED),
             limited_by=BOTH,
         ),
         Act(
             "steer move",
             "operator",
             "confirm, revert, abort or force a move",
-            sent(topics.MOVE_STEER),
+            sent(MOVE_STEER),
             limited_by=("cells",),
         ),
     ],
@@ -91,7 +102,7 @@ add(
             bound=_bound_move,
         ),
         MoveSteered: Requested(
-            state=lambda message: (topics.FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+            state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
             ids=lambda message: (set(), {message.build}),
             real=_of_steering,
             by_owner=False,  # its cell's record of the move decides
@@ -128,12 +139,7 @@ def _not_steered(request: InvalidRequest) -> Message:
     )
 
 
-add_kinds(
-    (
-        RequestKind(topics.MOVE_REQUESTED, _not_moved, "move"),
-        RequestKind(topics.MOVE_STEER, _not_steered, "steer"),
-    )
-)
+add_kinds((RequestKind(MOVE_REQUESTED, _not_moved, "move"), RequestKind(MOVE_STEER, _not_steered, "steer")))
 
 
 # Server groups

@@ -12,7 +12,6 @@ from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
-from bus.moves import MovePlan, MoveRequested
 from bus.vocabulary import (
     Cause,
     ClassName,
@@ -28,6 +27,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+from features.moves.messages import MovePlan, MoveRequested
 from features.what_if.messages import PlacedThere
 
 MOST_MOVES = 1000  # moves in one plan

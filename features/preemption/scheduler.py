@@ -2,6 +2,7 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, on
+from features.moves.messages import MOVE_REQUESTED
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -17,7 +18,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         offers=(victims,),
         rows=WorkerRows(
             asks=(topics.PREEMPTIONS,),
-            consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
+            consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[MOVE_REQUESTED])],
             answers=[
                 answers(topics.PRIORITIES, priorities.find),
                 answers(topics.EDIT_PRIORITY, priorities.edit),

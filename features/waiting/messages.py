@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bus.moves import SEEKING, MoveRequested
 from bus.parts import MoveParts, Part, PlacedParts, RequestParts
 from bus.preemption import Priority
 from bus.vocabulary import Seconds, Wait, seconds_of
+from features.moves.messages import SEEKING, MoveRequested
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested

@@ -17,10 +17,10 @@ from bus.context import resumed
 from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
-from bus.moves import MovePlaced
 from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from features.moves.core.start import MoveStart
+from features.moves.messages import MovePlaced
 from features.waiting.messages import priority_of
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects

@@ -18,7 +18,6 @@ from bus.claims import (
     Retired,
     RuleRefused,
 )
-from bus.moves import SHELVED
 from bus.parts import ClaimParts
 from bus.preemption import FindPreemptions, Victim
 from bus.requests import Flavor
@@ -26,6 +25,7 @@ from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
+from features.moves.messages import SHELVED
 from features.preemption.messages import Preempts
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
