@@ -6,7 +6,7 @@ from typing import Any, get_args
 from msgspec import structs
 
 from bus import topics
-from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
+from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
@@ -21,15 +21,6 @@ from features.groups.messages import (
     GroupEditRequested,
     GroupsFound,
     MakeGroup,
-)
-from features.reservations.messages import (
-    EDIT_RESERVATION,
-    FILL_RESERVATION,
-    RESERVATIONS,
-    FillReservation,
-    FindReservations,
-    ReservationEdited,
-    ReservationEditRequested,
 )
 
 # Adoption
@@ -162,30 +153,6 @@ add(
         )
     },
     [GroupEdited],
-)
-
-
-# Reservations and headroom
-
-
-def _reservation_state(message: Any) -> Any:
-    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
-
-
-add(
-    [
-        Act(
-            "reserve",
-            "operator",
-            "reservations and failover headroom",
-            sent(EDIT_RESERVATION, FILL_RESERVATION),
-        )
-    ],
-    {
-        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
-        FillReservation: Requested(targets=("reservation",)),
-    },
-    [ReservationEdited],
 )
 
 
