@@ -6,21 +6,12 @@ from typing import Any, get_args
 from msgspec import structs
 
 from bus import topics
-from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
+from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.vocabulary import Message
-from features.groups.messages import (
-    EDIT_GROUP,
-    GROUPS,
-    FindGroups,
-    GroupEdited,
-    GroupEditRequested,
-    GroupsFound,
-    MakeGroup,
-)
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_REQUESTED,
@@ -32,15 +23,6 @@ from features.moves.messages import (
     MoveRequested,
     MovesFound,
     MoveSteered,
-)
-from features.reservations.messages import (
-    EDIT_RESERVATION,
-    FILL_RESERVATION,
-    RESERVATIONS,
-    FillReservation,
-    FindReservations,
-    ReservationEdited,
-    ReservationEditRequested,
 )
 
 # Adoption
@@ -140,59 +122,6 @@ def _not_steered(request: InvalidRequest) -> Message:
 
 
 add_kinds((RequestKind(MOVE_REQUESTED, _not_moved, "move"), RequestKind(MOVE_STEER, _not_steered, "steer")))
-
-
-# Server groups
-
-
-def _new_group(message: GroupEditRequested) -> tuple[set[str], set[str]]:
-    return ({message.edit.group} if isinstance(message.edit, MakeGroup) else set()), set()
-
-
-def _of_group(
-    message: GroupEditRequested, target: Target, owners: ProjectsFound, state: Message | None
-) -> Target:
-    is_new = isinstance(message.edit, MakeGroup) and isinstance(state, GroupsFound) and not state.groups
-    unproven = replace(target, cell="", project="")
-    return target if is_new else unproven if state is None else completed(unproven, state)
-
-
-add(
-    [Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",))],
-    {
-        GroupEditRequested: Requested(
-            state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
-            ids=_new_group,
-            real=_of_group,
-            targets=("group",),
-        )
-    },
-    [GroupEdited],
-)
-
-
-# Reservations and headroom
-
-
-def _reservation_state(message: Any) -> Any:
-    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
-
-
-add(
-    [
-        Act(
-            "reserve",
-            "operator",
-            "reservations and failover headroom",
-            sent(EDIT_RESERVATION, FILL_RESERVATION),
-        )
-    ],
-    {
-        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
-        FillReservation: Requested(targets=("reservation",)),
-    },
-    [ReservationEdited],
-)
 
 
 # Preemption
