@@ -30,7 +30,6 @@ from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
 from features.headroom.messages import HEADROOM
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
@@ -129,7 +128,7 @@ ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
-    QUOTAS, EDIT_QUOTA, RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
+    RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
     HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
     SWITCH_BALANCING, PLAN_ROOM,
 )  # fmt: skip
