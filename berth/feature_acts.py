@@ -11,7 +11,6 @@ from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
 from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.vocabulary import Message
 from features.groups.messages import (
     EDIT_GROUP,
@@ -21,6 +20,13 @@ from features.groups.messages import (
     GroupEditRequested,
     GroupsFound,
     MakeGroup,
+)
+from features.preemption.messages import (
+    EDIT_PRIORITY,
+    PRIORITIES,
+    FindPriorities,
+    PriorityEdited,
+    PriorityEditRequested,
 )
 from features.reservations.messages import (
     EDIT_RESERVATION,
@@ -192,10 +198,10 @@ add(
 # Preemption
 
 add(
-    [Act("priority", "admin", "priority classes", sent(topics.EDIT_PRIORITY))],
+    [Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY))],
     {
         PriorityEditRequested: Requested(
-            state=lambda message: (topics.PRIORITIES, FindPriorities()), targets=("priority", "name")
+            state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
         )
     },
     [PriorityEdited],

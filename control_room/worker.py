@@ -30,6 +30,7 @@ from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
 from features.headroom.messages import HEADROOM
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
+from features.preemption.messages import PREEMPTIONS, PRIORITIES
 from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
@@ -129,7 +130,7 @@ ASKS = (
     topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
     RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
-    HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
+    HEADROOM, topics.FIND_ACTS, PREEMPTIONS, PRIORITIES,
     SWITCH_BALANCING, PLAN_ROOM,
 )  # fmt: skip
 

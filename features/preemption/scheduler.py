@@ -2,6 +2,7 @@
 
 from bus import topics
 from bus.worker import WorkerRows, answers, every, on
+from features.preemption.messages import BUILD_PREEMPTED, EDIT_PRIORITY, PREEMPTIONS, PRIORITIES
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -16,12 +17,9 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         fallbacks=(victims,),
         offers=(victims,),
         rows=WorkerRows(
-            asks=(topics.PREEMPTIONS,),
-            consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
-            answers=[
-                answers(topics.PRIORITIES, priorities.find),
-                answers(topics.EDIT_PRIORITY, priorities.edit),
-            ],
+            asks=(PREEMPTIONS,),
+            consumes=[on(BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
+            answers=[answers(PRIORITIES, priorities.find), answers(EDIT_PRIORITY, priorities.edit)],
             timers=[every(REFRESH_SECONDS, priorities.refresh, at_once=True)],
         ),
     )

@@ -9,9 +9,9 @@ from bus.claims import ConsumerClaim
 from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
-from bus.preemption import Victim
 from bus.queries import HeldHost
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
+from features.preemption.messages import Victim
 from features.quotas.messages import QuotaBound
 
 
