@@ -31,7 +31,7 @@ from features.groups.messages import DropGroup, MakeGroup
 from features.groups.tests.support.group_parts import in_group
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.moves import WaitingMoves
-from features.waiting.queue import Ended
+from features.waiting.results import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import parked
 from tests.support.ids import uid
