@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bus.worker import WorkerRows, answers
 from features.quotas.limits import CachedLimits
@@ -11,10 +11,7 @@ from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.quotas.rule import QuotaRule
 from features.quotas.settings import QuotaSettings
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
@@ -23,7 +20,7 @@ def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
         *needs.operations, cache, needs.offers, "keystone" if settings.cloud else "berth"
     )
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         return WorkerRows(
             answers=[answers(QUOTAS, operations.find), answers(EDIT_QUOTA, operations.edit)],
             runs=[_copying(settings.cloud, operations)] if settings.cloud else [],
