@@ -8,13 +8,20 @@ from msgspec import structs
 from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
 from bus.clients import BuildPlace, ProjectsFound
-from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
 from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
-from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
 from bus.vocabulary import Message
+from features.groups.messages import (
+    EDIT_GROUP,
+    GROUPS,
+    FindGroups,
+    GroupEdited,
+    GroupEditRequested,
+    GroupsFound,
+    MakeGroup,
+)
 from features.planning.messages import (
     GUARD_EXCHANGE,
     HOLD_HOSTS,
@@ -24,6 +31,15 @@ from features.planning.messages import (
     SwitchBalancing,
 )
 from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited, QuotaEditRequested
+from features.reservations.messages import (
+    EDIT_RESERVATION,
+    FILL_RESERVATION,
+    RESERVATIONS,
+    FillReservation,
+    FindReservations,
+    ReservationEdited,
+    ReservationEditRequested,
+)
 
 # Adoption
 
@@ -145,10 +161,10 @@ def _of_group(
 
 
 add(
-    [Act("server group", "operator", "server groups", sent(topics.EDIT_GROUP), limited_by=("projects",))],
+    [Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",))],
     {
         GroupEditRequested: Requested(
-            state=lambda message: (topics.GROUPS, FindGroups(ids=(message.edit.group,))),
+            state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
             ids=_new_group,
             real=_of_group,
             targets=("group",),
@@ -162,7 +178,7 @@ add(
 
 
 def _reservation_state(message: Any) -> Any:
-    return topics.RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
+    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
 
 
 add(
@@ -171,7 +187,7 @@ add(
             "reserve",
             "operator",
             "reservations and failover headroom",
-            sent(topics.EDIT_RESERVATION, topics.FILL_RESERVATION),
+            sent(EDIT_RESERVATION, FILL_RESERVATION),
         )
     ],
     {

@@ -28,8 +28,6 @@ from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
-from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.what_if.messages import WHAT_IF
 
 
 class NodeChanges(Changes):
@@ -124,11 +122,8 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
-    topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
-    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
-    topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
-    topics.HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
-    SWITCH_BALANCING, PLAN_ROOM,
+    topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.HOST_HEALTH, topics.FIND_BUILDS,
+    topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.FIND_ACTS,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset(

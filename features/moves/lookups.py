@@ -13,13 +13,12 @@ from msgspec import structs
 from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.groups import FindGroups
 from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
-from bus.topics import GROUPS
 from bus.vocabulary import Id, portions
+from features.groups.messages import GROUPS, FindGroups
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, place_of, providers_of, together

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from bus import topics
 from bus.parts import ClaimParts, Part, PlacedParts
 from bus.preemption import Priority, Victim
 from bus.vocabulary import Count, Id, ShortList, Word
@@ -42,3 +43,4 @@ def victims_of_placed(parts: PlacedParts) -> tuple[Victim, ...]:
 
 
 PARTS = {ClaimParts: Preempts, PlacedParts: Victims}
+PAGE_ASKS = (topics.PREEMPTIONS, topics.PRIORITIES)

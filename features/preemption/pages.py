@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bus import topics
 from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
+from control_room import queries
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.queries import query
@@ -44,8 +46,12 @@ class PreemptionPages(frame.PageGroup):
     async def _read(self, _: None) -> str:
         ask = self._context.queries
         data = await asyncio.gather(
-            query("placement", ask.preemptions, FindPreemptions(latest=LATEST)),
-            query("the scheduler", ask.priorities, FindPriorities()),
+            query(
+                "placement",
+                ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS),
+                FindPreemptions(latest=LATEST),
+            ),
+            query("the scheduler", ask.asker(topics.PRIORITIES, timeout=queries.SECONDS), FindPriorities()),
         )
         with self._data.interval.rendering():
             return self._part(PreemptionData(*data))

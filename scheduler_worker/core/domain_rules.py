@@ -7,8 +7,8 @@ import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints
 from bus.domains import HOST
-from bus.groups import ServerGroup
 from bus.vocabulary import Id
+from features.groups.messages import ServerGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bus.groups import ServerGroup
+from features.groups.messages import ServerGroup
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
 from scheduler_worker.core.rules.state import AFFINITY

@@ -12,12 +12,12 @@ from bus.aggregates import Aggregate
 from bus.candidates import Bools, SenselessQuery
 from bus.claims import Choice
 from bus.decisions import RULE_ERROR
-from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from features.groups.messages import ServerGroup
 from scheduler_worker.core.narrowing import HostLimit
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests

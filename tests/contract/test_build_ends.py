@@ -19,7 +19,6 @@ from bus.topics import (
     BUILD_UNPLACEABLE,
     CLAIM,
     FIND_BUILDS,
-    GROUPS,
     MOVE_REFUSED,
     PROVIDERS,
     RELEASE,
@@ -28,6 +27,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor import census
 from cell_conductor.builds import Builds
+from features.groups.messages import GROUPS
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,

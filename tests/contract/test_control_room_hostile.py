@@ -9,12 +9,11 @@ from urllib.parse import quote, urlencode
 import pytest
 from sqlalchemy import text
 
-from bus import topics
 from bus.errors import Undecodable
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.reservations import FillReservation, ReservationFilled
 from bus.worker import Worker, answers
+from features.reservations.messages import FILL_RESERVATION, FillReservation, ReservationFilled
 from tests.support.ids import uid
 from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_provider, a_report
@@ -22,7 +21,7 @@ from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
 ANSWERED = (
-    *("trees", "aggregates", "cells", "providers", "changes", "reservations", "headroom"),
+    *("trees", "aggregates", "cells", "providers", "changes"),
     *(query.name for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )
 
@@ -111,7 +110,7 @@ async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator
                 )
         workers = (
             silent_placement(placement),
-            Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, filled)]),
+            Worker("scheduler", answers=[answers(FILL_RESERVATION, filled)]),
         )
         async with a_visited_room(*workers, answered=ANSWERED) as visited:
             yield visited

@@ -107,8 +107,7 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
-    topics.EDIT, topics.EDIT_NAME, topics.EDIT_RESERVATION,
-    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, SWITCH_BALANCING,
+    topics.EDIT, topics.EDIT_NAME, SWITCH_BALANCING,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times

@@ -14,7 +14,11 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostRepo
 from bus.queries import BuildsFound, InstancesFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
-from bus.reservations import (
+from features.planning.messages import PlanRoom
+from features.planning.room_planning import RoomPlanner
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.filling import SLOTS, ReservationFiller
+from features.reservations.messages import (
     FillReservation,
     FindReservations,
     MakeReservation,
@@ -23,12 +27,8 @@ from bus.reservations import (
     ReservationFilled,
     ReservationsFound,
     slot_consumer,
+    slot_drawn,
 )
-from features.planning.messages import PlanRoom
-from features.planning.room_planning import RoomPlanner
-from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.filling import SLOTS, ReservationFiller
-from features.reservations.messages import slot_drawn
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import naming as naming_it
 from features.what_if.questions import WhatIfs

@@ -5,7 +5,7 @@ import pytest
 from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, Refused, RuleRefused
 from bus.domains import DomainConstraints, LabelEditRequested
-from bus.groups import FindGroups, GroupEditRequested, MakeGroup
+from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement

@@ -4,7 +4,8 @@ import pytest
 
 from berth.operations.audit import placement_breaches
 from bus.claims import CLEANUP, Claimed, Held, Refused, ReleaseRequested, RuleRefused
-from bus.groups import (
+from bus.vocabulary import InUse, Taken
+from features.groups.messages import (
     DropGroup,
     FindGroups,
     GroupEdited,
@@ -14,7 +15,6 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.vocabulary import InUse, Taken
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement

@@ -15,7 +15,6 @@ from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRe
 from bus.context import current
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.groups import DropGroup, MakeGroup
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused, MoveRequested
@@ -28,6 +27,7 @@ from bus.resources import FindAllocations
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.groups.messages import DropGroup, MakeGroup
 from features.groups.tests.support.group_parts import in_group
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.moves import WaitingMoves

@@ -11,11 +11,17 @@ import pytest
 from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.domains import DomainConstraints
-from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.parts import ClaimParts
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
-from features.groups.messages import GroupClaim
+from features.groups.messages import (
+    FindGroups,
+    GroupClaim,
+    GroupEditRequested,
+    GroupPolicy,
+    MakeGroup,
+    ServerGroup,
+)
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement

@@ -16,6 +16,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.sql.database import Database
 from bus.vocabulary import Id
+from features.groups.messages import GROUPS
 from features.groups.operations import ServerGroups
 from features.moves.core.state import Handover
 from features.moves.handovers import Handovers
@@ -24,6 +25,7 @@ from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, Stor
 from features.preemption.operations import PreemptionRecords
 from features.quotas.messages import QUOTAS
 from features.quotas.operations import QuotaOperations
+from features.reservations.messages import EDIT_RESERVATION, RESERVATIONS
 from features.reservations.operations import ReservationOperations
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.store import WaitingStore
@@ -127,11 +129,11 @@ def queries_of(placement: Placement) -> PlacementQueries:
         edit_name=_unused,
         ask=asks(
             {
-                topics.GROUPS: placement.of(ServerGroups).find,
+                GROUPS: placement.of(ServerGroups).find,
                 QUOTAS: placement.of(QuotaOperations).find,
                 topics.PREEMPTIONS: placement.of(PreemptionRecords).find,
-                topics.RESERVATIONS: placement.of(ReservationOperations).find,
-                topics.EDIT_RESERVATION: placement.of(ReservationOperations).edit,
+                RESERVATIONS: placement.of(ReservationOperations).find,
+                EDIT_RESERVATION: placement.of(ReservationOperations).edit,
             }
         ),
     )

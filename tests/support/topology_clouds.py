@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bus.domains import DomainConstraints, GangRole, HostLabels
-from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.groups.messages import ServerGroup
 from features.topology.messages import topology_of
 from features.topology.requests import own_group
 from placement_worker.core.trees import ProviderState, Tree

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
-from bus.groups import GroupPolicy
 from bus.parts import ClaimParts
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupClaim
+from features.groups.messages import GroupClaim, GroupPolicy
 from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining

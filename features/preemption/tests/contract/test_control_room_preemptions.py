@@ -2,6 +2,7 @@
 
 import re
 
+from bus import topics
 from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
@@ -15,7 +16,7 @@ FOUND = PreemptionsFound(
 
 
 async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> None:
-    async with a_visited_room(told={"preemptions": FOUND, "priorities": CLASSES}) as room:
+    async with a_visited_room(told={topics.PREEMPTIONS.name: FOUND, topics.PRIORITIES.name: CLASSES}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
@@ -26,7 +27,7 @@ async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> Non
 
 
 async def test_the_page_shows_which_worker_does_not_answer() -> None:
-    async with a_visited_room(told={"preemptions": FOUND}) as room:
+    async with a_visited_room(told={topics.PREEMPTIONS.name: FOUND}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     assert "The scheduler does not answer" in page and uid(2) in page
