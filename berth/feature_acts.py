@@ -22,15 +22,6 @@ from features.groups.messages import (
     GroupsFound,
     MakeGroup,
 )
-from features.planning.messages import (
-    GUARD_EXCHANGE,
-    HOLD_HOSTS,
-    SWITCH_BALANCING,
-    GuardExchange,
-    HoldHosts,
-    SwitchBalancing,
-)
-from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited, QuotaEditRequested
 from features.reservations.messages import (
     EDIT_RESERVATION,
     FILL_RESERVATION,
@@ -197,18 +188,6 @@ add(
     [ReservationEdited],
 )
 
-# Quotas
-
-add(
-    [Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA))],
-    {
-        QuotaEditRequested: Requested(
-            state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
-            id=lambda message: "" if message.edit.project else "default",
-        )
-    },
-    [QuotaEdited],
-)
 
 # Preemption
 
@@ -220,22 +199,4 @@ add(
         )
     },
     [PriorityEdited],
-)
-
-# Planning
-
-add(
-    [
-        Act(
-            "rebalance",
-            "operator",
-            "stop or permit rebalancing, and hold hosts for a plan of moves",
-            sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
-        )
-    ],
-    {
-        SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
-        HoldHosts: Requested(targets=("roots", "plan")),
-        GuardExchange: Requested(targets=("exchange",)),
-    },
 )

@@ -3,12 +3,11 @@
 from cell_conductor.audit import (
     HeldByCell,
     PlaceByCell,
-    Shelving,
+    ReleasedBuild,
     Standing,
     census,
     held_by_cell,
     places,
-    shelved,
 )
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.gateway import agent_gateway
@@ -19,8 +18,8 @@ __all__ = [
     "AttemptLimits",
     "HeldByCell",
     "PlaceByCell",
+    "ReleasedBuild",
     "RemovedAgents",
-    "Shelving",
     "Standing",
     "agent_gateway",
     "assumed_guests",
@@ -28,5 +27,4 @@ __all__ = [
     "census",
     "held_by_cell",
     "places",
-    "shelved",
 ]

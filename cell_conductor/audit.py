@@ -1,6 +1,7 @@
 """Reads the builds of a cell for lists, audits and repairs, with the resources that each should hold."""
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,10 +17,7 @@ from cell_conductor.store import BUILD, BUILDS, UNSETTLED, UNSETTLED_STATUSES, s
 from cell_conductor.stored_form import StoredForm, decode_leftovers
 
 _SELECT = sql("""
-    SELECT builds.id, builds.status, builds.attempt, builds.leftovers,
-    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.status = 'open') AS moves,
-    EXISTS (SELECT 1 FROM moves WHERE moves.build = builds.id AND moves.placed LIKE '%"out_of":"_%'
-    AND moves.placed NOT LIKE '%"out_of":""%') AS came
+    SELECT builds.id, builds.status, builds.attempt, builds.leftovers
     FROM {n: id str} JOIN builds ON builds.id = n.id
 """)
 _CENSUS = sql(f"SELECT id, version, status, root, generation FROM {BUILDS}")
@@ -42,6 +40,18 @@ async def census(database: Database) -> dict[str, Standing]:
     return {row["id"]: Standing(*(row[name] for name in names)) for row in rows}
 
 
+class OperationMark(NamedTuple):
+    """The record of a feature about a build that it moves, or has moved."""
+
+    operating: bool = False  # the build is in an operation of the feature, whatever its status is
+    came: bool = False  # the build came from another cell, which may know of further attempts
+    left: bool = False  # the build is in another cell
+
+
+ReadMarks = Callable[[Transaction, Collection[str]], Awaitable[Mapping[str, OperationMark]]]
+_UNMARKED = OperationMark()
+
+
 class HeldByCell(Compact, frozen=True):
     """The cell's record of a build; `berth audit` derives from it which resources the build should hold."""
 
@@ -49,34 +59,39 @@ class HeldByCell(Compact, frozen=True):
     attempt: int  # attempt number of the guest; during a move, of the guest at the destination
     left: frozenset[int] = frozenset()  # attempt numbers of guests left behind
     unreadable: bool = False  # True if the record of guests left behind is unreadable
-    moves: bool = False  # True if the build is in a move, whatever its status is
-    came: bool = False  # True if the build came from another cell, which may know of further attempts
-
-    @property
-    def in_a_move(self) -> bool:
-        return self.moves or self.status in ("moving", "verifying")
+    mark: OperationMark = _UNMARKED
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
         """Return one record of a build of which two cells have a record: with the status in the build's
         present cell, the highest attempt, and all guests left behind.
         """
-        ended = ("moved", "deleted", "error")
-        is_left = self.status == "moved" or (self.status in ended and other.status not in ended)
+        is_left = self.mark.left or (self.has_ended and not other.has_ended)
         current, left = (other, self) if is_left else (self, other)
+        marks = current.mark, left.mark
         return HeldByCell(
             current.status,
             max(current.attempt, left.attempt),
             current.left | left.left,
             current.unreadable or left.unreadable,
-            current.in_a_move or left.in_a_move,
-            current.came or left.came,
+            OperationMark(
+                any(mark.operating for mark in marks), any(mark.came for mark in marks), current.mark.left
+            ),
         )
 
+    @property
+    def has_ended(self) -> bool:
+        return self.mark.left or self.status in ("deleted", "error")
 
-async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
+
+async def held_by_cell(
+    database: Database, builds: Collection[str], marks_of_features: Sequence[ReadMarks] = ()
+) -> dict[str, HeldByCell]:
     """Return, by build id, the cell's records of builds, to compare their resources with placement."""
+    marks: dict[str, OperationMark] = {}
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
+        for read_marks in marks_of_features:
+            marks |= await read_marks(tx, builds)
     found = {}
     for row in rows:
         left: tuple[Leftover, ...] = ()
@@ -85,29 +100,18 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
         except msgspec.DecodeError:
             unreadable = True
         attempts = frozenset(each.holder_attempt or each.attempt for each in left)
-        moves, came = bool(row["moves"]), bool(row["came"])
-        found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, moves, came)
+        mark = marks.get(row["id"], _UNMARKED)
+        found[row["id"]] = HeldByCell(row["status"], row["attempt"], attempts, unreadable, mark)
     return found
 
 
-_SHELVED = sql("""
-    SELECT builds.id, builds.attempt, COALESCE(max(moves.ended), 0.0) AS ended FROM builds
-    LEFT JOIN moves ON moves.build = builds.id AND moves.kind = 'shelve' AND moves.status = 'ended'
-    AND moves.phase = 'done' WHERE builds.status = 'shelved' GROUP BY builds.id, builds.attempt
-""")
-
-
-class Shelving(Compact, frozen=True):
-    """The last attempt of a shelved build, and when it was shelved: `ended`, or 0.0 if that is unknown."""
+class ReleasedBuild(Compact, frozen=True):
+    """The last attempt of a build that a feature has without a host, such as a shelved one, and when its host
+    was released: `ended`, or 0.0 if that is unknown.
+    """
 
     attempt: int
     ended: float
-
-
-async def shelved(database: Database) -> dict[str, Shelving]:
-    """Return, by build id, the last attempt of each shelved build, and when it was shelved."""
-    async with database.read() as tx:
-        return {row["id"]: Shelving(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
 
 
 _ACTIVE = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE status = 'active' AND placed <> ''")

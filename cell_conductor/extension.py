@@ -10,6 +10,7 @@ from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.worker import Outcome, WorkerRows
+from cell_conductor.audit import OperationMark, ReleasedBuild
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
@@ -43,8 +44,10 @@ __all__ = [
     "Event",
     "HeldStatuses",
     "Leftover",
+    "OperationMark",
     "Postponed",
     "Prune",
+    "ReleasedBuild",
     "Status",
     "Step",
     "Stepped",

@@ -26,7 +26,7 @@ from bus.errors import Unavailable
 
 if TYPE_CHECKING:
     from bus.sql.database import Database
-    from cell_conductor import HeldByCell, PlaceByCell, Shelving
+    from cell_conductor import HeldByCell, PlaceByCell, ReleasedBuild
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may be of a build that its cell has not stored yet
@@ -62,7 +62,7 @@ class _Read:
 
     before: BuildsByCell
     places: dict[str, PlaceByCell]
-    shelved: Mapping[str, Shelving]
+    shelved: Mapping[str, ReleasedBuild]
     holders: Mapping[str, StoredHolder]
     held: Mapping[str, TreesOfConsumer]
     exactly: Mapping[str, tuple[int, dict[str, dict[str, int]], float]]  # generation, allocations, creation
@@ -242,7 +242,9 @@ async def _held_by_cells(
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
-    read = partial(held_by_cell, builds=builds)
+    read = partial(
+        held_by_cell, builds=builds, marks_of_features=[module.marks for module in modules("cell_audit")]
+    )
     async for _, held in of_cells(settings, cells if builds else (), read):
         for id_, known in held.items():
             found[id_] = known.merged_with(found[id_]) if id_ in found else known

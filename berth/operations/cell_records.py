@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from berth import composition, worker_roles
+from berth.features import modules
 from berth.settings import Settings
 
 if TYPE_CHECKING:
     from bus.sql.database import Database
-    from cell_conductor import PlaceByCell, Shelving
+    from cell_conductor import PlaceByCell, ReleasedBuild
 
 R = TypeVar("R")
 
@@ -93,11 +94,17 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
     return await _merged(settings, cells, places)
 
 
-async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
-    """Return the shelved builds by id, from the records of the cells."""
-    from cell_conductor import shelved
+async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, ReleasedBuild]:
+    """Return by id the builds that features have without a host, such as shelved ones, from the records of
+    the cells.
+    """
 
-    return await _merged(settings, cells, shelved)
+    async def released(database: Database) -> dict[str, ReleasedBuild]:
+        async with database.read() as tx:
+            found = [await module.released(tx) for module in modules("cell_audit")]
+        return {id_: build for each in found for id_, build in each.items()}
+
+    return await _merged(settings, cells, released)
 
 
 async def _merged(

@@ -16,7 +16,7 @@ from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
     from berth.operations.cell_records import KnownBuild
-    from cell_conductor import HeldByCell, PlaceByCell, Shelving
+    from cell_conductor import HeldByCell, PlaceByCell, ReleasedBuild
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
@@ -176,7 +176,7 @@ _UNSHELVING = "a move that unshelves it may have claimed them"
 
 
 def ended_holder(
-    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: Shelving | None
+    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: ReleasedBuild | None
 ) -> Ownerless:
     """Return the finding that an ended build still has allocations; its `doubt` is set if a shelved build may
     need them.
@@ -231,7 +231,7 @@ def leaks(
             if not all_read:
                 continue
             why = "which no cell knows"
-        elif known.in_a_move or known.unreadable:
+        elif known.mark.operating or known.unreadable:
             continue
         else:
             attempt = _attempt_of(holder.consumer, holder.build, known.attempt)
@@ -240,7 +240,7 @@ def leaks(
             if not attempt:
                 why = "and no attempt of it has this holder"
             elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
-                proven = all_read or not known.came  # a cell that was not read may still need it
+                proven = all_read or not known.mark.came  # a cell that was not read may still need it
                 why = f"which is {known.status}, and of that attempt nothing is left"
             else:
                 why = f"which is {known.status} there: a move of it began that its cell does not know"

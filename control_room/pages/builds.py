@@ -137,10 +137,6 @@ class BuildPages(PageGroup):
         )
         asks_preemptions = ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS)
         preempting = query("placement", asks_preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
-            "placement",
-            ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS),
-            FindPreemptions(by=(id_,), victims=(id_,)),
-        )
         *replies, drawn, preempted = await asyncio.gather(*pending, drawing, preempting)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:

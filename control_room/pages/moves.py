@@ -132,11 +132,8 @@ class MovePages(frame.PageGroup):
         )
 
     async def _read_balancing(self, _: None) -> Reply[BalancingSwitched]:
-        return await query(
-            "the scheduler",
-            self._context.queries.asker(SWITCH_BALANCING, timeout=queries.SECONDS),
-            SwitchBalancing(),
-        )
+        ask = self._context.queries.asker(SWITCH_BALANCING, timeout=queries.SECONDS)
+        return await query("the scheduler", ask, SwitchBalancing())
 
     async def _read_drains(self, _: None) -> DrainsFound:
         find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))

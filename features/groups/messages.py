@@ -2,10 +2,10 @@
 change after its creation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
@@ -50,6 +50,14 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
     # holder consumer of a former member → roots where its guest may still be
     left: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
+
+    def on_hosts(self, members: Mapping[str, Sequence[str]], left: Mapping[str, Sequence[str]]) -> Self:
+        """Return a copy with the hosts of these members and of these guests that were left behind."""
+        return structs.replace(
+            self,
+            members={id_: tuple(roots) for id_, roots in members.items()},
+            left={id_: tuple(roots) for id_, roots in left.items()},
+        )
 
 
 class MakeGroup(Tagged, frozen=True, kw_only=True):

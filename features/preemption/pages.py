@@ -45,13 +45,11 @@ class PreemptionPages(frame.PageGroup):
 
     async def _read(self, _: None) -> str:
         ask = self._context.queries
+        preemptions = ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS)
+        priorities = ask.asker(topics.PRIORITIES, timeout=queries.SECONDS)
         data = await asyncio.gather(
-            query(
-                "placement",
-                ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS),
-                FindPreemptions(latest=LATEST),
-            ),
-            query("the scheduler", ask.asker(topics.PRIORITIES, timeout=queries.SECONDS), FindPriorities()),
+            query("placement", preemptions, FindPreemptions(latest=LATEST)),
+            query("the scheduler", priorities, FindPriorities()),
         )
         with self._data.interval.rendering():
             return self._part(PreemptionData(*data))

@@ -48,12 +48,13 @@ from cell_conductor import cell_conductor, places
 from cell_conductor.core.build import Build
 from cell_conductor.store import BuildStore
 from features.moves.core.move import BuildMove, encode_move
+from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
 from placement_worker.store.audit import retired as stored_retired
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.conductor_builders import COURSES, a_move, a_placed, an_agent_report
+from tests.support.conductor_builders import COURSES, a_placed, an_agent_report
 from tests.support.databases import insert_build, sql
 from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid

@@ -1,6 +1,6 @@
-"""Agents that an operator removed: how their builds, deletions and moves end, on a real database."""
+"""Agents that an operator removed: how their builds and deletions end, on a real database."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.leases import AgentEditRequested, LeaseAsked, NodesReported
 from bus.messages import AgentReported, BuildDeleted, BuildEnded, BuildOrdered, HostFailed
-from bus.moves import MoveEnded, MoveProgress, MoveReported
 from bus.relays import OrderAnswered, OrderRelayed
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -24,12 +23,11 @@ from cell_conductor.gateway import RelayingOrders
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
+    PARTS,
     Books,
     a_build_order,
     a_delete,
     a_destroy_order,
-    a_move,
-    a_move_report,
     a_placed,
     a_selection,
     an_agent_report,
@@ -41,6 +39,11 @@ from tests.support.virtual_time import TurnedClock
 ONE = a_placed(1)
 FIRST, SECOND = a_build_order(ONE, 1), a_build_order(ONE, 2)
 BUILT = an_agent_report(FIRST, "built")
+# reports that the conductor sends to itself
+REPORTS: tuple[type[Message], ...] = (
+    AgentReported,
+    *(each.report for part in PARTS for each in part.ended_orders),
+)
 
 
 class RemovingCell:
@@ -72,11 +75,11 @@ class RemovingCell:
         waiting, others = list(messages), list[Message]()
         for _ in range(100):
             if not waiting:
-                return [each for each in others if not isinstance(each, HostFailed | MoveProgress)]
+                return [each for each in others if not isinstance(each, HostFailed)]
             outcome: Outcome = await deliver(self.builds, waiting.pop(0))
             assert isinstance(outcome, Sequence)
             for message in outcome:
-                to = waiting if isinstance(message, AgentReported | MoveReported) else others
+                to = waiting if isinstance(message, REPORTS) else others
                 to.append(message)
         raise AssertionError("the conductor answers its own reports for ever")
 
@@ -160,44 +163,6 @@ async def test_orders_for_other_agents_are_not_repeated(cell: RemovingCell) -> N
     await cell.place(ONE, two)
     assert await cell.remove("agent5") == []
     assert await cell.builds.end_orders_of_removed() == []
-
-
-MOVES: Mapping[str, tuple[str, str, list[str], list[str]]] = {
-    "destination, in prepare": ("prepare", "agent5", ["prepare 3 at host6"], ["host5"]),
-    "source, in send": ("send", "agent0", ["destroy 2 at host5 above 1", "ended error at host0"], []),
-    "destination, in start": ("start", "agent5", ["destroy 1 at host0", "ended error at host5"], []),
-}
-
-
-@pytest.mark.parametrize(("phase", "agent", "then", "assumed"), MOVES.values(), ids=MOVES)
-async def test_a_move_continues_as_with_a_silent_agent_but_does_not_wait(
-    cell: RemovingCell, phase: str, agent: str, then: list[str], assumed: list[str]
-) -> None:
-    await cell.place(ONE)
-    await cell.deliver(BUILT)
-    moved = a_move(generation=1)
-    assert moved.chosen is not None
-    cell.books.hold(replace(ONE, chosen=moved.chosen, generation=1))
-    (order,) = await cell.deliver(moved)
-    while (name := getattr(order, "phase", None)) != phase:
-        assert name in ("prepare", "send")
-        (order,) = await cell.deliver(a_move_report(order, "done"))  # type: ignore[arg-type]
-    assert short(await cell.remove(agent)) == then
-    assert [host for _, _, host, _ in await cell.assumed()] == assumed
-
-
-async def test_the_source_of_an_evacuation_is_released(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    await cell.deliver(BUILT)
-    evacuation = a_move("evacuate", generation=1)
-    assert evacuation.chosen is not None
-    cell.books.hold(replace(ONE, chosen=evacuation.chosen, generation=1))
-    (order,) = await cell.deliver(evacuation)
-    assert isinstance(order, BuildOrdered)
-    await cell.remove("agent0")
-    (end,) = await cell.deliver(an_agent_report(order, "built"))
-    assert isinstance(end, MoveEnded) and end.end == "done"
-    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
 
 
 async def test_a_restored_agent_gets_orders_again(cell: RemovingCell) -> None:

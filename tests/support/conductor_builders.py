@@ -1,14 +1,13 @@
-"""Builders for tests of a cell: builds, moves, agents' reports, and a placement with bookkeeping."""
+"""Builders for tests of a cell: builds, agents' reports, and a placement with bookkeeping."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from bus.agent_builds import sent_allocations
 from bus.claims import (
     Choice,
     ClaimAnswered,
     ClaimRequested,
-    ClaimResult,
     ReleaseAnswered,
     ReleaseRequested,
     holder_consumer,
@@ -25,25 +24,13 @@ from bus.messages import (
     HostFailed,
     Selection,
 )
-from bus.moves import (
-    SHELVED,
-    MoveEnded,
-    MoveKind,
-    MoveOrdered,
-    MovePhase,
-    MovePlaced,
-    MoveProgress,
-    MoveReported,
-)
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.core.build import Build, BuildParts, Effects
-from cell_conductor.core.events import AttemptLimits, Event, SwapAnswered
+from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.step import step as step_with
-from features.moves.cell_moves import CellMoves
-from features.moves.core.move import BuildMove, MovePart, Phase
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
@@ -88,7 +75,7 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPla
     )  # fmt: skip
 
 
-def attempt_fields(order: BuildOrdered | DestroyOrdered | MoveOrdered) -> dict[str, Any]:
+def attempt_fields(order: Any) -> dict[str, Any]:
     """Return the fields that an order and the agent's report about it have in common."""
     return {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
@@ -115,12 +102,11 @@ def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:
 
 
 async def deliver(builds: Builds, message: Message) -> Outcome:
-    """Return the outcome of one message at a conductor."""
-    moves = CellMoves(builds)
+    """Return the outcome of one message at a conductor with the parts of all features."""
     handlers: dict[type[Message], Callable[..., Awaitable[Sequence[Outcome]]]] = {
         BuildPlaced: builds.start_many,
         AgentReported: builds.report_many,
-        MovePlaced: moves.place_many,
+        **{row.message: row.handler for part in PARTS for row in part.rows(builds).consumes},
     }
     handle: Callable[..., Awaitable[Sequence[Outcome]]] = handlers.get(type(message), builds.receive_many)
     return (await handle([message]))[0]
@@ -161,60 +147,9 @@ class Books(ClaimsInMemory):
         return answers
 
 
-MoveOutcome = Literal["done", "failed", "progress", "overdue"]
-LARGE = BuildSpec(flavor=Flavor(name="large", vcpus=2))
-
-
-def a_move(
-    kind: MoveKind = "migrate", build: int = 1, *, number: int = 1, hosts: tuple[int, ...] = (5, 6),
-    attempt: int = 1, generation: int | None = 2, **what: Any,
-) -> MovePlaced:  # fmt: skip
-    """Return a move from host0 to host5 with the alternate host6; a shelve or rebuild has no alternate."""
-    selections = tuple(a_selection(host) for host in hosts)
-    stays = kind in ("shelve", "rebuild")
-    return MovePlaced(
-        move=uid(number, "d"), build=uid(build, "b"), kind=kind, cell=CELL,
-        attempt=0 if kind == "unshelve" else attempt, generation=1 if stays else generation,
-        chosen=selections[0] if selections and kind != "shelve" else None,
-        alternates=() if stays else selections[1:],
-        **{"spec": LARGE, **what},
-    )  # fmt: skip
-
-
-def an_answer_in(
-    phase: Phase, attempt: int, result: ClaimResult | str, *, afresh: bool = False
-) -> SwapAnswered:
-    """Return placement's answer to a claim of a move in this phase."""
-    move = BuildMove(placed=a_move(), phase=phase, since=0.0, began=0.0, afresh=afresh)
-    return SwapAnswered(attempt, result, BuildParts(MovePart(move)))
-
-
-def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:
-    moved = {name: getattr(order, name) for name in ("move", "phase", "step")}
-    return MoveReported(**attempt_fields(order), **moved, outcome=outcome, **more)
-
-
-def a_report_of(
-    placed: MovePlaced, phase: MovePhase, step: int, outcome: MoveOutcome, **more: Any
-) -> MoveReported:
-    here = placed.chosen or a_selection(0)
-    return MoveReported(
-        move=placed.move, build=placed.build, phase=phase, step=step, attempt=2, cell=placed.cell,
-        agent=here.agent, root=here.root, host=here.host, outcome=outcome, **more,
-    )  # fmt: skip
-
-
 def in_short(effect: Message) -> str:
     """Return an effect of a build in short, for tables."""
     match effect:
-        case MoveOrdered():
-            was = f" (was {effect.was})" if effect.was else ""
-            force = " by force" if effect.force else ""
-            return f"{effect.phase} {effect.attempt}{was} at {effect.host}{force}"
-        case MoveProgress():
-            return f"told {effect.phase}{f': {effect.refused}' if effect.refused else ''}"
-        case MoveEnded():
-            return f"ended {effect.end}{f' at {effect.host}' if effect.host else ''}"
         case BuildOrdered():
             return f"build {effect.attempt} at {effect.host}"
         case DestroyOrdered():
@@ -227,7 +162,7 @@ def in_short(effect: Message) -> str:
                 to = f"back {claim.generation} to {_kept(claim.take_over, claim.consumer)}"
             return to + (f" keeping {_kept(claim.keep, claim.consumer)}" if claim.keep else "")
         case ReleaseRequested() if effect.fenced:
-            retired = {"": "", SHELVED: " as shelved"}.get(effect.retire, " for good")
+            retired = {"": "", "shelved": " as shelved"}.get(effect.retire, " for good")
             kept = f" keeping {_kept(effect.keep, effect.consumer)}" if effect.keep else ""
             return f"release {effect.generation}{retired}{kept}"
         case ReleaseRequested():

@@ -32,6 +32,7 @@ from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor import HeldByCell, PlaceByCell
+from cell_conductor.audit import OperationMark
 from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 from tests.support.ids import uid
 
@@ -474,8 +475,8 @@ def kept(attempt: int, type_: str = "MIGRATION", since: float = 50.0) -> StoredH
 @pytest.mark.parametrize(
     ("holder", "known", "proven"),
     [
-        (kept(1), HeldByCell("moving", 2), []),
-        (kept(1), HeldByCell("verifying", 2), []),
+        (kept(1), HeldByCell("moving", 2, mark=OperationMark(operating=True)), []),
+        (kept(1), HeldByCell("verifying", 2, mark=OperationMark(operating=True)), []),
         (kept(1), HeldByCell("active", 2, frozenset({1})), []),  # its guest may still be there
         (kept(1, "CLEANUP"), HeldByCell("deleted", 1, frozenset({1})), []),  # a clean-up under way
         (kept(1, since=100.5), HeldByCell("active", 1), []),  # its cell may not know it yet
@@ -498,14 +499,15 @@ def test_a_holder_of_no_known_attempt_leaks_and_is_released_only_if_confirmed(
 
 
 def test_a_leak_is_not_confirmed_if_the_source_cell_was_not_read() -> None:
-    came = HeldByCell("active", 2, came=True)
+    came = HeldByCell("active", 2, mark=OperationMark(came=True))
     for all_read in (True, False):
         (leak,) = leaks([kept(1)], {BUILD: came}, all_read=all_read, old=OLD)
         assert leak.proven is all_read
 
 
 def test_attempts_known_to_either_of_two_cells_are_no_leaks() -> None:
-    here, gone = HeldByCell("active", 2, came=True), HeldByCell("moved", 1, frozenset({1}))
+    here = HeldByCell("active", 2, mark=OperationMark(came=True))
+    gone = HeldByCell("moved", 1, frozenset({1}), mark=OperationMark(left=True))
     for both in (here.merged_with(gone), gone.merged_with(here)):
         assert (both.status, both.attempt, both.left) == ("active", 2, frozenset({1}))
         assert list(leaks([kept(1)], {BUILD: both}, all_read=True, old=OLD)) == []

@@ -19,8 +19,9 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor.builds import Builds
 from features.adoption.adopting import Adoptions
+from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
-from tests.support.conductor_builders import FEATURES, a_move, an_agent_report
+from tests.support.conductor_builders import FEATURES, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, must_take, report

@@ -20,11 +20,13 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import sql
 from bus.vocabulary import Message
-from cell_conductor import Shelving, shelved
+from cell_conductor import ReleasedBuild
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
+from features.moves.cell_audit import released
 from features.moves.cell_moves import CellMoves
+from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,
@@ -32,13 +34,10 @@ from tests.support.conductor_builders import (
     Books,
     a_build_order,
     a_delete,
-    a_move,
-    a_move_report,
     a_placed,
     a_selection,
     an_agent_report,
     deliver,
-    in_short,
 )
 from tests.support.ids import uid
 
@@ -334,12 +333,17 @@ async def test_a_shelved_build_is_listed_with_the_end_of_its_shelving(everywhere
     cell, database = everywhere, everywhere.database
     cell.now = 2000.0
     await to_the_end(cell, a_move("shelve"), twice=False)
-    assert await shelved(database) == {ONE.build: Shelving(1, 2000.0)}
+    assert await released_builds(database) == {ONE.build: ReleasedBuild(1, 2000.0)}
     cell.now = 3000.0
     lost = a_move(number=7, hosts=(), generation=None)  # placement released its claim with the shelving
     assert "ended error" in short(await cell.came_of(lost))
     assert "ended error" in short(await cell.came_of(lost))
-    assert await shelved(database) == {ONE.build: Shelving(1, 2000.0)}
+    assert await released_builds(database) == {ONE.build: ReleasedBuild(1, 2000.0)}
     async with database.write() as tx:
         await sql("DELETE FROM moves WHERE true")(tx)
-    assert await shelved(database) == {ONE.build: Shelving(1, 0.0)}
+    assert await released_builds(database) == {ONE.build: ReleasedBuild(1, 0.0)}
+
+
+async def released_builds(database: Database) -> dict[str, ReleasedBuild]:
+    async with database.read() as tx:
+        return await released(tx)

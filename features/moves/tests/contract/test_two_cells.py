@@ -57,8 +57,9 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from features.moves.cell_moves import CellMoves
 from features.moves.handovers import Handovers
+from features.moves.tests.support.conductor_moves import a_move_report
 from placement_worker import Placement
-from tests.support.conductor_builders import FEATURES, a_move_report, an_agent_report, deliver
+from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.request_parts import with_parts

@@ -14,17 +14,14 @@ from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseA
 from features.moves.core.move import BuildMove, MoveImpossible, last_move, move_in_progress, move_state
 from features.moves.core.phases import move_progress, reminder
 from features.moves.core.placed_move import postpone_reason
+from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,
     a_destroy_order,
-    a_move,
     a_placed,
-    a_report_of,
     a_selection,
     an_agent_report,
-    an_answer_in,
-    in_short,
     step,
 )
 

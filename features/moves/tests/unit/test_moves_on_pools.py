@@ -9,17 +9,10 @@ from cell_conductor.core.events import AttemptLimits
 from features.moves.core.phases import claim_or_release
 from features.moves.core.placed_move import undone_unknown
 from features.moves.core.start import MoveStart, move_start, undoing
+from features.moves.tests.support.conductor_moves import a_move, a_report_of
 from features.moves.tests.support.move_builders import a_build_that_stands, on_host
 from features.moves.tests.support.move_builders import a_move as a_request
-from tests.support.conductor_builders import (
-    a_build_order,
-    a_move,
-    a_placed,
-    a_report_of,
-    a_selection,
-    an_agent_report,
-    step,
-)
+from tests.support.conductor_builders import a_build_order, a_placed, a_selection, an_agent_report, step
 from tests.support.ids import uid
 
 POOL, OTHER = uid(1, "f"), uid(2, "f")

@@ -24,11 +24,12 @@ from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from cell_conductor.extension import Applied
 from features.moves.core.move import held, move_in_progress
+from features.moves.tests.support.conductor_moves import a_move
 from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
 from features.preemption.core.courses import Awaited, Vacate
 from features.preemption.messages import Victims
 from features.waiting.messages import PlacedWait
-from tests.support.conductor_builders import CELL, a_move, a_placed, step
+from tests.support.conductor_builders import CELL, a_placed, step
 from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 

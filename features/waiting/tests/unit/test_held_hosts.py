@@ -7,7 +7,7 @@ import pytest
 
 from features.waiting.core.reserved_hosts import ReservedElsewhere
 from features.waiting.core.waiting_shares import Contender
-from tests.support.plain_cloud import PlainCloud
+from features.waiting.tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}
 KINDS = {"whole": WHOLE, "small": SMALL, "other": {"VCPU": 3}, "east": SMALL, "whole-east": WHOLE}

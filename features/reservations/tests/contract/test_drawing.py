@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from berth.operations.audit import placement_breaches
+from bus import topics
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
@@ -39,7 +40,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import messages_of, moves_of, narrowing_of, scheduler_of
+from tests.support.schedulers import asks, messages_of, moves_of, narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
@@ -396,7 +397,8 @@ async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts
     async def find(query: FindReservations) -> ReservationsFound:
         return found.pop() if found else await hosts.of(ReservationOperations).find(query)
 
-    second = scheduler_of(hosts, reservations=find)
+    answered = {row.query: row.handler for rows in hosts.rows for row in rows.answers}
+    second = scheduler_of(hosts, ask=asks({**answered, topics.RESERVATIONS: find}))
     await report_hosts(second)
     assert await placed_on(first, naming(1)) != [""]
     assert await placed_on(second, naming(2)) != [""]

@@ -13,9 +13,9 @@ from features.groups.messages import GroupClaim, GroupPolicy
 from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
+from features.groups.tests.support.group_worlds import join
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
-from tests.support.claim_worlds import join
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

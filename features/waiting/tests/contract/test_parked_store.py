@@ -24,9 +24,11 @@ from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from features.moves import handovers as handover_store
+from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves
 from features.moves.core.start import MoveStart, move_start, refused
 from features.moves.core.state import Handover
+from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, parked
 from features.waiting.tables.parked import ParkedRequest
@@ -36,7 +38,6 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions
 from tests.support.conductor_builders import CELL, FEATURES, Books, a_placed
-from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.rule_builders import spaced_source, the_facts
 from tests.support.scheduler_builders import a_request, a_state
@@ -450,8 +451,8 @@ async def test_handovers_between_cells_are_not_leaks(database: Database) -> None
     books = Books(BOOTED)
     builds = Builds(database, books.claim_many, books.release_many, **FEATURES)
     await CellMoves(builds).place_many([PLACED])
-    [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")])).values()
-    assert (kept.status, kept.in_a_move, kept.came) == ("moving", True, True)
+    [kept] = (await held_by_cell(database, [PLACED.build, uid(9, "b")], [marks])).values()
+    assert (kept.status, kept.mark.operating, kept.mark.came) == ("moving", True, True)
     await builds.start_many([a_placed(2)])
-    [kept] = (await held_by_cell(database, [uid(2, "b")])).values()
-    assert (kept.status, kept.in_a_move, kept.came) == ("building", False, False)
+    [kept] = (await held_by_cell(database, [uid(2, "b")], [marks])).values()
+    assert (kept.status, kept.mark.operating, kept.mark.came) == ("building", False, False)

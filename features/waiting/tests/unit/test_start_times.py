@@ -9,8 +9,8 @@ from bus.clock import Clock
 from features.waiting.core.calibration import P50, P90
 from features.waiting.core.start_times import MOST_CLASSES, ClassHistory, StartTimes, estimate
 from features.waiting.start_estimates import ERROR, StartEstimates
-from tests.support.compared_waits import ComparedWaits
-from tests.support.waiting_load import PATTERNS, LoadedCloud
+from features.waiting.tests.support.compared_waits import ComparedWaits
+from features.waiting.tests.support.waiting_load import PATTERNS, LoadedCloud
 
 
 def paced(times: StartTimes, kind: str, every: float, starts: int = 100, lacks: str = "VCPU") -> float:

@@ -10,7 +10,7 @@ from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, Back
 from features.waiting.core.calibration import P90
 from features.waiting.start_estimates import expected_evaluation
 from features.waiting.tables.parked import OtherScheduler
-from tests.support.backlog_load import BACKLOGS, ServedBacklog
+from features.waiting.tests.support.backlog_load import BACKLOGS, ServedBacklog
 
 
 def served(paces: BacklogPaces, counts: BacklogCounts, each: int, seconds: int, since: int = 0) -> None:

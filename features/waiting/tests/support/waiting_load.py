@@ -9,7 +9,7 @@ from itertools import count
 from typing import Protocol
 
 from features.waiting.core.waiting_shares import Contender
-from tests.support.plain_cloud import Amounts, PlainCloud
+from features.waiting.tests.support.plain_cloud import Amounts, PlainCloud
 
 HOUR, DAY = 3600.0, 86_400.0
 SLOTS = 96  # VCPUs of the whole cloud

@@ -9,8 +9,8 @@ import pytest
 
 from features.waiting.core.waiting_queue import NextRequest
 from features.waiting.core.waiting_shares import DECAY_SECONDS, WaitingShares
+from features.waiting.tests.support.plain_cloud import PlainCloud
 from scheduler_worker.core.policy import ChoicePolicy
-from tests.support.plain_cloud import PlainCloud
 from tests.support.scheduler_builders import FakePlacement, a_request
 from tests.support.schedulers import scheduler_of, waiting_store_of
 

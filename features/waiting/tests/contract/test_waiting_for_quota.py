@@ -18,8 +18,8 @@ from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
 from features.waiting.builds import WaitingBuilds
 from features.waiting.queue import Evaluated, Woken
+from features.waiting.tests.contract.test_waiting_moves import waiting_movers
 from features.what_if.messages import WHAT_IF, WhatIf
-from tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time

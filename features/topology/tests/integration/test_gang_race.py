@@ -15,13 +15,13 @@ from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reports import Inventory
 from features.topology.messages import topology_of
+from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements
 from tests.support.schedulers import scheduler_of
-from tests.support.topology_clouds import a_gang
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ import pytest
 
 from features.waiting.core.fitting import HostsFound
 from features.waiting.core.waiting_shares import Contender
-from tests.support.plain_cloud import PlainCloud, of_project
+from features.waiting.tests.support.plain_cloud import PlainCloud, of_project
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
 SMALL, LARGE = {"VCPU": 2}, {"VCPU": 8}

@@ -12,10 +12,7 @@ from berth.settings import BadSetting
 from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
 from features.topology.messages import topology_of
-from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.order import Order
-from tests.support.ranking_builders import Hall
-from tests.support.topology_clouds import (
+from features.topology.tests.support.topology_clouds import (
     LabelledHost,
     SmallCloud,
     a_cloud,
@@ -25,6 +22,9 @@ from tests.support.topology_clouds import (
     order_of,
     some_gang,
 )
+from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.order import Order
+from tests.support.ranking_builders import Hall
 
 SEEDS = 1000
 
