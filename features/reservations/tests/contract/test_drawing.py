@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from berth.operations.audit import placement_breaches
-from bus import topics
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
@@ -20,6 +19,7 @@ from features.planning.room_planning import RoomPlanner
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import SLOTS, ReservationFiller
 from features.reservations.messages import (
+    RESERVATIONS,
     FillReservation,
     FindReservations,
     MakeReservation,
@@ -398,7 +398,7 @@ async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts
         return found.pop() if found else await hosts.of(ReservationOperations).find(query)
 
     answered = {row.query: row.handler for rows in hosts.rows for row in rows.answers}
-    second = scheduler_of(hosts, ask=asks({**answered, topics.RESERVATIONS: find}))
+    second = scheduler_of(hosts, ask=asks({**answered, RESERVATIONS: find}))
     await report_hosts(second)
     assert await placed_on(first, naming(1)) != [""]
     assert await placed_on(second, naming(2)) != [""]
