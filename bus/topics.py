@@ -18,7 +18,6 @@ from bus import (
     ironic,
     leases,
     messages,
-    moves,
     names,
     queries,
     relays,
@@ -69,32 +68,12 @@ BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,
     "stop waiting for a host; with `anywhere`, also delete instances that have one", ANYONE, "scheduler")
 BUILD_CANCELLED = outcome("build.cancelled", messages.BuildCancelled, "end of a cancellation", "scheduler")
-MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
-    "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
-MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
-    "scheduler", _CONDUCTOR, direct="handled")
-MOVE_REFUSED = outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
-MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
-    _CONDUCTOR)
-MOVE_PROGRESS = outcome("move.told.{cell}", moves.MoveProgress,
-    "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
-MOVE_ENDED = outcome("move.ended.{cell}", moves.MoveEnded, "end of a move with its attempts", "conductor")
-MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
-    "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
-    "the conductor of the source cell")
-MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
-    "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
     "agent", direct="stored", relayed=True)
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
     "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor", direct="handled")
-AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent", direct="stored", relayed=True)
-AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
-    "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
     "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
@@ -172,8 +151,6 @@ FIND_BUILDS = Query("cell.builds.{cell}", queries.FindBuilds, queries.BuildsFoun
     "states of builds, with the decisions that placed them", ANYONE, _CONDUCTOR)
 FIND_INSTANCES = Query("cell.instances.{cell}", queries.FindInstances, queries.InstancesFound,
     "instances of a cell by project, host, status or name, page by page", ANYONE, _CONDUCTOR)
-FIND_MOVES = Query("cell.moves.{cell}", moves.FindMoves, moves.MovesFound,
-    "moves of a cell, active and ended", ANYONE, _CONDUCTOR)
 LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
     "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
 REPORT_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,

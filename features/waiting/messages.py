@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from bus.moves import SEEKING, MoveRequested
 from bus.parts import MoveParts, Part, PlacedParts, RequestParts
 from bus.vocabulary import Seconds, Wait, seconds_of
+from features.moves.messages import SEEKING, MoveRequested
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested
