@@ -12,16 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
 
 from bus.requests import Flavor
 from bus.vocabulary import Id, Value
-
-if TYPE_CHECKING:
-    from bus.messages import BuildRequested
-    from bus.moves import MoveRequested
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -59,7 +55,7 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         """Return the consumers whose allocations a claim takes, and which it retires: it cannot be undone."""
         return ()
 
-    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+    def contradiction(self, request: Any, options: Any = None) -> str:
         """Return why this part makes a request invalid, after the name of the field; empty: it does not.
         `options`: those of the scheduler for requests, if it has the request.
         """

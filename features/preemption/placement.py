@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import PreemptionRule
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
     records = PreemptionRecords(*needs.operations)
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         async def prune() -> None:
             await records.prune(placement.oldest_kept())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bus.worker import WorkerRows, answers
 from features.quotas.limits import CachedLimits
@@ -11,17 +11,14 @@ from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.quotas.rule import QuotaRule
 from features.quotas.settings import QuotaSettings
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
     cache = CachedLimits(needs.database, needs.book)
     source: Literal["berth", "keystone"] = "keystone" if settings.cloud else "berth"
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         holder_types = placement.claims.holder_types
         operations = QuotaOperations(*needs.operations, cache, needs.offers, holder_types, source)
         needs.offers.add(operations)
