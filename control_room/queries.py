@@ -18,7 +18,6 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
 from bus.messages import BuildRequested
-from bus.moves import MoveStands
 from bus.protocol import Ask, Transport
 from bus.queries import BuildStands, FindInstances, FindWaiting, InstancesFound, WaitingFound
 from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
@@ -30,7 +29,9 @@ from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
 from features.headroom.messages import HEADROOM
+from features.moves.messages import FIND_MOVES, MoveStands
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
+from features.preemption.messages import PREEMPTIONS, PRIORITIES
 from features.reservations.messages import RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
@@ -60,11 +61,11 @@ class Queries:
         self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
-        self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
+        self.moves = bus.asker(FIND_MOVES, SECONDS)
         self.reservations = bus.asker(RESERVATIONS, LONG)
         self.headroom = bus.asker(HEADROOM, LONG)
-        self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
-        self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
+        self.preemptions = bus.asker(PREEMPTIONS, SECONDS)
+        self.priorities = bus.asker(PRIORITIES, SECONDS)
         self.balancing = bus.asker(SWITCH_BALANCING, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features

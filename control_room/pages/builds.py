@@ -9,8 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.moves import FindMoves, MoveStands
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.what_if_form import address_of
@@ -18,6 +16,8 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUp
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
+from features.moves.messages import FindMoves, MoveStands, decided_move
+from features.preemption.messages import FindPreemptions, Preemption
 from features.reservations.messages import FindReservations, Reservation
 from features.what_if.messages import WhatIf
 
@@ -81,7 +81,7 @@ class BuildPages(PageGroup):
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
-        if records.decided.move is not None:
+        if decided_move(records.decided) is not None:
             requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])

@@ -1,4 +1,4 @@
-"""What narrowings say about an order: how its hosts are chosen, the hosts it may not use, and their parts of
+"""The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders."""
 its claims.
 """
 

@@ -19,7 +19,6 @@ from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
-from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import Instance, InstancesFound
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
@@ -33,6 +32,7 @@ from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
 from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
+from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations.messages import Reservation, ReservationsFound
 from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered

@@ -1,25 +1,27 @@
-"""The acts of features whose messages are not in their folders yet; `bus.acts.add` describes the tables."""
+"""The acts on moves, and the refusals of their requests."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
 from msgspec import structs
 
-from bus import topics
-from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, sent
+from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
-from bus.invalid_requests import add as add_kinds
-from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
-from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.vocabulary import Message
-
-# Adoption
-
-add([Act("adopt", "admin", "adopt instances that were created without berth", sent(topics.BUILD_ADOPT))], {})
-
-
-# Moves
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveSteered,
+)
 
 
 def _of_move(message: MoveRequested, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
@@ -48,41 +50,36 @@ def _of_steering(
     return replace(target, cell=message.cell if is_there else "", project=project)
 
 
-add(
-    [
-        Act(
-            "move",
-            "operator",
-            "move, resize, evacuate, shelve or rebuild instances",
-            sent(topics.MOVE_REQUESTED),
-            limited_by=BOTH,
-        ),
-        Act(
-            "steer move",
-            "operator",
-            "confirm, revert, abort or force a move",
-            sent(topics.MOVE_STEER),
-            limited_by=("cells",),
-        ),
-    ],
-    {
-        MoveRequested: Requested(
-            state=lambda message: allocations_of(message.build),
-            ids=lambda message: ({message.move}, {message.build}),
-            real=_of_move,
-            bound=_bound_move,
-        ),
-        MoveSteered: Requested(
-            state=lambda message: (topics.FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
-            ids=lambda message: (set(), {message.build}),
-            real=_of_steering,
-            by_owner=False,  # its cell's record of the move decides
-        ),
-    },
+ACTS = (
+    Act(
+        "move",
+        "operator",
+        "move, resize, evacuate, shelve or rebuild instances",
+        sent(MOVE_REQUESTED),
+        limited_by=BOTH,
+    ),
+    Act(
+        "steer move",
+        "operator",
+        "confirm, revert, abort or force a move",
+        sent(MOVE_STEER),
+        limited_by=("cells",),
+    ),
 )
-
-
-# Refusals of moves
+REQUESTED: Mapping[type[Message], Requested] = {
+    MoveRequested: Requested(
+        state=lambda message: allocations_of(message.build),
+        ids=lambda message: ({message.move}, {message.build}),
+        real=_of_move,
+        bound=_bound_move,
+    ),
+    MoveSteered: Requested(
+        state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+        ids=lambda message: (set(), {message.build}),
+        real=_of_steering,
+        by_owner=False,  # its cell's record of the move decides
+    ),
+}
 
 
 def _not_moved(request: InvalidRequest) -> Message:
@@ -110,22 +107,7 @@ def _not_steered(request: InvalidRequest) -> Message:
     )
 
 
-add_kinds(
-    (
-        RequestKind(topics.MOVE_REQUESTED, _not_moved, "move"),
-        RequestKind(topics.MOVE_STEER, _not_steered, "steer"),
-    )
-)
-
-
-# Preemption
-
-add(
-    [Act("priority", "admin", "priority classes", sent(topics.EDIT_PRIORITY))],
-    {
-        PriorityEditRequested: Requested(
-            state=lambda message: (topics.PRIORITIES, FindPriorities()), targets=("priority", "name")
-        )
-    },
-    [PriorityEdited],
+REQUEST_KINDS = (
+    RequestKind(MOVE_REQUESTED, _not_moved, "move"),
+    RequestKind(MOVE_STEER, _not_steered, "steer"),
 )
