@@ -24,13 +24,13 @@ from berth.services import settle_in
 from bus.addressing import Query
 from bus.claims import Choice
 from bus.clock import Clock
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildRequested, HostReported, Selection
 from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Instance, InstancesFound
 from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import UNSAID_ID
+from features.groups.messages import FindGroups, GroupsFound
 from features.moves.lookups import MoveLookups
 from features.moves.placing import MovePlacing
 from features.planning.messages import PlanRoom, RoomPlanned

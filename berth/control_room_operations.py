@@ -19,7 +19,7 @@ from berth.operations.host_states import (
     host_named,
     resolved,
 )
-from berth.operations.moving import ANY, end_wait, steering
+from berth.operations.moving import ANY, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.refusing import TROUBLE, operations_refused
 from berth.operations.request_sense import sense_of
@@ -39,7 +39,7 @@ _REMEMBERED = 200  # ended drains with progress that is still shown
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves and waiting requests.
+    """Executes operations on hosts and moves.
 
     Each operation raises OperationRefused if it fails.
     """
@@ -74,13 +74,6 @@ class ControlRoomActions:
         if steered.refused:
             raise OperationRefused(steered.refused)
         return steered.phase
-
-    async def end_wait(self, request: str) -> str:
-        with operations_refused():
-            ended = await end_wait(self._bus, request)
-        if not ended.waited:
-            raise OperationRefused(f"It does not wait: {ended.why}.")
-        return ended.why
 
     async def switch_balancing(self, stop: bool) -> None:
         with operations_refused():

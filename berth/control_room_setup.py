@@ -180,7 +180,6 @@ def operations(
     acts = ControlRoomActions(bus)
     return Operations(
         mark_host=acts.mark_host,
-        end_wait=acts.end_wait,
         steer=acts.steer,
         drains=drains,
         metal=partial(metal, settings, bus),

@@ -8,12 +8,19 @@ from msgspec import structs
 from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, add, allocations_of, completed, describe, sent
 from bus.clients import BuildPlace, ProjectsFound
-from bus.groups import FindGroups, GroupEdited, GroupEditRequested, GroupsFound, MakeGroup
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.invalid_requests import add as add_kinds
 from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
-from bus.reservations import FillReservation, FindReservations, ReservationEdited, ReservationEditRequested
 from bus.vocabulary import Message
+from features.groups.messages import (
+    EDIT_GROUP,
+    GROUPS,
+    FindGroups,
+    GroupEdited,
+    GroupEditRequested,
+    GroupsFound,
+    MakeGroup,
+)
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_REQUESTED,
@@ -26,15 +33,15 @@ from features.moves.messages import (
     MovesFound,
     MoveSteered,
 )
-from features.planning.messages import (
-    GUARD_EXCHANGE,
-    HOLD_HOSTS,
-    SWITCH_BALANCING,
-    GuardExchange,
-    HoldHosts,
-    SwitchBalancing,
+from features.reservations.messages import (
+    EDIT_RESERVATION,
+    FILL_RESERVATION,
+    RESERVATIONS,
+    FillReservation,
+    FindReservations,
+    ReservationEdited,
+    ReservationEditRequested,
 )
-from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited, QuotaEditRequested
 
 # Adoption
 
@@ -151,10 +158,10 @@ def _of_group(
 
 
 add(
-    [Act("server group", "operator", "server groups", sent(topics.EDIT_GROUP), limited_by=("projects",))],
+    [Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",))],
     {
         GroupEditRequested: Requested(
-            state=lambda message: (topics.GROUPS, FindGroups(ids=(message.edit.group,))),
+            state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
             ids=_new_group,
             real=_of_group,
             targets=("group",),
@@ -168,7 +175,7 @@ add(
 
 
 def _reservation_state(message: Any) -> Any:
-    return topics.RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
+    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
 
 
 add(
@@ -177,7 +184,7 @@ add(
             "reserve",
             "operator",
             "reservations and failover headroom",
-            sent(topics.EDIT_RESERVATION, topics.FILL_RESERVATION),
+            sent(EDIT_RESERVATION, FILL_RESERVATION),
         )
     ],
     {
@@ -187,18 +194,6 @@ add(
     [ReservationEdited],
 )
 
-# Quotas
-
-add(
-    [Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA))],
-    {
-        QuotaEditRequested: Requested(
-            state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
-            id=lambda message: "" if message.edit.project else "default",
-        )
-    },
-    [QuotaEdited],
-)
 
 # Preemption
 
@@ -210,22 +205,4 @@ add(
         )
     },
     [PriorityEdited],
-)
-
-# Planning
-
-add(
-    [
-        Act(
-            "rebalance",
-            "operator",
-            "stop or permit rebalancing, and hold hosts for a plan of moves",
-            sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
-        )
-    ],
-    {
-        SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
-        HoldHosts: Requested(targets=("roots", "plan")),
-        GuardExchange: Requested(targets=("exchange",)),
-    },
 )

@@ -18,7 +18,8 @@ their names, and each may be missing:
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
-    tests        its tests; `tests/support/pages` has its pages for tests of all pages
+    tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
+                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, STREAMS, ANSWERED (queries), `workers()`
 """
 
 from collections.abc import Callable, Mapping

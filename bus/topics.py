@@ -13,7 +13,6 @@ from bus import (
     clients,
     decisions,
     domains,
-    groups,
     guests,
     host_health,
     ironic,
@@ -24,7 +23,6 @@ from bus import (
     queries,
     relays,
     replication,
-    reservations,
     resources,
 )
 from bus.addressing import ANYONE as ANYONE
@@ -146,18 +144,8 @@ USAGES = Query("placement.usages", resources.FindUsages, resources.UsagesFound,
 NAMES = Query("placement.names", names.FindNames, names.NamesFound, "classes or traits", ANYONE, "placement")
 EDIT_NAME = Query("placement.name", names.NameEditRequested, names.NameEditAnswered,
     "create, rename or delete a custom resource class or trait", ANYONE, "placement")
-GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "server groups with their members",
-    ANYONE, "placement")
-EDIT_GROUP = Query("placement.group", groups.GroupEditRequested, groups.GroupEditAnswered,
-    "create or delete a server group", ANYONE, "placement")
 PREEMPTIONS = Query("placement.preemptions", preemption.FindPreemptions, preemption.PreemptionsFound,
     "instances that builds of higher priority replaced", ANYONE, "placement")
-RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
-    reservations.ReservationsFound, "reservations with their slots", ANYONE, "placement")
-EDIT_RESERVATION = Query("placement.reservation", reservations.ReservationEditRequested,
-    reservations.ReservationEditAnswered, "create, extend or end a reservation", ANYONE, "placement")
-HEADROOM = Query("placement.headroom", reservations.FindHeadroom, reservations.HeadroomFound,
-    "failover headrooms, and whether they are kept", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
@@ -194,8 +182,6 @@ EDIT_PRIORITY = Query("scheduler.priority", preemption.PriorityEditRequested, pr
     "store, replace or remove a priority class", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
-FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,
-    reservations.ReservationFilled, "claim the slots that a reservation lacks", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
     "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
 TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,

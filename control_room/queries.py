@@ -28,9 +28,10 @@ from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
+from features.headroom.messages import HEADROOM
 from features.moves.messages import FIND_MOVES, MoveStands
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.quotas.messages import QUOTAS
+from features.reservations.messages import RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
 R = TypeVar("R")
@@ -60,9 +61,8 @@ class Queries:
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(FIND_MOVES, SECONDS)
-        self.quotas = bus.asker(QUOTAS, LONG)
-        self.reservations = bus.asker(topics.RESERVATIONS, LONG)
-        self.headroom = bus.asker(topics.HEADROOM, LONG)
+        self.reservations = bus.asker(RESERVATIONS, LONG)
+        self.headroom = bus.asker(HEADROOM, LONG)
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.balancing = bus.asker(SWITCH_BALANCING, SECONDS)
@@ -302,7 +302,6 @@ class BusOperations:
 class Operations:
     # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
     mark_host: Callable[[str, str, str], Awaitable[str]]
-    end_wait: Callable[[str], Awaitable[str]]  # cancels a waiting request or move; returns the answer
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: Drains
     # Ironic's nodes with placement's records: all (None), or the named nodes

@@ -27,6 +27,7 @@ from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
+from features.headroom.messages import HEADROOM
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_ENDED,
@@ -37,7 +38,7 @@ from features.moves.messages import (
     MoveSteered,
 )
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.quotas.messages import EDIT_QUOTA, QUOTAS
+from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
 
@@ -135,8 +136,8 @@ ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS,
-    QUOTAS, EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
-    topics.HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
+    RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
+    HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
     SWITCH_BALANCING, PLAN_ROOM,
 )  # fmt: skip
 

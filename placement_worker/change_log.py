@@ -235,11 +235,11 @@ async def _published(publish: Publish, messages: Sequence[PlacementChanged | Bui
 class ChangeLog:
     """Writes every commit of placement to the change log, applies it to the index, and wakes the relay."""
 
-    def __init__(self, database: Database, book: Book, clock: Clock, keep: int | None = None) -> None:
+    def __init__(self, database: Database, book: Book, clock: Clock, keep: int = changes.KEEP) -> None:
         self._database = database
         self._book = book
         self._clock = clock
-        self._keep = keep  # number of latest commits to keep in the log; None: changes.KEEP
+        self.keep = keep  # number of latest commits to keep in the log
         self.memory = Memory(StoreReader(database, book))
         self.relay = Relay(database)
 
@@ -307,8 +307,7 @@ class ChangeLog:
 
     async def trim(self) -> None:
         async with self._database.write() as tx:
-            keep = changes.KEEP if self._keep is None else self._keep
-            await changes.TRIM(tx, keep=keep, unpublished=changes.KEEP_UNPUBLISHED)
+            await changes.TRIM(tx, keep=self.keep, unpublished=changes.KEEP_UNPUBLISHED)
 
     def _learn(
         self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree], *, urgent: bool = True

@@ -23,6 +23,7 @@ from placement_worker.core.row_table import SHARES
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.store.aggregates import described as describe_aggregates
+from placement_worker.store.changes import KEEP as KEEP_CHANGES
 from placement_worker.store.changes import (
     LAST_ARCHIVED,
     ProviderNumbers,
@@ -95,7 +96,7 @@ class PlacementNeeds(PartNeeds):
     numbers: ProviderNumbers
 
     @classmethod
-    def over(cls, database: Database, clock: Clock, *, keep_changes: int | None = None) -> PlacementNeeds:
+    def over(cls, database: Database, clock: Clock, *, keep_changes: int = KEEP_CHANGES) -> PlacementNeeds:
         """Return what parts need for a placement with this database. `keep_changes`: the number of latest
         commits to keep in the change log; None: the default.
         """

@@ -12,11 +12,14 @@ from berth.operations.host_states import group_named, host_names
 from berth.operations.publishing import checked
 from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
-from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.groups import (
+from bus.masking import printable
+from bus.vocabulary import InUse, LimitReached, Taken
+from features.groups.messages import (
+    EDIT_GROUP,
+    GROUPS,
     DropGroup,
     FindGroups,
     GroupEdited,
@@ -25,8 +28,6 @@ from bus.groups import (
     MakeGroup,
     ServerGroup,
 )
-from bus.masking import printable
-from bus.vocabulary import InUse, LimitReached, Taken
 
 _PAGE = 1000
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
@@ -138,7 +139,7 @@ async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupE
     """Ask placement to create or delete a server group; raise OperationRefused if placement refuses. `name`:
     the group to delete, for the error's text.
     """
-    match (await bus.asker(topics.EDIT_GROUP)(order)).result:
+    match (await bus.asker(EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
         case InUse(members=members):
@@ -165,7 +166,7 @@ def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
     """Return the server groups of a project, or of all projects if `project` is empty, sorted by name."""
     found: list[ServerGroup] = []
-    ask, after = bus.asker(topics.GROUPS), ""
+    ask, after = bus.asker(GROUPS), ""
     while True:
         page = (await ask(checked(FindGroups(project=project, after=after, limit=_PAGE)))).groups
         found += page

@@ -20,7 +20,6 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
 from control_room.core.headroom import headroom_after
 from control_room.core.now import Reply
 from control_room.core.packing import FlavorCapacity
@@ -28,8 +27,10 @@ from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, PlanSide, planned, with_quota, with_reserved
 from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
 from control_room.queries import known_hosts, query
+from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
 from features.planning.messages import MOVES_MAY_HELP
 from features.quotas.messages import QUOTAS, FindQuotas, Quota
+from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
 SECONDS = 30.0  # time limit for an answer to a query
@@ -110,7 +111,7 @@ async def headroom_reply(bus: Bus, answer: WhatIfAnswered) -> Reply[HeadroomFoun
     """Return placement's answer about the failover headrooms after the claims of a what-if answer."""
     if not answer.claims:
         return Reply("placement", HeadroomFound(headrooms=()))
-    return await query("placement", bus.asker(topics.HEADROOM, SECONDS), FindHeadroom(claims=answer.claims))
+    return await query("placement", bus.asker(HEADROOM, SECONDS), FindHeadroom(claims=answer.claims))
 
 
 def refuse_unplanned(options: BootOptions, question: WhatIfOptions) -> None:
@@ -144,7 +145,7 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, 
         async with cli.bus("what-if") as bus:
             trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
             hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
-            reserved = await every_reservation(bus.asker(topics.RESERVATIONS, SECONDS), FindReservations())
+            reserved = await every_reservation(bus.asker(RESERVATIONS, SECONDS), FindReservations())
             quotas: tuple[Quota, ...] = ()
             if project:
                 find = checked(FindQuotas(project=project))

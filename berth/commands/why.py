@@ -22,9 +22,9 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
-from bus.reservations import FAILOVER, FindReservations, Reservation
 from control_room.core.words import expected_evaluation, expected_start
 from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
+from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservations, Reservation
 from features.what_if.messages import WHAT_IF, WhatIf
 
 SECONDS = 5.0  # time limit for an answer to a query
@@ -123,7 +123,7 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
     preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
-    reservations = bus.asker(topics.RESERVATIONS, timeout=SECONDS)
+    reservations = bus.asker(RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.
     drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)
     of_instance = asyncio.gather(

@@ -16,7 +16,6 @@ from bus import topics
 from bus.aggregates import Aggregate, FindAggregates, every_aggregate
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.groups import FindGroups, ServerGroup
 from bus.host_health import (
     DISABLED,
     FORCED_DOWN,
@@ -39,7 +38,7 @@ from bus.queries import FindWaiting, HeldHost
 from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import portions
-from features.groups.messages import GroupPart
+from features.groups.messages import GROUPS, FindGroups, GroupPart, ServerGroup
 from features.reservations.messages import ReservationPart
 
 A_PAGE = 500
@@ -273,7 +272,7 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
         question = FindGroups(ids=(str(uuid.UUID(name_or_id)),), project=project)
     except ValueError:
         question = checked(FindGroups(name=name_or_id, project=project))
-    groups = (await bus.asker(topics.GROUPS)(question)).groups
+    groups = (await bus.asker(GROUPS)(question)).groups
     if not groups:
         where = f" in project {project}" if project else ""
         raise OperationRefused(f"there is no server group {name_or_id}{where}: `berth group list` lists them")

@@ -21,10 +21,10 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
-from bus.reservations import Reservation
 from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
 from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
+from features.reservations.messages import Reservation
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life

@@ -5,10 +5,12 @@ import uuid
 from msgspec import structs
 
 from berth.operations.publishing import checked
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.reservations import (
+from bus.vocabulary import LimitReached, Missing, Taken
+from features.reservations.messages import (
+    EDIT_RESERVATION,
+    RESERVATIONS,
     FindReservations,
     ReservationEdit,
     ReservationEdited,
@@ -17,11 +19,10 @@ from bus.reservations import (
     ReservationsFound,
     every_reservation,
 )
-from bus.vocabulary import LimitReached, Missing, Taken
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
-    return await every_reservation(bus.asker(topics.RESERVATIONS), checked(FindReservations(project=project)))
+    return await every_reservation(bus.asker(RESERVATIONS), checked(FindReservations(project=project)))
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
@@ -33,9 +34,9 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
         query = FindReservations(ids=(str(uuid.UUID(name_or_id)),))
     except ValueError:
         query = checked(FindReservations(name=name_or_id, project=project))
-    found = await bus.asker(topics.RESERVATIONS)(query)
+    found = await bus.asker(RESERVATIONS)(query)
     if not found.reservations and query.project:
-        found = await bus.asker(topics.RESERVATIONS)(checked(FindReservations(name=name_or_id)))
+        found = await bus.asker(RESERVATIONS)(checked(FindReservations(name=name_or_id)))
         shared = tuple([each for each in found.reservations if each.serves("")])
         found = structs.replace(found, reservations=shared)
     if not found.reservations:
@@ -50,7 +51,7 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
 
 async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited:
     """Create, extend or end a reservation; raise OperationRefused if placement refuses."""
-    match (await bus.asker(topics.EDIT_RESERVATION)(checked(ReservationEditRequested(edit=edit)))).result:
+    match (await bus.asker(EDIT_RESERVATION)(checked(ReservationEditRequested(edit=edit)))).result:
         case ReservationEdited() as edited:
             return edited
         case ReservationOver(reservation=name):

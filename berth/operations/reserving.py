@@ -8,11 +8,12 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.reservations import edit_reservation
 from berth.operations.times import time_given
 from berth.settings import BadSetting
-from bus import topics
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
-from bus.reservations import (
+from features.reservations.messages import (
+    FILL_RESERVATION,
+    RESERVATIONS,
     FillReservation,
     FindReservations,
     MakeReservation,
@@ -84,13 +85,13 @@ async def create_reservation(
     try:
         await edit_reservation(bus, MakeReservation(reservation=reservation))
     except Unavailable:
-        if not (await bus.asker(topics.RESERVATIONS)(FindReservations(ids=(reservation.id,)))).reservations:
+        if not (await bus.asker(RESERVATIONS)(FindReservations(ids=(reservation.id,)))).reservations:
             raise
     if reservation.state(now) == "planned":
         return ReservationFilled(placed=0)
     order = FillReservation(reservation=reservation.id, closed=dict(closed))
     try:
-        return await bus.asker(topics.FILL_RESERVATION)(order)
+        return await bus.asker(FILL_RESERVATION)(order)
     except UNANSWERED as problem:
         why = f"the reservation is stored, and schedulers claim its slots later: {problem}"
         return ReservationFilled(placed=0, missing=reservation.count, reason=why)

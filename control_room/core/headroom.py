@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bus.reservations import HeadroomFound
+from features.headroom.messages import HeadroomFound
 
 _STATES = {"kept": "would still be kept", "ends": "would end", "lost": "is already not kept"}
 

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 
 from bus.amounts import totals
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
-from bus.reservations import FAILOVER, ReservationsFound
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.packing import FlavorCapacity, MixPacking, largest_amount
 from control_room.core.plan_form import AddedHosts, InvalidPlan, Plan
 from features.quotas.messages import Quota, QuotaBound, quota_bound
+from features.reservations.messages import FAILOVER, ReservationsFound
 
 MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
 

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from control_room.pages.audit import AuditPages
-from control_room.pages.builds import BuildPages, WaitingPages
+from control_room.pages.builds import BuildPages
 from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
@@ -69,14 +69,10 @@ def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route
 
 
 def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    builds, waiting = BuildPages(context, renderer), WaitingPages(context, renderer)
-    moves = MovePages(context, renderer)
+    builds, moves = BuildPages(context, renderer), MovePages(context, renderer)
     yield _get("/builds", builds.list_all)
     yield _get("/builds/events", builds.events)
     yield _get("/builds/{build}", builds.page)
-    yield _get("/waiting", waiting.page)
-    yield _post("/waiting", waiting.end_wait)
-    yield _get("/waiting/events", waiting.events)
     yield _get("/moves", moves.page)
     yield _post("/moves", moves.stop_drain)
     yield _get("/moves/events", moves.events)

@@ -1,29 +1,24 @@
-"""Pages about ended builds, all records of one build, and waiting requests."""
+"""Pages about ended builds, and about all records of one build."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.errors import OperationRefused
 from bus.preemption import FindPreemptions, Preemption
-from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, FindWaiting, WaitingFound
-from bus.reservations import FindReservations, Reservation
-from control_room.core import words
+from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.builds import latest, shown, timeline
-from control_room.core.now import Reply
 from control_room.core.what_if_form import address_of
-from control_room.pages import frame
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
 from features.moves.messages import FindMoves, MoveStands, decided_move
+from features.reservations.messages import FindReservations, Reservation
 from features.what_if.messages import WhatIf
 
 LISTED = 100
@@ -154,96 +149,3 @@ class BuildPages(PageGroup):
             preempted.answer.preemptions if preempted.answer is not None else (),
             list(silent),
         )
-
-
-log = logging.getLogger(__name__)
-
-SECONDS = 5.0  # seconds between two updates without changes: the waiting times grow
-PAGE_SIZE = 50
-_DEEPEST = 1_000_000
-
-
-@dataclass(frozen=True)
-class WaitingQuery:
-    """The parameters in the URL of the page of waiting requests: project (empty: all), how many to skip."""
-
-    project: str
-    after: int
-
-    def address(self, path: str, after: int | None = None) -> str:
-        after = self.after if after is None else after
-        return words.address(path, {"project": self.project, "after": after})
-
-
-@dataclass(frozen=True)
-class WaitingData:
-    reply: Reply[WaitingFound]
-    # rendered once for users without permission to act (""), and once for each form token
-    parts: dict[str, str] = field(default_factory=dict)
-
-
-class WaitingPages(frame.PageGroup):
-    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
-        super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.waiting, SECONDS)
-
-    async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        wanted = _wanted(request)
-        return self._renderer.page(
-            request,
-            "waiting.html",
-            status=status,
-            part=self._part(request, wanted, await self._data.get(wanted)),
-            live=wanted.address("/waiting/events"),
-            wanted=wanted,
-            problem=problem,
-            ended=frame.uuid_in(request.query_params.get("ended", "")),
-        )
-
-    async def events(self, request: Request) -> Response:
-        wanted = _wanted(request)
-
-        async def part() -> str:
-            return self._part(request, wanted, await self._data.latest(wanted))
-
-        return self._updates.stream(request, part)
-
-    async def end_wait(self, request: Request) -> Response:
-        fields = await self._renderer.form(request)
-        id_ = frame.uuid_in(fields.get("request", ""))
-        if not id_:
-            raise frame.PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no request.")
-        try:
-            answer = await self._context.operations.end_wait(id_)
-        except OperationRefused as refused:
-            return await self.page(request, str(refused), 409)
-        finally:
-            self._data.forget()
-        log.info("%s: ended the wait of %s: %s", frame.user_of(request), id_, answer)
-        return RedirectResponse(words.address("/waiting", {"ended": id_}), status_code=303)
-
-    def _part(self, request: Request, wanted: WaitingQuery, data: WaitingData) -> str:
-        visitor = self._renderer.of_visitor(request)
-        token = visitor["form_token"] if visitor["may_act"] else ""
-        if token not in data.parts:
-            kinds = data.reply.answer.kinds if data.reply.answer else ()
-            with self._updates.interval.rendering():
-                data.parts[token] = self._renderer.part(
-                    "waiting_part.html",
-                    **visitor,
-                    reply=data.reply,
-                    wanted=wanted,
-                    most=max((kind.requests for kind in kinds), default=1),
-                    now=self._context.clock.now(),
-                )
-        return data.parts[token]
-
-    async def _read(self, wanted: WaitingQuery) -> WaitingData:
-        find = FindWaiting(project=wanted.project, after=wanted.after, limit=PAGE_SIZE)
-        return WaitingData(await query("the scheduler", self._context.queries.waiting, find))
-
-
-def _wanted(request: Request) -> WaitingQuery:
-    after = request.query_params.get("after", "")
-    number = int(after[:9]) if after.isascii() and after.isdigit() else 0
-    return WaitingQuery(frame.parameter(request, "project"), min(number, _DEEPEST))

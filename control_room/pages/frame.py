@@ -34,7 +34,6 @@ NAVIGATION = (
     ("/", "Now"),
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
-    ("/waiting", "Waiting"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import OperationRefused
-from bus.reservations import FindHeadroom, FindReservations, HeadroomFound, every_reservation
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.headroom import headroom_after
 from control_room.core.hosts import KnownHost
@@ -31,8 +30,10 @@ from control_room.pages.frame import (
 )
 from control_room.queries import NO_ANSWER, known_hosts, query
 from control_room.shared_data import SharedData
+from features.headroom.messages import FindHeadroom, HeadroomFound
 from features.planning.messages import MOVES_MAY_HELP, PlanRoom, RoomPlanned
-from features.quotas.messages import FindQuotas
+from features.quotas.messages import QUOTAS, FindQuotas
+from features.reservations.messages import FindReservations, every_reservation
 from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIf, WhatIfAnswered
 
@@ -197,7 +198,7 @@ class CapacityPages(PageGroup):
             finally:
                 stop.set()  # the thread would continue after a cancellation
         if project:
-            [quota] = (await self._context.queries.quotas(FindQuotas(project=project))).quotas
+            [quota] = (await self._context.queries.asker(QUOTAS)(FindQuotas(project=project))).quotas
             answer = with_quota(answer, plan, quota)
         return answer
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from bus import groups
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, InUse, LimitReached, Taken
+from features.groups import messages
 from features.groups import store as server_groups
 from features.groups.settings import GroupSettings
 from placement_worker.extension import PlacementOperations, again
@@ -23,39 +23,39 @@ class ServerGroups(PlacementOperations):
         async with self.database.write() as tx:
             await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
 
-    async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
+    async def find(self, query: messages.FindGroups) -> messages.GroupsFound:
         async with self.database.read() as tx:
-            return groups.GroupsFound(groups=tuple(await server_groups.find(tx, query)))
+            return messages.GroupsFound(groups=tuple(await server_groups.find(tx, query)))
 
-    @again(lambda *_: groups.GroupEditAnswered(result=Contended()))
-    async def edit(self, order: groups.GroupEditRequested) -> groups.GroupEditAnswered:
+    @again(lambda *_: messages.GroupEditAnswered(result=Contended()))
+    async def edit(self, order: messages.GroupEditRequested) -> messages.GroupEditAnswered:
         match order.edit:
-            case groups.MakeGroup() as make:
+            case messages.MakeGroup() as make:
                 result = await self._make(make)
-            case groups.DropGroup(group=group, force=force):
+            case messages.DropGroup(group=group, force=force):
                 async with self.database.write() as tx:
                     members = await server_groups.drop(tx, group, force=force)
-                result = groups.GroupEdited(changed=members is not None)
+                result = messages.GroupEdited(changed=members is not None)
                 if members:
                     result = InUse(what=group, members=tuple(members))
-        return groups.GroupEditAnswered(result=result)
+        return messages.GroupEditAnswered(result=result)
 
-    async def _make(self, make: groups.MakeGroup) -> groups.GroupResult:
+    async def _make(self, make: messages.MakeGroup) -> messages.GroupResult:
         fields = structs.asdict(make)
-        group = groups.ServerGroup(id=fields.pop("group"), **fields)
+        group = messages.ServerGroup(id=fields.pop("group"), **fields)
         async with self.database.write() as tx:
             if (full := await self._limit_reached(tx, group)) is not None:
                 return full
             if await server_groups.make(tx, group, self.clock.now()):
-                return groups.GroupEdited(group=group, changed=True)
-        [existing] = (await self.find(groups.FindGroups(ids=(make.group,)))).groups or [None]
+                return messages.GroupEdited(group=group, changed=True)
+        [existing] = (await self.find(messages.FindGroups(ids=(make.group,)))).groups or [None]
         if existing is None:
             return Taken(what="name", value=make.name)
         if structs.replace(existing, members={}, left={}) == group:
-            return groups.GroupEdited(group=existing)
+            return messages.GroupEdited(group=existing)
         return Taken(what="id", value=make.group)
 
-    async def _limit_reached(self, tx: Transaction, group: groups.ServerGroup) -> LimitReached | None:
+    async def _limit_reached(self, tx: Transaction, group: messages.ServerGroup) -> LimitReached | None:
         limits = self.limits
         total, of_project, is_stored = await server_groups.count(tx, group)
         if is_stored:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
+from features.groups.messages import EDIT_GROUP, GROUPS
 from features.groups.operations import ServerGroups
 from features.groups.rule import GroupRule
 from features.groups.settings import GroupSettings
@@ -23,7 +23,7 @@ def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
             await operations.prune(placement.oldest_kept())
 
         return WorkerRows(
-            answers=[answers(topics.GROUPS, operations.find), answers(topics.EDIT_GROUP, operations.edit)],
+            answers=[answers(GROUPS, operations.find), answers(EDIT_GROUP, operations.edit)],
             timers=[every(prune_period(placement.keep), prune)],
         )
 

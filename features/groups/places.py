@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from bus.claims import RuleRefused
 from bus.domains import NO_TOPOLOGY, DomainConstraints
-from bus.groups import GroupPolicy
 from features.groups.domains import GroupDomains
+from features.groups.messages import GroupPolicy
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # other policies affect only weights of hosts
 

@@ -4,10 +4,9 @@ from msgspec import structs
 
 from bus.client_acts import ClientQuery, Known, project_of
 from bus.clients import RegisteredClient
-from bus.groups import FindGroups, GroupsFound
 from bus.protocol import Ask
-from bus.topics import GROUPS
 from bus.worker import WorkerRows
+from features.groups.messages import GROUPS, FindGroups, GroupsFound
 from features.groups.server_groups import JoinedGroups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from bus.claims import ConsumerClaim
-from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.protocol import Ask
 from bus.vocabulary import Id
-from features.groups.messages import GroupClaim, GroupPart, group_of
+from features.groups.messages import FindGroups, GroupClaim, GroupPart, GroupsFound, ServerGroup, group_of
 from scheduler_worker.extension import (
     Alternative,
     HeldAllocations,

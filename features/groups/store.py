@@ -14,11 +14,10 @@ import msgspec
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.domains import NO_TOPOLOGY, DomainConstraints
-from bus.groups import FindGroups, ServerGroup
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
-from features.groups.messages import GroupClaim
+from features.groups.messages import FindGroups, GroupClaim, ServerGroup
 from features.groups.places import HARD, GroupPlaces
 from placement_worker.extension import IS_SHARING, SHARES, labels_of, roots_of
 

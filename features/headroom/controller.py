@@ -19,22 +19,20 @@ from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
 from bus.parts import ClaimParts, replaced_by
-from bus.reservations import (
-    FAILOVER,
-    RESERVATION,
-    FindHeadroom,
-    FindReservations,
-    Headroom,
-    HeadroomFound,
-    HeadroomTurn,
-    Reservation,
-)
 from bus.vocabulary import UNSAID_ID, Allocations
 from features.groups.messages import groups_of
 from features.headroom import held_sizes
+from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound, HeadroomTurn
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
-from features.reservations.messages import SlotClaim, slot_drawn
+from features.reservations.messages import (
+    FAILOVER,
+    RESERVATION,
+    FindReservations,
+    Reservation,
+    SlotClaim,
+    slot_drawn,
+)
 from placement_worker.extension import ClaimOperations, Index, PlacementOperations, node_of
 
 HOST = "host"  # the level of domains that are single hosts

@@ -7,16 +7,14 @@ import msgspec
 from berth.operations.publishing import checked
 from berth.operations.reservations import edit_reservation
 from berth.settings import BadSetting
-from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.domains import Level
 from bus.requests import Flavor
-from bus.reservations import (
+from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
+from features.reservations.messages import (
     FAILOVER,
     EndReservation,
-    FindHeadroom,
-    Headroom,
     MakeReservation,
     Reservation,
     ReservationEditRequested,
@@ -26,7 +24,7 @@ _HEADROOM = "headroom"  # name of the reservations that hold the headroom's slot
 
 
 async def find_headroom(bus: Bus) -> Sequence[Headroom]:
-    return (await bus.asker(topics.HEADROOM)(FindHeadroom())).headrooms
+    return (await bus.asker(HEADROOM)(FindHeadroom())).headrooms
 
 
 async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.reservations import RESERVATION
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.groups.messages import claimed_group, groups_of, topology_claimed
 from features.headroom.plan import ApartGroup, HeldSize
-from features.reservations.messages import reserves
+from features.reservations.messages import RESERVATION, reserves
 from placement_worker.extension import Row
 
 _HELD = sql("""

@@ -9,12 +9,12 @@ from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
-from bus.reservations import FindHeadroom
 from control_room.core import words
 from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused
 from control_room.queries import query
 from features.headroom.editing import set_headroom, unset_headroom
+from features.headroom.messages import FindHeadroom
 
 log = logging.getLogger(__name__)
 

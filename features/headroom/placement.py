@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every
 from features.headroom.controller import HeadroomController
+from features.headroom.messages import HEADROOM
 from placement_worker.extension import PlacementNeeds, PlacementPart
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
         controller = HeadroomController(*needs.operations, placement.claims)
         needs.offers.add(controller)
         return WorkerRows(
-            answers=[answers(topics.HEADROOM, controller.find)],
-            timers=[every(ADJUST_SECONDS, controller.adjust)],
+            answers=[answers(HEADROOM, controller.find)], timers=[every(ADJUST_SECONDS, controller.adjust)]
         )
 
     return PlacementPart(rows=rows)

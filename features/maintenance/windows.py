@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.reservations import RESERVATION
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import Id
@@ -26,6 +25,7 @@ from features.maintenance.messages import (
 )
 from features.maintenance.store import StoredWindow
 from features.moves.messages import MoveRequested
+from features.reservations.messages import RESERVATION
 from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, open_host
 
 CAUSE = "maintenance"

@@ -13,12 +13,11 @@ from msgspec import structs
 from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.groups import FindGroups
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
-from bus.topics import GROUPS
 from bus.vocabulary import Id, portions
+from features.groups.messages import GROUPS, FindGroups
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
 from features.moves.messages import FindMoves, MoveRequested, MovesFound

@@ -3,6 +3,7 @@
 from bus import topics
 from bus.client_acts import ClientQuery
 from bus.worker import WorkerRows, every, on_many, prune_period
+from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.lookups import MoveLookups
@@ -42,7 +43,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
-            asks=(topics.GROUPS, FIND_MOVES),
+            asks=(GROUPS, FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused}),
             consumes=[
                 on_many(

@@ -9,6 +9,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import HostReported
 from bus.worker import Worker
+from features.groups.messages import EDIT_GROUP
 from features.nova.core.translation import BridgeOptions
 from features.nova.databases import NovaDatabases
 from features.nova.mirror import Mirror, MirrorQueries
@@ -27,7 +28,7 @@ MIRROR_ASKS = (
     topics.AGGREGATES,
     topics.EDIT_AGGREGATE,
 )
-ASKED = (topics.SELECT_HOSTS, topics.EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
+ASKED = (topics.SELECT_HOSTS, EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
     scheduling = NovaScheduling(
         SchedulingQueries(
             select=bus.asker(topics.SELECT_HOSTS, timeout=SELECT_TIMEOUT),
-            make_group=bus.asker(topics.EDIT_GROUP),
+            make_group=bus.asker(EDIT_GROUP),
             release=bus.asker(topics.RELEASE),
             fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
             still_waits=nova.databases.still_waits,

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unavailable
-from bus.groups import GroupEditAnswered, GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.protocol import Ask
+from features.groups.messages import GroupEditAnswered, GroupEditRequested, MakeGroup
 from features.nova.core.cloud import DISCOVER
 from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
 from features.nova.core.scheduler_notifications import Phase

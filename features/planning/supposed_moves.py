@@ -36,7 +36,7 @@ class _SupposedHosts:
                 return alternative
             members = {**group.members, **self.members.get(group.id, {})}
             left = {**group.left, **self.left.get(group.id, {})}
-            return replace(alternative, group=structs.replace(group, members=members, left=left))
+            return replace(alternative, group=group.on_hosts(members, left))
 
         return order.changed(changed)
 

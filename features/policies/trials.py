@@ -10,12 +10,11 @@ import msgspec
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.reservations import FindReservations, every_reservation
-from bus.topics import RESERVATIONS
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
+from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
 from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting

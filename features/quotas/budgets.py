@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.reservations import RESERVATION
 from bus.vocabulary import Allocations
 from features.quotas.messages import DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
+from features.reservations.messages import RESERVATION
 
 UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 

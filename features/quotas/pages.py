@@ -19,7 +19,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageRefused, is_project
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
-from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
+from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of
 
 log = logging.getLogger(__name__)
@@ -175,9 +175,10 @@ class ProjectPages(frame.PageGroup):
 
     async def _read(self, wanted: ProjectsQuery) -> ProjectsData:
         ask = self._context.queries
+        quotas = ask.asker(QUOTAS)
         find = FindQuotas(project=wanted.project or None, used=True, after=wanted.after, limit=PAGE_SIZE)
         found, default = await asyncio.gather(
-            query("placement", ask.quotas, find), query("placement", ask.quotas, FindQuotas(project=DEFAULT))
+            query("placement", quotas, find), query("placement", quotas, FindQuotas(project=DEFAULT))
         )
         count = FindWaiting(projects=projects_of(found), limit=1)
         listed = projects_listed(found, default, await query("the scheduler", ask.waiting, count))

@@ -11,7 +11,7 @@ from berth.operations.times import time_given
 from bus.amounts import totals
 from bus.clock import Clock, time_text
 from bus.masking import printable
-from bus.reservations import EndReservation, ExtendReservation, Reservation, ReservationsFound
+from features.reservations.messages import EndReservation, ExtendReservation, Reservation, ReservationsFound
 
 commands = Commands(name="reserve", no_args_is_help=True)
 

@@ -12,14 +12,6 @@ from msgspec import structs
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.reservations import (
-    FAILOVER,
-    FindReservations,
-    Reservation,
-    ReservationsFound,
-    ReservedSlot,
-    every_reservation,
-)
 from bus.vocabulary import Allocations, Id
 from features.reservations.core.drawing import (
     counted_as_free,
@@ -30,7 +22,15 @@ from features.reservations.core.drawing import (
     undrawn,
 )
 from features.reservations.core.reserved_help import HeldFor, without_reservations
-from features.reservations.messages import reservation_of
+from features.reservations.messages import (
+    FAILOVER,
+    FindReservations,
+    Reservation,
+    ReservationsFound,
+    ReservedSlot,
+    every_reservation,
+    reservation_of,
+)
 from scheduler_worker.extension import PLAIN, Alternative, NoNarrowing, Order, Remedies, Scope, attempts_of
 
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again

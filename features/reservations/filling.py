@@ -17,8 +17,13 @@ from prometheus_client import Gauge
 from bus.claims import Choice, ConsumerClaim, Held, Retired
 from bus.host_health import condition
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.reservations import (
+from bus.vocabulary import UNSAID_ID, Id, portions
+from features.reservations.core.reserved_slots import HeldSlots
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import (
+    EDIT_RESERVATION,
     RESERVATION,
+    RESERVATIONS,
     FillReservation,
     FindReservations,
     ForgetSlots,
@@ -26,13 +31,9 @@ from bus.reservations import (
     ReservationEditRequested,
     ReservationFilled,
     ReservationsFound,
+    SlotClaim,
     every_reservation,
 )
-from bus.topics import EDIT_RESERVATION, RESERVATIONS
-from bus.vocabulary import UNSAID_ID, Id, portions
-from features.reservations.core.reserved_slots import HeldSlots
-from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.messages import SlotClaim
 from scheduler_worker.extension import BuildPurpose, ComeAgain, Order, Scheduler, events, on_closed, only_on
 
 REFRESH_SECONDS = 5.0

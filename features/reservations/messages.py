@@ -1,11 +1,215 @@
-"""Parts of messages about reservations."""
+"""Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, Literal, Self
+from uuid import UUID, uuid5
 
+from msgspec import field, structs
+
+from bus.addressing import ANYONE, Query
 from bus.claims import Choice, ConsumerClaim
+from bus.domains import Level
 from bus.parts import ChoiceParts, ClaimParts, Part, RequestParts
-from bus.vocabulary import Allocations, Id, Shapes
+from bus.requests import Flavor
+from bus.vocabulary import (
+    Allocations,
+    Amount,
+    Contended,
+    Count,
+    Id,
+    LargeMap,
+    LimitReached,
+    LongList,
+    Message,
+    Missing,
+    Name,
+    Seconds,
+    Shapes,
+    ShortList,
+    Tagged,
+    Taken,
+    Text,
+    Value,
+)
+
+RESERVATION = "RESERVATION"  # type of consumers that hold the capacity of a reservation
+FAILOVER: Literal["failover"] = "failover"
+
+Use = Literal["named", "open", "failover"]
+State = Literal["planned", "held", "active", "ended"]
+
+
+def slot_consumer(reservation: str, number: int) -> str:
+    """Return the id of the consumer that holds the slot of this number in a reservation."""
+    return str(uuid5(UUID(reservation), f"slot {number}"))
+
+
+class Reservation(Value, frozen=True, kw_only=True):
+    """Capacity for `count` instances of a flavor, held by one consumer for each of them (its slots).
+
+    The capacity is held from `holds_from`; builds of the project can draw it between `begins` and `ends`.
+    """
+
+    id: Id
+    name: Name
+    project: Text = ""  # empty: for builds of any project that name the reservation, or for failover
+    purpose: Text = ""  # a text that the operator can choose freely
+    flavor: Flavor
+    count: Amount = 1
+    hosts: ShortList[Text] = ()  # names of the hosts to use; empty: any host
+    cell: Text = ""
+    zone: Text = ""
+    # who can draw: named: builds that name the reservation; open: every build of the project; failover:
+    # evacuations of all projects
+    use: Use = "named"
+    # failover: the loss of any one domain of a level is covered; `host`, or a level of labels such as `rack`
+    levels: ShortList[Level] = ()
+    holds_from: Seconds = 0.0  # seconds since 1970; 0: from the reservation's creation
+    begins: Seconds = 0.0  # 0: from the reservation's creation
+    ends: Seconds = 0.0  # 0: no end
+    returns: bool = True  # capacity of a deleted instance is reserved again until the end
+    ended: bool = False
+
+    def serves(self, project: str) -> bool:
+        """Return whether this reservation is for builds of `project` or of any project, not for failover."""
+        return self.use != FAILOVER and self.project in ("", project)
+
+    def state(self, now: float) -> State:
+        if self.ended or 0 < self.ends <= now:
+            return "ended"
+        if now < self.holds_from:
+            return "planned"
+        return "held" if now < self.begins else "active"
+
+
+class ReservedSlot(Value, frozen=True, kw_only=True):
+    """One slot of a reservation: the allocations that it reserved at first, and that it still holds."""
+
+    consumer: Id
+    allocations: Allocations  # allocations that the slot reserved at first
+    held: Allocations = field(default_factory=dict)  # allocations that are not drawn now
+    roots: LongList[Text] = ()
+    drawn_by: LongList[Text] = ()  # consumers that drew from the slot and still hold allocations
+
+    @property
+    def is_undrawn(self) -> bool:
+        """Return whether the slot holds all that it reserved at first."""
+        return self.held == self.allocations and not self.drawn_by
+
+
+class FindReservations(Message, frozen=True, kw_only=True):
+    """A query for a page of the reservations that meet the given conditions (none: all), with their slots.
+    `every_reservation` reads all pages.
+
+    With `drawn_by`, no other condition applies: the reservation from which this consumer drew is returned.
+    """
+
+    ids: LongList[Id] = ()
+    name: Text = ""
+    project: Text = ""
+    use: Text = ""
+    drawn_by: Text = ""
+    slots: bool = True  # False: without slots
+    after: Text = ""  # `last` of the previous page
+
+
+class ReservationsFound(Message, frozen=True, kw_only=True):
+    """The answer to FindReservations: a page, oldest first if it is the only one, else sorted by id."""
+
+    reservations: LongList[Reservation]
+    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # reservation → its slots
+    made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
+    last: Text = ""  # `after` of the next page; empty: this is the last page
+
+
+async def every_reservation(
+    find: Callable[[FindReservations], Awaitable[ReservationsFound]], query: FindReservations
+) -> ReservationsFound:
+    """Return the reservations of all pages. `find` sends the query for one page."""
+    found = await find(query)
+    reservations, slots, made = list(found.reservations), dict(found.slots), dict(found.made)
+    while found.last:
+        found = await find(structs.replace(query, after=found.last))
+        reservations += found.reservations
+        slots |= found.slots
+        made |= found.made
+    return ReservationsFound(reservations=tuple(reservations), slots=slots, made=made)
+
+
+class MakeReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that stores a reservation with a name unique in its project; a repeated edit is no error."""
+
+    reservation: Reservation
+
+
+class ExtendReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that changes the end of a reservation that has not ended. If `ends` is 0, the reservation has
+    no end.
+    """
+
+    reservation: Id
+    ends: Seconds = 0.0
+
+
+class EndReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that ends a reservation and releases what is not drawn; instances that drew keep running."""
+
+    reservation: Id
+    forget: bool = False  # also delete the reservation's record
+
+
+class ForgetSlots(Tagged, frozen=True, kw_only=True):
+    """An edit that releases the given slots of a reservation and deletes their records, except slots from
+    which an instance drew. The reservation has replaced them by slots on other hosts.
+    """
+
+    reservation: Id
+    slots: LongList[Id]
+
+
+ReservationEdit = MakeReservation | ExtendReservation | EndReservation | ForgetSlots
+
+
+class ReservationEdited(Tagged, frozen=True, kw_only=True):
+    reservation: Reservation
+    changed: bool = False
+    released: Count = 0  # number of released slots that still held allocations
+
+
+class ReservationOver(Tagged, frozen=True, kw_only=True):
+    """The refusal of an edit because the reservation has ended."""
+
+    reservation: Text
+
+
+ReservationResult = ReservationEdited | ReservationOver | Missing | Taken | LimitReached | Contended
+
+
+class ReservationEditRequested(Message, frozen=True, kw_only=True):
+    """A request to create, extend or end a reservation."""
+
+    edit: ReservationEdit
+
+
+class ReservationEditAnswered(Message, frozen=True, kw_only=True):
+    result: ReservationResult
+
+
+class FillReservation(Message, frozen=True, kw_only=True):
+    """A request to a scheduler to claim the slots that a reservation lacks."""
+
+    reservation: Id
+    # root → slots to claim there without filters, because a plan has closed this host to make room for them
+    closed: LargeMap[Id, Amount] = field(default_factory=dict)
+
+
+class ReservationFilled(Message, frozen=True, kw_only=True):
+    placed: Count  # number of slots that hold or have held capacity
+    missing: Count = 0
+    reason: Text = ""  # why slots are missing
+
+
+# Parts of messages
 
 
 class ReservationPart(Part, frozen=True, kw_only=True):
@@ -57,6 +261,31 @@ def choice_from(slot: Id | None, allocations: Allocations, shapes: Shapes | None
     parts = None if slot is None else ChoiceParts(DrawPart(slot=slot))
     return Choice(allocations, shapes or {}, parts)
 
+
+RESERVATIONS = Query(
+    "placement.reservations",
+    FindReservations,
+    ReservationsFound,
+    "reservations with their slots",
+    ANYONE,
+    "placement",
+)
+EDIT_RESERVATION = Query(
+    "placement.reservation",
+    ReservationEditRequested,
+    ReservationEditAnswered,
+    "create, extend or end a reservation",
+    ANYONE,
+    "placement",
+)
+FILL_RESERVATION = Query(
+    "scheduler.reserve",
+    FillReservation,
+    ReservationFilled,
+    "claim the slots that a reservation lacks",
+    ANYONE,
+    "scheduler",
+)
 
 PARTS: Mapping[type, type[Part]] = {
     RequestParts: ReservationPart,

@@ -8,7 +8,11 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Released, ReleaseRequested
-from bus.reservations import (
+from bus.sql.statement import BoundStatement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
+from features.reservations import store as stored
+from features.reservations.messages import (
     EndReservation,
     ExtendReservation,
     FindReservations,
@@ -22,10 +26,6 @@ from bus.reservations import (
     ReservationResult,
     ReservationsFound,
 )
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
-from features.reservations import store as stored
 from features.reservations.settings import ReservationSettings
 from placement_worker.extension import ClaimOperations, PlacementOperations, again, contended
 

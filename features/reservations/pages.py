@@ -13,7 +13,6 @@ from berth.operations.refusing import operations_refused
 from berth.operations.reservations import edit_reservation
 from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
 from bus.errors import OperationRefused
-from bus.reservations import EndReservation, FindReservations, every_reservation
 from bus.resources import FindProviders
 from control_room.core import words
 from control_room.core.what_if_form import InvalidForm
@@ -28,6 +27,7 @@ from features.reservations.listing import (
     reservations_listed,
     roots_of,
 )
+from features.reservations.messages import EndReservation, FindReservations, every_reservation
 
 log = logging.getLogger(__name__)
 

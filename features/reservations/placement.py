@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every
+from features.reservations.messages import EDIT_RESERVATION, RESERVATIONS
 from features.reservations.operations import ReservationOperations
 from features.reservations.rule import ReservationRule
 from features.reservations.settings import ReservationSettings
@@ -22,10 +22,7 @@ def part(needs: PlacementNeeds, settings: ReservationSettings) -> PlacementPart:
         operations = ReservationOperations(*needs.operations, placement.claims, settings)
         needs.offers.add(operations)
         return WorkerRows(
-            answers=[
-                answers(topics.RESERVATIONS, operations.find),
-                answers(topics.EDIT_RESERVATION, operations.edit),
-            ],
+            answers=[answers(RESERVATIONS, operations.find), answers(EDIT_RESERVATION, operations.edit)],
             timers=[every(EXPIRE_SECONDS, operations.expire)],
         )
 

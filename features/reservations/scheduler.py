@@ -1,10 +1,9 @@
 """The part of reservations in a scheduler: requests draw from slots, and missing slots are claimed."""
 
-from bus import topics
-from bus.topics import RESERVATIONS
 from bus.worker import WorkerRows, answers, every
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import REFRESH_SECONDS, ReservationFiller
+from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
@@ -15,8 +14,8 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         narrowings=(drawn,),
         rows=WorkerRows(
-            asks=(RESERVATIONS, topics.EDIT_RESERVATION),
-            answers=[answers(topics.FILL_RESERVATION, filler.fill)],
+            asks=(RESERVATIONS, EDIT_RESERVATION),
+            answers=[answers(FILL_RESERVATION, filler.fill)],
             timers=[every(REFRESH_SECONDS, filler.refresh, at_once=True)],
         ),
     )

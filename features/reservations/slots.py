@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from bus.amounts import common, covers, without
 from bus.claims import Choice, ConsumerClaim, RuleRefused
-from bus.reservations import FAILOVER, RESERVATION, Reservation
 from bus.vocabulary import Allocations
-from features.reservations.messages import reserves
+from features.reservations.messages import FAILOVER, RESERVATION, Reservation, reserves
 
 
 def reservation_refusal(why: str) -> RuleRefused:

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from bus.reservations import FindReservations, Reservation, ReservedSlot
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
+from features.reservations.messages import FindReservations, Reservation, ReservedSlot
 from features.reservations.slots import ReservationWorld, SlotRecord
 
 _MAKE = sql("""

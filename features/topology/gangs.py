@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from bus.claims import ConsumerClaim
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
-from features.groups.messages import GroupClaim
+from features.groups.messages import FindGroups, GroupClaim, GroupsFound
 from features.groups.server_groups import watched
 from features.topology.core.gang_choice import GangChoice, is_gang
 from features.topology.messages import topology_of

@@ -2,9 +2,9 @@
 
 from uuid import UUID, uuid5
 
-from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.vocabulary import Id
+from features.groups.messages import ServerGroup
 from features.topology.messages import topology_of
 
 

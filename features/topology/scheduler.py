@@ -1,7 +1,7 @@
 """The part of topology in a scheduler: the hosts of all instances of a request are chosen together."""
 
-from bus.topics import GROUPS
 from bus.worker import WorkerRows
+from features.groups.messages import GROUPS
 from features.topology.gangs import Gangs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 

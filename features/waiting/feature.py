@@ -7,6 +7,7 @@ FEATURE = Feature(
     name="waiting",
     says="lets requests without a host wait for free capacity",
     needs=("moves",),
+    pages={"/waiting": "Waiting"},
     meters=(
         ("features.waiting.signal", "scheduler"),
         ("features.waiting.start_estimates", "scheduler"),

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bus.groups import ServerGroup
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
+from scheduler_worker.core.domain_rules import Constraints, DomainRules, InstanceGroup, required_constraints
 from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
 from scheduler_worker.core.rules.state import AFFINITY
 
@@ -47,7 +46,7 @@ def _placed_on(alternative: Alternative, root: str, several: int) -> Alternative
     return replace(alternative, members={root: several})
 
 
-def domain_rules(choosing: "Choosing", group: ServerGroup | None, constraints: Constraints) -> DomainRules:
+def domain_rules(choosing: "Choosing", group: InstanceGroup | None, constraints: Constraints) -> DomainRules:
     """Return the rules of the constraints on domains, given the hosts of the server group's members. Members
     placed by unfinished batches also count.
     """

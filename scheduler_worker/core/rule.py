@@ -12,12 +12,12 @@ from bus.aggregates import Aggregate
 from bus.candidates import Bools, SenselessQuery
 from bus.claims import Choice
 from bus.decisions import RULE_ERROR
-from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from scheduler_worker.core.domain_rules import InstanceGroup
 from scheduler_worker.core.narrowing import HostLimit
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
@@ -143,7 +143,7 @@ class Alternative:
     preferred: Mapping[str, float] = field(default_factory=dict)  # preferred trait → weight
     # resource class → preferred free amount, and its weight
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    group: ServerGroup | None = None  # server group that the instances join; the claim checks it again
+    group: InstanceGroup | None = None  # server group that the instances join; the claim checks it again
     members: Mapping[str, int] = field(default_factory=dict)  # root of a host → number of group members there
     together: Together | None = None  # set if one host must fit several instances
     within_roots: frozenset[str] = frozenset()  # hosts to which a narrowing restricts it; empty: all

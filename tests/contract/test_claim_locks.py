@@ -8,18 +8,23 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import Claimed, ClaimRequested
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.parts import ClaimParts
 from bus.preemption import Victim
 from bus.requests import Flavor
-from bus.reservations import MakeReservation, Reservation, ReservationEditRequested, slot_consumer
 from bus.sql.transaction import PostgresTransaction
+from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.preemption.messages import Preempts
 from features.quotas.messages import QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
-from features.reservations.messages import choice_from
+from features.reservations.messages import (
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    choice_from,
+    slot_consumer,
+)
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker.extension import LOCKS

@@ -15,7 +15,6 @@ from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindC
 from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer
-from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.invalid_requests import KINDS
 from bus.messages import (
     BuildCancelled,
@@ -38,11 +37,11 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor, Hints
-from bus.reservations import RESERVATION, slot_consumer
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
+from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
 from features.moves.lookups import MoveLookups
@@ -55,6 +54,7 @@ from features.moves.messages import (
     MoveStands,
     MoveSteered,
 )
+from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients

@@ -42,9 +42,7 @@ async def a_recorded_room(settings: Settings) -> AsyncIterator[tuple[VisitedRoom
     )
     async with (
         a_placement("sqlite+aiosqlite://") as placement,
-        a_visited_room(
-            silent_placement(placement), scheduler, answered=("quotas", "acts"), settings=settings
-        ) as room,
+        a_visited_room(silent_placement(placement), scheduler, answered=("acts",), settings=settings) as room,
     ):
         yield room, trail, placement
     await database.close()

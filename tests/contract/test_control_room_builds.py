@@ -10,39 +10,19 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from bus import topics
 from bus.cells import CellsFound
 from bus.claims import Choice
 from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
-from bus.messages import (
-    Attempt,
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildPlaced,
-    BuildRequested,
-    SchedulerAlive,
-    Selection,
-)
+from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
-from bus.queries import (
-    BuildsFound,
-    BuildStands,
-    DecisionFound,
-    FindWaiting,
-    WaitingFound,
-    WaitingKind,
-    WaitingRequest,
-)
+from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
-from bus.reservations import Reservation, ReservationsFound
-from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
-from control_room.pages import builds as pages
-from control_room.shared_data import SPACING, TIMES, SharedData
 from features.moves.messages import MovesFound, MoveStands
 from features.planning.messages import PlannedStep, RoomPlanned
+from features.reservations.messages import Reservation, ReservationsFound
 from features.what_if.messages import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
@@ -385,155 +365,6 @@ async def test_a_letter_that_cannot_be_replayed_stays_and_the_reason_is_shown(ro
     assert "All of them were deleted before" in (await act(room, "drop", "gone", sure="")).text
     forged = await act(room, "drop", "letter-1", form_token="0")
     assert (forged.status_code, len(await left(room))) == (403, 2)
-
-
-NOW = 1_800_000_000.0
-
-
-def waits(number: int, **said: object) -> WaitingRequest:
-    usual = WaitingRequest(
-        request=uid(number), builds=(uid(number, "b"),), instances=1, project="<web>", flavor=f"m{number}",
-        priority=0, since=NOW - 90, until=NOW + 1800, kind="abc", position=number,
-        lacks="VCPU: 64 free removed <6>", wakes="64 VCPU free on one host",
-    )  # fmt: skip
-    return replace(usual, **said)
-
-
-KINDS = (WaitingKind("abc", "m1", 2, 7), WaitingKind("def", "m3", 1, 1))
-FOUND = WaitingFound(
-    waiting=(
-        waits(1, priority=5, instances=6, start_p50=NOW + 60, start_p90=NOW + 600),
-        waits(3, kind="def", move="live", wakes=""),
-    ),
-    count=3,
-    kinds=KINDS,
-    more=2,
-)
-
-
-async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_events() -> None:
-    async with a_visited_room(told={"waiting": FOUND}) as room:
-        page = await room.page("/waiting?project=web&after=0")
-        first = await room.page("/waiting")
-    assert page.index("6 × m1") < page.index("live of an instance")
-    assert "priority 5" in page and "position 1 in class" in page
-    assert "for 90 s, at most 30 min more" in page
-    assert "VCPU: 64 free removed &lt;6&gt;" in page and "64 VCPU free on one host" in page
-    assert "any change that may free capacity" in page
-    assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
-    assert "2 requests, 7 instances" in page  # a line
-    assert "unknown, no similar request has started recently" in page
-    assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
-    assert "/waiting/events?project=web" in page
-
-
-async def test_an_empty_waiting_queue_and_a_silent_scheduler_are_reported() -> None:
-    async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
-        assert "No requests wait" in await room.page("/waiting")
-        assert "No requests of web wait" in await room.page("/waiting?project=web")
-    async with a_visited_room() as alone:
-        assert "The scheduler does not answer: no consumer" in await alone.page("/waiting")
-
-
-async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> None:
-    found = WaitingFound(waiting=(), count=0, rescued=2)
-    async with a_visited_room(told={"waiting": found}) as room:
-        assert "2 requests waited although capacity was free" in await room.page("/waiting")
-
-
-async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
-    asked = list[object]()
-
-    async def told(question: object) -> WaitingFound:
-        asked.append(question)
-        return FOUND
-
-    async with a_visited_room(told={"waiting": told}) as room:
-        for _ in range(3):
-            assert "6 × m1" in await room.page("/waiting")
-        assert len(asked) == 1
-        room.clock.passed += 60
-        await room.page("/waiting")
-        assert len(asked) == 2
-
-
-async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> None:
-    cancels: list[BuildCancelRequested] = []
-
-    async def cancel(asked: BuildCancelRequested) -> BuildCancelled:
-        """Answer that the first cancellation found a waiting request, and that the second found none."""
-        cancels.append(asked)
-        waited = len(cancels) == 1
-        why = "cancelled" if waited else "no such build or request waits for a host"
-        return BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to)
-
-    scheduler = Worker(
-        "scheduler", consumes=[on(topics.BUILD_CANCEL, cancel, emits=[topics.BUILD_CANCELLED])]
-    )
-    async with a_visited_room(scheduler, told={"waiting": FOUND}) as room:
-        await room.sign_in("admin")
-        assert "Cancel the request" in await room.page("/waiting")
-        assert (await room.send("/waiting", request="x")).status_code == 400
-        done = await room.send("/waiting", request=uid(1))
-        assert (done.status_code, done.headers["location"]) == (303, f"/waiting?ended={uid(1)}")
-        assert "no longer waits" in await room.page(done.headers["location"])
-        again = await room.send("/waiting", request=uid(1))
-        assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
-    assert [(cancel.build, cancel.anywhere) for cancel in cancels] == [(uid(1), False)] * 2
-
-
-async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "SECONDS", 3600.0)
-    there, asked = [waits(1)], list[object]()
-
-    async def told(question: object) -> WaitingFound:
-        asked.append(question)
-        return WaitingFound(waiting=tuple(there), count=len(there))
-
-    async with (
-        a_visited_room(told={"waiting": told}) as room,
-        room.following("/waiting/events") as one,
-        room.following("/waiting/events") as other,
-    ):
-        await until(lambda: all("1 × m1" in "".join(query) for query in (one, other)))
-        assert len(asked) == 1
-        there.append(waits(2))
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))
-        await until(lambda: all("1 × m2" in "".join(query) for query in (one, other)))
-        assert len(asked) == 2
-        there.clear()
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # an unchanged number
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
-        await until(lambda: all("No requests wait" in "".join(query) for query in (one, other)))
-        assert len(asked) == 3
-
-
-async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() -> None:
-    asked = list[object]()
-
-    async def told(question: object) -> WaitingFound:
-        asked.append(question)
-        return WaitingFound(waiting=(waits(len(asked)),), count=1)
-
-    async with a_visited_room(told={"waiting": told}) as room:
-        data = SharedData(
-            room.tasks, told, changes=room.events.waiting, seconds=5.0, times=TIMES, spacing=SPACING
-        )
-
-        async def read(project: str) -> None:
-            while not over.is_set():
-                room.events.waiting.notify()
-                await data.latest(FindWaiting(project=project))
-                await asyncio.sleep(0)
-
-        over = asyncio.Event()
-        began = room.bus.clock.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for project in ("", "", "web", "web", "db"):
-                group.create_task(read(project))
-            await until(lambda: len(asked) == 6)
-            over.set()
-        assert room.bus.clock.monotonic() - began >= 5 * SPACING
 
 
 async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None:

@@ -9,18 +9,28 @@ from urllib.parse import quote, urlencode
 import pytest
 from sqlalchemy import text
 
-from bus import topics
 from bus.errors import Undecodable
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.reservations import FillReservation, ReservationFilled
 from bus.worker import Worker, answers
+from features.reservations.messages import FILL_RESERVATION, FillReservation, ReservationFilled
 from tests.support.ids import uid
+from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
-ANSWERED = ("trees", "aggregates", "cells", "providers", "changes", "quotas", "reservations", "headroom")
+ANSWERED = (
+    *("trees", "aggregates", "cells", "providers", "changes", "reservations", "headroom"),
+    *(query.name for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
+)
+
+
+def of_features(name: str) -> dict[str, Any]:
+    """Return the dictionaries with this name of the test pages of all features, merged."""
+    return {key: value for pages in pages_of_features() for key, value in getattr(pages, name, {}).items()}
+
+
 VALUES = {
     "empty": "",
     "NUL": "a\x00b",
@@ -51,7 +61,6 @@ PARAMETERS = {
     "/hosts": ("flavor", "window", "done", "made"),
     "/hosts.json": ("flavor", "since", "layout"),
     "/builds": ("id", "failed"),
-    "/waiting": ("project", "after", "ended"),
     "/what-if": ("vcpus", "count", "at_least", "resources", "traits", "specs", "zone", "host", "avoid"),
     "/what-if/capacity": ("mix", "add", "without", "zone", "cell"),
     "/bus": ("topic",),
@@ -59,27 +68,17 @@ PARAMETERS = {
     "/bus/letter": ("id",),
     "/metal": ("q", "state"),
     "/moves": ("host",),
-    "/projects": ("project", "after", "done"),
-    "/projects/instances": ("project", "after"),
-    "/reservations": ("project", "skip", "done", "name", "made"),
-    "/headroom": ("done",),
-    "/preemptions": ("x",),
-    "/capacity": ("since", "zone"),
+    **of_features("PARAMETERS"),
 }
 STREAMS = (
     "/now",
     "/hosts",
     "/builds",
-    "/waiting",
     "/what-if/capacity",
     "/bus",
     "/metal",
     "/moves",
-    "/projects",
-    "/reservations",
-    "/headroom",
-    "/preemptions",
-    "/capacity",
+    *(path for pages in pages_of_features() for path in getattr(pages, "STREAMS", ())),
 )
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 
@@ -111,7 +110,7 @@ async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator
                 )
         workers = (
             silent_placement(placement),
-            Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, filled)]),
+            Worker("scheduler", answers=[answers(FILL_RESERVATION, filled)]),
         )
         async with a_visited_room(*workers, answered=ANSWERED) as visited:
             yield visited
@@ -205,18 +204,7 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/login",
-        "/logout",
-        "/theme",
-        "/waiting",
-        "/bus/dead",
-        "/hosts/h",
-        "/projects",
-        "/reservations",
-        "/headroom",
-    ],
+    "path", ["/login", "/logout", "/theme", "/bus/dead", "/hosts/h", *of_features("FORM_FIELDS")]
 )
 async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
     for body, headers, status in BODIES:
@@ -235,39 +223,15 @@ async def test_a_body_without_a_length_is_refused(room: VisitedRoom) -> None:
     assert answer.status_code == 413
 
 
-FORMS = {
-    "/theme": ("theme", "back"),
-    "/hosts/host-1": ("act", "cause", "most"),
-    "/waiting": ("request",),
-    "/bus/dead": ("act", "sure"),
-    "/moves": ("root", "act"),
-    f"/moves/{uid(1)}": ("act",),
-    "/projects": ("act", "project", "limits", "resources"),
-    "/reservations": (
-        "act",
-        "name",
-        "project",
-        "count",
-        "vcpus",
-        "begin",
-        "host",
-        "extra_spec",
-        "reservation",
-    ),
-    "/headroom": ("act", "levels"),
-    "/rebalancing": ("act",),
-}
-OTHER_FIELDS = {
-    "most": {"act": "drain"},
-    "project": {"act": "set", "limits": "VCPU=4"},
-    **{
-        name: {"act": "create", "name": "r"}
-        for name in ("name", "count", "vcpus", "begin", "host", "extra_spec")
-    },
-    "reservation": {"act": "delete"},
-    "levels": {"act": "set"},
-    "limits": {"act": "set", "project": "p"},
-    "resources": {"act": "unset", "project": "p"},
+# page with a form → field with an invalid value → other fields of the form
+FORMS: dict[str, dict[str, dict[str, str]]] = {
+    "/theme": {"theme": {}, "back": {}},
+    "/hosts/host-1": {"act": {}, "cause": {}, "most": {"act": "drain"}},
+    "/bus/dead": {"act": {}, "sure": {}},
+    "/moves": {"root": {}, "act": {}},
+    f"/moves/{uid(1)}": {"act": {}},
+    "/rebalancing": {"act": {}},
+    **of_features("FORM_FIELDS"),
 }
 
 
@@ -278,9 +242,9 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
     async with room.visitor() as admin:
         await admin.sign_in("admin")
         token, own = await admin.form_token(), await room.form_token()
-        for name in FORMS[path]:
+        for name, others in FORMS[path].items():
             for value in (value for kind, value in VALUES.items() if kind not in IDS):
-                given = {**OTHER_FIELDS.get(name, {"act": "drop", "letter:x": "1"}), name: value}
+                given = {"act": "drop", "letter:x": "1", **others, name: value}
                 refused = await room.browser.post(path, data={"form_token": own, **given}, headers=HTML)
                 assert refused.status_code == (303 if path == "/theme" else 403)
                 answer = await admin.browser.post(path, data={"form_token": token, **given}, headers=HTML)

@@ -23,7 +23,6 @@ from bus.queries import Instance, InstancesFound
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.reservations import FindHeadroom, Headroom, HeadroomFound, Reservation, ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room import shared_data
@@ -32,8 +31,10 @@ from control_room.core.plan_form import Plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
+from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
 from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.reservations.messages import Reservation, ReservationsFound
 from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.ids import uid

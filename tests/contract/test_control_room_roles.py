@@ -27,9 +27,10 @@ from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import DRAINS, MARKS
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
+from features.headroom.messages import HEADROOM
 from features.moves.messages import FIND_MOVES, MOVE_PROGRESS, MOVE_STEER, MoveProgress, MoveSteered
 from features.planning.messages import SWITCH_BALANCING
-from features.quotas.messages import EDIT_QUOTA, QUOTAS, QuotasFound
+from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
@@ -50,7 +51,6 @@ FORMS: dict[str, list[Form]] = {
         for act in (*MARKS, *DRAINS)
         for host in [OPEN_HOST if act in CLOSING else CLOSED_HOST]
     ],
-    "/waiting": [("/waiting", "cancel", {"request": uid(3)})],
     "/bus/dead": [
         ("/bus/dead", "dead letters", {"act": act, "sure": "yes", "letter:x": "1"}) for act in OPERATIONS
     ],
@@ -75,8 +75,11 @@ VISITORS = {
 
 def golden(query: Query[Any, R]) -> R:
     """Return an answer to a query, from the golden bytes."""
-    answer = decode(query.answer, GOLDEN[query.answer.__name__])
-    return replace(answer, more="") if isinstance(answer, QuotasFound) else answer
+    return decode(query.answer, GOLDEN[query.answer.__name__])
+
+
+def last_page(answer: R) -> R:
+    return replace(answer, more="") if isinstance(getattr(answer, "more", None), str) else answer
 
 
 def always(answer: R) -> Callable[[Message], Awaitable[R]]:
@@ -106,8 +109,8 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
-    topics.EDIT, topics.EDIT_NAME, EDIT_QUOTA, QUOTAS, topics.EDIT_RESERVATION,
-    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, SWITCH_BALANCING,
+    topics.EDIT, topics.EDIT_NAME, EDIT_RESERVATION,
+    RESERVATIONS, FILL_RESERVATION, HEADROOM, SWITCH_BALANCING,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times
@@ -118,7 +121,7 @@ REGION = Worker(
         on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED]),
     ],
     answers=[
-        *(answers(query, always(golden(query))) for query in ANSWERED),
+        *(answers(query, always(last_page(golden(query)))) for query in ANSWERED),
         answers(topics.PROVIDERS, hosts),
         answers(FIND_MOVES, always(golden(FIND_MOVES)), cell="c1"),
         answers(topics.FIND_INSTANCES, always(InstancesFound(instances=())), cell="c1"),

@@ -14,12 +14,12 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
 from cell_conductor.builds import Builds
+from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.schedulers import messages_of, scheduler_of
-from tests.support.topology_clouds import a_gang
 
 RACK = 3  # hosts of a rack
 FREE = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=64), "DISK_GB": Inventory(total=100)}

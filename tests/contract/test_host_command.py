@@ -18,7 +18,6 @@ from berth.operations.host_states import ByName
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.errors import OperationRefused
-from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.host_health import (
     DISABLED,
     FORCED_DOWN,
@@ -33,7 +32,7 @@ from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers, on
-from features.groups.messages import group_of
+from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup, group_of
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from berth.databases import packages
 from bus.errors import Unavailable
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import HostReported, HostsAnswered, HostsAsked
 from bus.parts import RequestParts
 from bus.queries import DecisionFound
@@ -21,7 +20,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupPart
+from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
 from features.groups.operations import ServerGroups
 from features.nova import selecting
 from features.nova.selecting import HostSelection

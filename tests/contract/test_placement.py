@@ -306,7 +306,7 @@ async def announced(placement: Placement) -> list[PlacementChanged]:
 async def test_a_process_that_missed_more_than_the_log_holds_reloads(
     url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(changes, "KEEP", 1)
+    placement.log.keep = 1
     async with a_placement(url) as other:
         for number in (1, 2, 3):
             await report(placement, a_report(number))
@@ -322,7 +322,7 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
 async def test_a_feed_from_a_pruned_or_future_number_is_refused(
     placement: Placement, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(changes, "KEEP", 1)
+    placement.log.keep = 1
     for number in (1, 2, 3):
         await report(placement, a_report(number))
     await mark_published(placement)

@@ -8,10 +8,13 @@ from msgspec.structs import replace
 
 from berth.settings import Settings
 from bus.aggregates import MakeAggregate
-from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.protocol import MAX_MESSAGE_BYTES, encode
 from bus.requests import Flavor
-from bus.reservations import (
+from bus.vocabulary import LimitReached
+from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
+from features.groups.operations import ServerGroups
+from features.reservations import store as stored
+from features.reservations.messages import (
     EndReservation,
     FindReservations,
     MakeReservation,
@@ -22,9 +25,6 @@ from bus.reservations import (
     ReservationsFound,
     every_reservation,
 )
-from bus.vocabulary import LimitReached
-from features.groups.operations import ServerGroups
-from features.reservations import store as stored
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.ids import uid

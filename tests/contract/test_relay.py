@@ -310,7 +310,7 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
 async def test_writers_are_not_blocked_by_publishing(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "KEEP", 0)
+    placement.log.keep = 0
     wire.open.clear()
     async with relaying((placement, wire)):
         await change(placement)
@@ -430,7 +430,7 @@ async def test_the_log_keeps_recent_and_unpublished_changes(
     up_to: int,
     left: list[int],
 ) -> None:
-    monkeypatch.setattr(changes, "KEEP", keep)
+    placement.log.keep = keep
     monkeypatch.setattr(changes, "KEEP_UNPUBLISHED", unpublished)
     await change(placement, 4)
     async with placement.database.write() as tx:

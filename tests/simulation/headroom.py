@@ -14,10 +14,11 @@ from berth.settings import Settings
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.reservations import RESERVATION, FindHeadroom, Headroom, MakeReservation, ReservationEditRequested
 from compute_sim.machines import SimAgent
 from features.groups.messages import GroupPart
 from features.headroom.controller import HeadroomController
+from features.headroom.messages import FindHeadroom, Headroom
+from features.reservations.messages import RESERVATION, MakeReservation, ReservationEditRequested
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase

@@ -332,14 +332,14 @@ PLANTED: Mapping[str, PlantedBug] = {
     ),
     "evaluated-again": PlantedBug(
         "features.waiting.queue._put_back: after an error a claimed request is evaluated again",
-        _reasons_stored_first, faults=_OFTEN, moves=False, complaint="never ended",
+        _reasons_stored_first, faults=_OFTEN, moves=False, complaint="ended",
     ),
     "deleted-again": PlantedBug(
         "features.waiting.queue._publish: a published request not deleted is tried again",
         _deletions_not_repeated, faults=_OFTEN, moves=False,
     ),
     "headroom-outside": PlantedBug(
-        "placement_worker.core.headroom: slots on the lost hosts do not count", _slots_anywhere,
+        "features.headroom.plan: slots on the lost hosts do not count", _slots_anywhere,
         headroom=True, complaint="does not evacuate",
     ),
     "headroom-changes": PlantedBug(

@@ -11,7 +11,6 @@ import msgspec
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.domains import DomainConstraints
-from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.parts import MoveParts, RequestParts
 from bus.preemption import PriorityClass
@@ -19,7 +18,7 @@ from bus.replication import PlacementChanged
 from bus.requests import Flavor, Image
 from bus.worker import On, Worker
 from compute_sim.machines import SimHost
-from features.groups.messages import GroupPart, group_of
+from features.groups.messages import GroupPart, MakeGroup, group_of
 from features.moves.messages import MoveKind, MoveRequested
 from features.topology.messages import TopologyPart
 from features.waiting.messages import WaitPart, wait_of

@@ -24,7 +24,7 @@ from tests.support.virtual_time import run
 SEEDS = 500
 _AT_ONCE = 3
 _ALWAYS = 9
-_FORGETFUL = 14  # a seed in whose world killed agents lose their disks
+_FORGETFUL = 101  # a seed in whose world killed agents lose their disks
 _GROUPS = [
     pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _ALWAYS else pytest.mark.soak)
     for at in range(0, SEEDS, _AT_ONCE)
@@ -200,13 +200,14 @@ def test_an_instance_whose_record_and_guest_are_both_lost_leaves_no_allocations(
         world = faults.world
         cells = {cell: world.databases[f"cell_{cell}"] for cell in world.cells}
         copies = {cell: await StandbyCopy.of([database]) for cell, database in cells.items()}
+        agents = {one.host: each for each in world.fleet() for one in each.hosts}  # of virtual machines
         hosts = list[str]()
         async with asyncio.timeout(60.0):
             while not hosts:
                 await asyncio.sleep(0.1)
-                hosts = [host for status, host in world.client.ends.values() if status == "active"]
-        host = hosts[0]
-        [agent] = [each for each in world.fleet() if host in {one.host for one in each.hosts}]
+                ends = world.client.ends.values()
+                hosts = [host for status, host in ends if status == "active" and host in agents]
+        agent = agents[hosts[0]]
         await world.kill(f"agent.{agent.agent}", faults.chance)
         world.commits_lost = True
         await copies[agent.cell].promote()

@@ -22,7 +22,6 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
-from bus.groups import GroupEditRequested
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
@@ -38,6 +37,7 @@ from cell_conductor.store import BuildStore
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
+from features.groups.messages import GroupEditRequested
 from features.groups.operations import ServerGroups
 from features.moves.core.start import undo_claim_id
 from features.preemption.priorities import PriorityClasses

@@ -3,8 +3,6 @@
 from typing import Any
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
-from features.groups.places import GroupPlaces
-from features.groups.rule import GroupRule, GroupWorld
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
@@ -28,14 +26,6 @@ def world(
 ) -> ClaimWorld:
     found: dict[str, ClaimedProvider | None] = {room.uuid: room for room in capacities}
     return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
-
-
-def join(there: ClaimWorld, *groups: GroupPlaces) -> None:
-    """Let claims be judged by the policies of server groups."""
-    there.rules = (GroupRule(),)
-    there.state[GroupRule] = GroupWorld(
-        {group.id: group for group in groups}, {each.uuid: each.id for each in groups}
-    )
 
 
 def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:

@@ -10,11 +10,10 @@ from bus.amounts import totals
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.queries import Candidate, FindCandidates
 from bus.requests import Flavor, ResourceGroup
-from bus.reservations import Reservation, ReservedSlot
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from features.reservations.core.drawing import draw_of, drawing_on
-from features.reservations.messages import slot_drawn
+from features.reservations.messages import Reservation, ReservedSlot, slot_drawn
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from placement_worker import IndexedSource

@@ -188,7 +188,6 @@ PAGES = {
     "hosts": "/hosts",
     "host": "/hosts/{host}",
     "builds": "/builds",
-    "waiting": "/waiting",
     "moves": "/moves",
     "move": "/moves/{move}",
     "metal": "/metal?wait=1",

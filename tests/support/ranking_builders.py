@@ -7,13 +7,12 @@ from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.groups import ServerGroup
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import Resources
-from features.groups.messages import GroupPart
+from features.groups.messages import GroupPart, ServerGroup
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions

@@ -25,3 +25,13 @@ def with_parts(fields: Mapping[str, Any], parts: RequestParts | None = None) -> 
 def changed(request: R, /, **fields: Any) -> R:
     """Return a copy of a request with other values of fields, also of those of features."""
     return structs.replace(request, **with_parts(fields, request.parts))  # type: ignore[attr-defined, type-var]
+
+
+def field_of(request: Any, name: str) -> Any:
+    """Return a field of a request, also one of a feature."""
+    if name in request.__struct_fields__:
+        return getattr(request, name)
+    for type_ in TYPES.of(type(request.parts)).values():
+        if name in type_.__struct_fields__:
+            return getattr(request.parts.get(type_) or type_(), name)
+    raise AttributeError(name)

@@ -5,13 +5,11 @@ from typing import Any
 
 from bus.addressing import Query
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
 from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
-from bus.reservations import FindReservations, ReservationsFound
 from bus.resources import (
     AllocationsFound,
     FindAllocations,
@@ -22,7 +20,9 @@ from bus.resources import (
     UsagesFound,
 )
 from bus.vocabulary import Resources
+from features.groups.messages import FindGroups, GroupsFound
 from features.quotas.messages import FindQuotas, Quota, QuotasFound
+from features.reservations.messages import FindReservations, ReservationsFound
 from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from berth.features import parts_of
 from berth.settings import Settings
-from bus import topics
 from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
@@ -15,16 +14,11 @@ from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.vocabulary import Id
-from features.groups.operations import ServerGroups
 from features.moves.core.state import Handover
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
 from features.moves.messages import FindMoves, MoveRequested, MovesFound
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
-from features.preemption.operations import PreemptionRecords
-from features.quotas.messages import QUOTAS
-from features.quotas.operations import QuotaOperations
-from features.reservations.operations import ReservationOperations
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.store import WaitingStore
 from placement_worker import IndexedSource, Placement
@@ -125,15 +119,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         usages=_unused,
         edit=_unused,
         edit_name=_unused,
-        ask=asks(
-            {
-                topics.GROUPS: placement.of(ServerGroups).find,
-                QUOTAS: placement.of(QuotaOperations).find,
-                topics.PREEMPTIONS: placement.of(PreemptionRecords).find,
-                topics.RESERVATIONS: placement.of(ReservationOperations).find,
-                topics.EDIT_RESERVATION: placement.of(ReservationOperations).edit,
-            }
-        ),
+        ask=asks({row.query: row.handler for rows in placement.rows for row in rows.answers}),
     )
 
 

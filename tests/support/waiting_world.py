@@ -17,7 +17,6 @@ from bus.aggregates import AggregateEdit, AggregateEditRequested
 from bus.cells import CellEditRequested, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.groups import GroupEdit, GroupEditRequested
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported
 from bus.queries import FindWaiting, WaitingFound
@@ -27,6 +26,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import Address
 from bus.vocabulary import Message
+from features.groups.messages import EDIT_GROUP, GroupEdit, GroupEditRequested
 from placement_worker import placement_worker
 from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
@@ -93,7 +93,7 @@ class WaitingWorld:
         await self.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=edit))
 
     async def edit_group(self, edit: GroupEdit) -> None:
-        await self.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=edit))
+        await self.bus.asker(EDIT_GROUP)(GroupEditRequested(edit=edit))
 
     async def waiting(self, **asked: Any) -> WaitingFound:
         return await self.bus.asker(topics.WAITING)(FindWaiting(**asked))

@@ -20,6 +20,7 @@ from bus.protocol import encode
 from bus.requests import BuildSpec, Flavor, Hints, Image
 from ironic_sync.agent.core.node import instance_info
 from tests.support.ids import uid
+from tests.support.request_parts import field_of
 
 ONE, TWO = uid(1, "e"), uid(2, "e")
 
@@ -74,7 +75,7 @@ def test_options_and_the_request_they_describe(
     published: Published, options: list[str], expected: dict[str, Any]
 ) -> None:
     assert said(*options) == (0, "")
-    assert {name: getattr(published.request, name) for name in expected} == expected
+    assert {name: field_of(published.request, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

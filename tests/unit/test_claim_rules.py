@@ -15,7 +15,6 @@ from bus.domains import DomainConstraints
 from bus.parts import ClaimParts
 from bus.preemption import Victim
 from bus.requests import Flavor
-from bus.reservations import Reservation
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from features.group_limits.rule import GroupLimitRule
@@ -27,7 +26,7 @@ from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
 from features.quotas.limits import CachedLimits
 from features.quotas.rule import QuotaRule, QuotaWorld
-from features.reservations.messages import choice_from
+from features.reservations.messages import Reservation, choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from features.topology.rule import TopologyRule

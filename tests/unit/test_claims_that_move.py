@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import (
-    BEGUN,
     MIGRATION,
     Choice,
     Claimed,
@@ -22,57 +21,27 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from features.groups.places import GroupPlaces, no_group
-from features.groups.rule import GROUP
-from features.groups.tests.support.group_parts import joining
 from features.moves.messages import SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from tests.support.claim_worlds import A, B, C, X, Y, Z, full, join, order, room, stock, wants, world
+from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
-
-ASLEEP = Retired(why=SHELVED, revivable=True)
-NOBODY: Mapping[str, str] = {}
-KEEP, LEFT = "keep", "left"
-MOVE, OTHER = "move", "other"  # names of moves
-
-
-def five(provider: str) -> dict[str, dict[str, int]]:
-    return {provider: {"VCPU": 5}}
-
-
-def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorld:
-    there = world(*(room(one, VCPU=stock(capacity)) for one in (A, B, C)))
-    for name in (X, Y, Z, KEEP, LEFT, MOVE, OTHER):
-        there.holders[name] = Holder(name, len(there.holders))
-    for name, provider in {X: A, **held}.items():
-        there.holders[name].generation, there.holders[name].held = 4, five(provider)
-        there.provider(provider).stocks["VCPU"].used += 5
-        there.provider(provider).stocks["VCPU"].was += 5
-    return there
-
-
-def held(there: ClaimWorld) -> Mapping[str, str]:
-    for room_ in there.providers.values():
-        assert room_ is not None
-        sums = sum(holder.held.get(room_.uuid, {}).get("VCPU", 0) for holder in there.holders.values())
-        assert room_.stocks["VCPU"].used == sums
-    assert all(holder.held in ({}, *map(five, (A, B, C))) for holder in there.holders.values())
-    return {holder.uuid: next(iter(holder.held)) for holder in there.holders.values() if holder.held}
-
-
-def moves(to: str = B, *, move: str = MOVE, generation: int = 4, **more: Any) -> ConsumerClaim:
-    return replace(wants(X, five(to), generation=generation), **({"keep": KEEP, "begins": move} | more))
-
-
-def takes_over(other: str = KEEP, *, generation: int = 4, **more: Any) -> ConsumerClaim:
-    return replace(wants(X, {}, generation=generation), take_over=other, **more)
-
-
-DONE = Claimed(choice=0, generation=5, number=0)
-BEGAN = Retired(why=BEGUN)
-
+from tests.support.moved_claims import (
+    ASLEEP,
+    BEGAN,
+    DONE,
+    KEEP,
+    LEFT,
+    MOVE,
+    OTHER,
+    a_world,
+    five,
+    held,
+    moved,
+    moves,
+    takes_over,
+)
 
 # Begun once
 
@@ -222,11 +191,6 @@ def test_a_resize_may_stay_if_old_and_new_size_fit_together() -> None:
 # Taken over again
 
 
-def moved() -> ClaimWorld:
-    """X is on B by its fourth claim, and KEEP has its place on A."""
-    return a_world({X: B, KEEP: A})
-
-
 TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     "given back": (takes_over(), {}, DONE, {X: A}),
     "left to another": (takes_over(keep=LEFT), {}, DONE, {X: A, LEFT: B}),
@@ -242,9 +206,6 @@ TAKEN: dict[str, tuple[ConsumerClaim, dict[str, str], Any, dict[str, str]]] = {
     ),
     "of itself": (takes_over(X), {}, is_held(B), {X: B, KEEP: A}),
     "kept by the same holder": (takes_over(keep=KEEP), {}, is_held(B), {X: B, KEEP: A}),
-    "into an unknown group": (
-        takes_over(parts=joining("none")), {}, Refused(refusals=(no_group("none"),)), {X: B, KEEP: A}
-    ),
 }  # fmt: skip
 
 
@@ -253,7 +214,6 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
     one: ConsumerClaim, more: dict[str, str], answer: object, then: dict[str, str]
 ) -> None:
     there = a_world({X: B, KEEP: A} | more, capacity=10)
-    join(there)
     assert claim(order(one), there) == (answer,)
     assert held(there) == then and there.tombstones == {}
     if answer != DONE:
@@ -287,52 +247,6 @@ def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
     assert held(there) == {X: B, KEEP: A} and there.stirred == {}
     assert claim(order(wants(Y, five(B)), takes_over()), there) is not None
     assert held(there) == {X: A, Y: B}
-
-
-# In a server group
-
-
-def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
-    group = GroupPlaces(7, "g", "web", "p", policy, 1)
-    join(there, group)
-    for name in (X, KEEP):
-        holder = there.holders[name]
-        if holder.held:
-            holder.marks[GROUP] = 7
-            holder.keeps_for = X if name == KEEP else None
-            group.put(name, frozenset(holder.held), holder.keeps_for)
-    return group
-
-
-def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
-    there = a_world(capacity=15)
-    group = grouped(there)
-    assert claim(order(moves(A)), there) == (DONE,)
-    assert group.places == {X: {A}, KEEP: {A}} and group.holder_consumers == {KEEP: X}
-    assert list(group.breaches()) == []
-    there.holders[Y].marks[GROUP] = 7
-    assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
-    assert claim(order(takes_over(generation=5, keep=LEFT)), there)
-    assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
-
-
-def test_an_instance_rejoins_the_group_of_its_holder() -> None:
-    there = moved()
-    group = grouped(there)
-    there.holders[X].marks[GROUP] = None
-    group.drop(X)
-    assert claim(order(takes_over()), there) == (DONE,)
-    assert there.holders[X].marks[GROUP] == 7
-    assert group.places == {X: {A}} and group.holder_consumers == {}
-
-
-def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
-    there = moved()
-    group, untouched = grouped(there), grouped(moved())
-    failed = claim(order(takes_over(keep=LEFT), wants(Y, five(C)), wants(Z, five(C))), there)
-    assert failed and not any(isinstance(result, Claimed) for result in failed)
-    assert group == untouched
-    assert there.holders[LEFT].keeps_for is None and there.holders[KEEP].keeps_for == X
 
 
 # From within a cell

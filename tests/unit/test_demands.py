@@ -8,10 +8,10 @@ import pytest
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.errors import AnswerRefused
-from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations
+from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering

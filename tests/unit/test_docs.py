@@ -174,6 +174,7 @@ def test_named_files_exist(page: Path) -> None:
         tests / "contract",
         ROOT / "compute_sim/core/drivers",
         ROOT / "deploy/prometheus",
+        *ROOT.glob("features/*/tests"),
     )
     given = {"berth.toml", "licences.py", "machines.toml", "mine/rules.py", "alerts.yml"}
     given |= {"/berth/openapi.json", "/audit.json"}  # addresses

@@ -14,12 +14,12 @@ from berth.loadtest import mixed
 from bus.aggregates import Aggregate
 from bus.candidates import CandidateSearch
 from bus.decisions import Record, RecordedHost, RecordedScale
-from bus.groups import ServerGroup
 from bus.messages import HostReported
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Hints, Image
 from bus.vocabulary import Allocations
+from features.groups.messages import ServerGroup
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from features.groups.messages import claimed_group
+from features.groups.messages import FindGroups, GroupPolicy, GroupsFound, ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy

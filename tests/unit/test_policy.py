@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.groups import ServerGroup
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Hints, Image
+from features.groups.messages import ServerGroup
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT

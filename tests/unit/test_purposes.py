@@ -5,10 +5,9 @@ from msgspec import structs
 
 from bus.claims import ConsumerClaim, Held, Retired
 from bus.messages import BuildUnplaceable
-from bus.reservations import RESERVATION
 from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
-from features.reservations.messages import reserves
+from features.reservations.messages import RESERVATION, reserves
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
-from bus.groups import ServerGroup
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Image
+from features.groups.messages import ServerGroup
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.groups import ServerGroup
 from bus.requests import Flavor, Hints, Image
+from features.groups.messages import ServerGroup
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.core.rules import RULES

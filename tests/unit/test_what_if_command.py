@@ -18,8 +18,9 @@ from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
 from bus.queries import DecisionFound, HeldHost
 from bus.requests import Flavor
-from bus.reservations import Headroom, HeadroomFound, Reservation
 from control_room.core.now import Reply
+from features.headroom.messages import Headroom, HeadroomFound
+from features.reservations.messages import Reservation
 from features.what_if.messages import BacklogPlace, WhatIfAnswered
 from tests.support.ids import uid
 

@@ -7,12 +7,11 @@ aggregates) are not: the scheduler applies them itself, from the mirrored aggreg
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bus.groups import GroupPolicy, MakeGroup
 from bus.messages import BuildRequested, HostsAsked
 from bus.parts import RequestParts
 from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
-from features.groups.messages import GroupPart
+from features.groups.messages import GroupPart, GroupPolicy, MakeGroup
 from features.nova.core.cloud import DISCOVER, NovaCloud, NovaHost
 from features.nova.core.guest import flavor_of, image_of, root_traits_of
 from features.nova.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec

@@ -8,9 +8,15 @@ from msgspec import structs
 from bus.amounts import covers, totals, without
 from bus.claims import Choice
 from bus.queries import Candidate, FindCandidates
-from bus.reservations import FAILOVER, Reservation, ReservedSlot
 from bus.vocabulary import Allocations, Id
-from features.reservations.messages import choice_from, reservation_of, slot_drawn
+from features.reservations.messages import (
+    FAILOVER,
+    Reservation,
+    ReservedSlot,
+    choice_from,
+    reservation_of,
+    slot_drawn,
+)
 from scheduler_worker.extension import Alternative, Unfit
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import count, islice
 
-from bus.reservations import Reservation, ReservedSlot, slot_consumer
 from bus.vocabulary import Id
+from features.reservations.messages import Reservation, ReservedSlot, slot_consumer
 
 
 @dataclass(frozen=True, slots=True)

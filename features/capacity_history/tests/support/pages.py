@@ -4,6 +4,8 @@ from typing import Any
 
 PAGES = {"capacity-history": "/capacity"}
 VALUES: dict[str, str] = {}
+PARAMETERS = {"/capacity": ("since", "zone")}
+STREAMS = ("/capacity",)
 
 
 def workers() -> list[Any]:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.reservations import FindHeadroom
 from features.headroom.controller import HeadroomController
+from features.headroom.messages import FindHeadroom
 from placement_worker import Placement
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement

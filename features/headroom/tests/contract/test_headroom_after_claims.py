@@ -7,24 +7,23 @@ import pytest
 
 from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import DomainConstraints, LabelEditRequested
-from bus.groups import GroupEditRequested, GroupPolicy, MakeGroup
 from bus.parts import ClaimParts
 from bus.preemption import Victim
 from bus.requests import Flavor
-from bus.reservations import (
-    RESERVATION,
-    FindHeadroom,
-    Headroom,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-)
+from features.groups.messages import GroupEditRequested, GroupPolicy, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.headroom.messages import FindHeadroom, Headroom
 from features.preemption.messages import Preempts
 from features.preemption.rule import victims_of
-from features.reservations.messages import choice_from
+from features.reservations.messages import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    choice_from,
+)
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement

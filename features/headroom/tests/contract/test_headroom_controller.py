@@ -12,30 +12,29 @@ from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed, Refused
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Unavailable
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.messages import Selection
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
-from bus.reservations import (
-    EndReservation,
-    FindHeadroom,
-    FindReservations,
-    Headroom,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-)
 from bus.vocabulary import Allocations
+from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
+from features.headroom.messages import FindHeadroom, Headroom
 from features.moves.core.purpose import MovePurpose
 from features.moves.core.start import MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.messages import choice_from
+from features.reservations.messages import (
+    EndReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    choice_from,
+)
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings

@@ -10,6 +10,9 @@ FORMS = {
         ("/headroom", "reserve", {"act": "unset"}),
     ]
 }
+PARAMETERS = {"/headroom": ("done",)}
+STREAMS = ("/headroom",)
+FORM_FIELDS = {"/headroom": {"act": {}, "levels": {"act": "set"}}}
 
 
 def workers() -> list[Any]:

@@ -15,13 +15,13 @@ from bus.candidates import kind_of
 from bus.clock import Clock
 from bus.queries import FindCandidates
 from bus.requests import BuildSpec, Flavor, ResourceGroup
-from bus.reservations import ReservationsFound, ReservedSlot
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from features.moves.core.purpose import MovePurpose
 from features.moves.core.start import MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move, on_host
 from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.messages import ReservationsFound, ReservedSlot
 from placement_worker import IndexedSource
 from placement_worker.core.forms import node_of
 from placement_worker.core.index import Index

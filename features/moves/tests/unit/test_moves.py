@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from bus.claims import BEGUN, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
-from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
-from features.groups.messages import claimed_group
+from features.groups.messages import ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
 from features.moves.messages import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested

@@ -13,10 +13,10 @@ from bus import topics
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.groups import GroupEditRequested
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import HostReported, HostsAsked
 from bus.sql.database import Database
+from features.groups.messages import EDIT_GROUP, GroupEditRequested
 from features.nova.core.request_spec import decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from features.nova.databases import NovaDatabases
@@ -83,7 +83,7 @@ class BerthOfNova:
         except (CannotJudge, NoSuchDestination) as why:
             return FeasibleHosts(frozenset(), str(why))
         if asked.group is not None:
-            await self._bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=asked.group))
+            await self._bus.asker(EDIT_GROUP)(GroupEditRequested(edit=asked.group))
         if asked.question.do == "check":
             return await self._checked(scheduler, asked.question)
         return await self._found(scheduler, asked.question)

@@ -2,11 +2,17 @@
 
 from msgspec.structs import replace
 
-from bus import topics
 from bus.messages import BuildRequested
 from bus.reports import Inventory
-from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
 from features.policies.messages import TRY_POLICY, PolicyTried, TrialPolicy, TryPolicy
+from features.reservations.messages import (
+    EDIT_RESERVATION,
+    FILL_RESERVATION,
+    FillReservation,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+)
 from features.reservations.tests.support.reservation_parts import naming
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
@@ -90,10 +96,10 @@ async def test_without_a_reservation_its_capacity_is_free_and_its_own_requests_g
         await world.report(1, MUCH_RAM)
         season = Reservation(id=uid(5), name="season", project="p1", flavor=ALL)
         edit = ReservationEditRequested(edit=MakeReservation(reservation=season))
-        await world.bus.asker(topics.EDIT_RESERVATION)(edit)
+        await world.bus.asker(EDIT_RESERVATION)(edit)
 
         async def filled() -> bool:
-            ask = world.bus.asker(topics.FILL_RESERVATION)
+            ask = world.bus.asker(FILL_RESERVATION)
             return not (await ask(FillReservation(reservation=season.id))).missing
 
         await until(filled, "its slot has a host")

@@ -18,25 +18,25 @@ from bus.claims import (
     Retired,
     RuleRefused,
 )
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.parts import ClaimParts
 from bus.preemption import FindPreemptions, Victim
 from bus.requests import Flavor
-from bus.reservations import (
-    RESERVATION,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-    slot_consumer,
-)
 from bus.resources import FindAllocations
+from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.moves.messages import SHELVED
 from features.preemption.messages import Preempts
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
-from features.reservations.messages import choice_from
+from features.reservations.messages import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    choice_from,
+    slot_consumer,
+)
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement

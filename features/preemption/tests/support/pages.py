@@ -4,6 +4,8 @@ from typing import Any
 
 PAGES = {"preemptions": "/preemptions"}
 VALUES: dict[str, str] = {}
+PARAMETERS = {"/preemptions": ("x",)}
+STREAMS = ("/preemptions",)
 
 
 def workers() -> list[Any]:

@@ -16,6 +16,7 @@ from features.quotas import pages
 from features.quotas.messages import (
     DEFAULT,
     INSTANCES,
+    QUOTAS,
     FindQuotas,
     Quota,
     QuotaEditRequested,
@@ -53,7 +54,7 @@ async def a_room(
     placement: Placement, answers: Mapping[str, Any] | None = None
 ) -> AsyncIterator[VisitedRoom]:
     told = {"waiting": some_wait} if answers is None else answers
-    async with a_visited_room(silent_placement(placement), answered=("quotas",), told=told) as room:
+    async with a_visited_room(silent_placement(placement), answered=(QUOTAS.name,), told=told) as room:
         yield room
 
 
@@ -274,7 +275,7 @@ async def test_limits_of_keystone_are_shown_without_a_form() -> None:
     found = QuotasFound(
         quotas=(Quota(project="p1", limits={"VCPU": 4}, effective={"VCPU": 4}),), source="keystone"
     )
-    async with a_visited_room(told={"quotas": found, "waiting": some_wait}) as room:
+    async with a_visited_room(told={QUOTAS.name: found, "waiting": some_wait}) as room:
         await room.sign_in("admin")
         page = await room.page("/projects")
     assert "The limits are those of Keystone" in page and "Set limits" not in page

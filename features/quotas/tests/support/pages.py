@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from features.quotas.messages import EDIT_QUOTA, QUOTAS
+
 PAGES = {
     "projects": "/projects",
     "project": "/projects?project=web",
@@ -13,6 +15,18 @@ FORMS = {
         ("/projects", "quota", {"act": "set", "project": "p1", "limits": "VCPU=4"}),
         ("/projects", "quota", {"act": "unset", "project": "p1"}),
     ]
+}
+
+ANSWERED = (EDIT_QUOTA, QUOTAS)  # queries
+PARAMETERS = {"/projects": ("project", "after", "done"), "/projects/instances": ("project", "after")}
+STREAMS = ("/projects",)
+FORM_FIELDS = {
+    "/projects": {
+        "act": {},
+        "project": {"act": "set", "limits": "VCPU=4"},
+        "limits": {"act": "set", "project": "p"},
+        "resources": {"act": "unset", "project": "p"},
+    }
 }
 
 

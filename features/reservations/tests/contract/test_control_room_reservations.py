@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus import topics
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
 from bus.replication import TreesFound
 from bus.requests import Flavor
-from bus.reservations import (
+from bus.worker import Worker, answers
+from features.quotas.messages import Quota, QuotasFound
+from features.reservations import pages
+from features.reservations.messages import (
+    FILL_RESERVATION,
     RESERVATION,
     FillReservation,
     FindReservations,
@@ -21,12 +24,9 @@ from bus.reservations import (
     ReservationFilled,
     ReservationsFound,
     ReservedSlot,
+    choice_from,
     slot_consumer,
 )
-from bus.worker import Worker, answers
-from features.quotas.messages import Quota, QuotasFound
-from features.reservations import pages
-from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
@@ -52,7 +52,7 @@ async def one_host_is_missing(_: FillReservation) -> ReservationFilled:
 
 @pytest.fixture
 async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
-    scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, one_host_is_missing)])
+    scheduler = Worker("scheduler", answers=[answers(FILL_RESERVATION, one_host_is_missing)])
     async with a_visited_room(silent_placement(placement), scheduler, answered=ANSWERED) as visited:
         await visited.sign_in("admin")
         yield visited

@@ -20,9 +20,14 @@ from bus.claims import (
     RuleRefused,
 )
 from bus.errors import Unavailable
-from bus.groups import GroupEditRequested, MakeGroup
 from bus.requests import Flavor
-from bus.reservations import (
+from bus.resources import FindAllocations
+from bus.vocabulary import UNSAID_ID, Missing, Taken
+from features.groups.messages import GroupEditRequested, MakeGroup
+from features.groups.operations import ServerGroups
+from features.moves.messages import SHELVED
+from features.reservations import store as stored
+from features.reservations.messages import (
     RESERVATION,
     EndReservation,
     ExtendReservation,
@@ -35,14 +40,9 @@ from bus.reservations import (
     ReservationEditRequested,
     ReservationOver,
     ReservationResult,
+    choice_from,
     slot_consumer,
 )
-from bus.resources import FindAllocations
-from bus.vocabulary import UNSAID_ID, Missing, Taken
-from features.groups.operations import ServerGroups
-from features.moves.messages import SHELVED
-from features.reservations import store as stored
-from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement

@@ -14,18 +14,19 @@ from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
 from bus.queries import DecisionFound
 from bus.requests import Flavor
-from bus.reservations import (
-    RESERVATION,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-    slot_consumer,
-)
 from bus.worker import Worker, answers
 from features.maintenance.messages import MAINTENANCE, MaintenanceFound
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations import commands as reserve
-from features.reservations.messages import choice_from
+from features.reservations.messages import (
+    FILL_RESERVATION,
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    choice_from,
+    slot_consumer,
+)
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
@@ -65,7 +66,7 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
 
 async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(run: Reserve) -> None:
     refuse = AsyncMock(side_effect=Unavailable("the database is unreachable"))
-    scheduler = Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, refuse)])
+    scheduler = Worker("scheduler", answers=[answers(FILL_RESERVATION, refuse)])
     async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
         text = await run("create", "season", "--count", "2", ends=1)
     assert "0 of 2 slots have a host: the reservation is stored, and schedulers claim its slots" in text

@@ -8,17 +8,17 @@ import pytest
 from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, RuleRefused
 from bus.requests import Flavor
-from bus.reservations import (
+from bus.vocabulary import Contended
+from features.reservations.messages import (
     RESERVATION,
     EndReservation,
     FindReservations,
     MakeReservation,
     Reservation,
     ReservationEditRequested,
+    choice_from,
     slot_consumer,
 )
-from bus.vocabulary import Contended
-from features.reservations.messages import choice_from
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement

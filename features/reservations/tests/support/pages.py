@@ -12,6 +12,19 @@ FORMS = {
         ("/reservations", "reserve", {"act": "delete", "reservation": uid(4)}),
     ]
 }
+PARAMETERS = {"/reservations": ("project", "skip", "done", "name", "made")}
+STREAMS = ("/reservations",)
+FORM_FIELDS: dict[str, dict[str, dict[str, str]]] = {
+    "/reservations": {
+        "act": {},
+        "project": {"act": "create", "name": "r"},
+        **{
+            name: {"act": "create", "name": "r"}
+            for name in ("name", "count", "vcpus", "begin", "host", "extra_spec")
+        },
+        "reservation": {"act": "delete"},
+    }
+}
 
 
 def workers() -> list[Any]:

@@ -1,8 +1,8 @@
 """The slots that a reservation claims and forgets while hosts are closed to builds."""
 
 from bus.requests import Flavor
-from bus.reservations import Reservation, ReservedSlot, slot_consumer
 from features.reservations.core.reserved_slots import HeldSlots
+from features.reservations.messages import Reservation, ReservedSlot, slot_consumer
 from tests.support.ids import uid
 
 R1 = uid(1, "7")

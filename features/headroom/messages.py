@@ -1,0 +1,51 @@
+"""Messages that query the failover headrooms."""
+
+from bus.addressing import ANYONE, Query
+from bus.claims import ConsumerClaim
+from bus.domains import Level
+from bus.vocabulary import Count, LongList, Message, Seconds, ShortList, Text, Value
+from features.reservations.messages import Reservation
+
+
+class HeadroomTurn(Value, frozen=True, kw_only=True):
+    """A change of a headroom: when its slots became sufficient (`kept`) or insufficient for a failover."""
+
+    at: Seconds
+    kept: bool
+    lacking: Text = ""  # the first reason why the slots were insufficient
+
+
+class Headroom(Value, frozen=True, kw_only=True):
+    """A reservation for failover, and whether all instances of any one failed domain fit into its slots."""
+
+    reservation: Reservation
+    kept: bool  # True: all instances of any one failed domain fit into the slots
+    slots: Count
+    domains: Count
+    instances: Count
+    lacking: LongList[Text] = ()  # why the slots are insufficient
+    since: Seconds = 0.0  # time of the last change of `kept` that placement's process has observed
+    history: ShortList[HeadroomTurn] = ()  # last changes since placement's process started, oldest first
+    unlabelled: ShortList[Level] = ()  # levels of which no host has a label
+    # why no slots would be sufficient after the query's claims; empty if `lacking` has reasons already
+    lacking_then: LongList[Text] = ()
+
+
+class FindHeadroom(Message, frozen=True, kw_only=True):
+    """A query for the failover headrooms with their present state, and with their state after `claims`."""
+
+    claims: LongList[ConsumerClaim] = ()  # hypothetical claims: each gets its first choice
+
+
+class HeadroomFound(Message, frozen=True, kw_only=True):
+    headrooms: LongList[Headroom]
+
+
+HEADROOM = Query(
+    "placement.headroom",
+    FindHeadroom,
+    HeadroomFound,
+    "failover headrooms, and whether they are kept",
+    ANYONE,
+    "placement",
+)

@@ -1,0 +1,224 @@
+"""Gangs, topologies and server groups preempt: all members are placed, or no instance is deleted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from berth.operations.audit import placement_breaches
+from bus.domains import DomainConstraints, GangRole, LabelEditRequested
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.parts import PlacedParts, replaced_by
+from bus.preemption import PriorityClass
+from bus.queries import FindInstances, Instance, InstancesFound
+from bus.requests import Flavor
+from bus.resources import FindAllocations
+from features.groups.messages import GroupEditRequested, MakeGroup
+from features.groups.operations import ServerGroups
+from features.groups.tests.support.group_parts import in_group
+from features.preemption import victim_search
+from features.preemption.priorities import PriorityClasses
+from features.preemption.victim_search import VictimSearch
+from features.waiting.messages import PlacedWait
+from features.what_if.messages import WhatIf
+from features.what_if.preempting import WhatIfsPreempting
+from features.what_if.questions import WhatIfs
+from placement_worker import Placement
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
+from scheduler_worker.refusals import TURNED_DOWN
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
+from tests.support.placement_calls import must_take
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import messages_of, scheduler_of
+
+RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r2"}  # of hosts with 8 processors
+
+
+@dataclass
+class FullCloud:
+    """Four hosts in two racks, with instances of low priority, and a scheduler."""
+
+    placement: Placement
+    scheduler: Scheduler
+    instances: dict[str, Instance]
+    classes: PriorityClasses
+
+    async def fill(self, on: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Place instances on hosts: (processors, priority). Their numbers are 11, 12, … on host 1."""
+        for host, several in on.items():
+            for number, (vcpus, priority) in enumerate(several, 10 * host + 1):
+                claim = a_claim(number, on_hosts(host, VCPU=vcpus))
+                await must_take(self.placement, claim)
+                self.instances[uid(number)] = Instance(
+                    build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
+                    project="p1", flavor="m", attempt=1, generation=1,
+                    parts=PlacedParts(PlacedWait(priority=priority)),
+                )  # fmt: skip
+
+    async def place(self, request: BuildRequested) -> dict[str, set[str]]:
+        """Return the hosts that got instances, with their victims; empty if the request was unplaceable."""
+        found: dict[str, set[str]] = {}
+        for message in await messages_of(self.scheduler, request):
+            if isinstance(message, BuildPlaced):
+                victims = set(replaced_by(message.parts))
+                assert found.setdefault(message.chosen.host, victims) == victims
+            else:
+                assert isinstance(message, BuildUnplaceable)
+        await keeps_its_index(self.placement)
+        assert not await placement_breaches(self.placement.database)
+        assert not self.scheduler.pending.unsettled
+        return found
+
+    async def held(self) -> set[str]:
+        """Return the instances of low priority that hold resources."""
+        query = FindAllocations(consumers=tuple(self.instances))
+        return {each.id for each in (await self.placement.lookups.allocations(query)).consumers}
+
+
+async def found_among(instances: Mapping[str, Instance], query: FindInstances) -> InstancesFound:
+    return InstancesFound(instances=tuple(each for each in instances.values() if each.root == query.host))
+
+
+@pytest.fixture
+async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCloud:
+    monkeypatch.setattr(victim_search, "CHECKS", 1)  # the evaluation accepts the first choice
+    await placement.reports.report_many([a_report(number) for number in RACKS])
+    for number, rack in RACKS.items():
+        await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))
+    classes = PriorityClasses(placement.database)
+    classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
+    instances: dict[str, Instance] = {}
+    cells = CellQueries(instances=partial(found_among, instances), builds=_unused)
+    scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
+    return FullCloud(placement, scheduler, instances, classes)
+
+
+async def _unused(question: object) -> Any:
+    raise AssertionError(question)
+
+
+def a_gang(*parts: tuple[int, int], **fields: Any) -> BuildRequested:
+    """Return a request with these parts: (instances, processors)."""
+    roles = tuple(
+        GangRole(name=f"r{at}", flavor=Flavor(name=f"f{at}", vcpus=vcpus), count=count)
+        for at, (count, vcpus) in enumerate(parts)
+    )
+    total = sum(role.count for role in roles)
+    fields |= {"roles": roles if len(roles) > 1 else (), "project": "p1", "priority": 7}
+    return a_request(1, instances=total, flavor=roles[0].flavor, **fields)
+
+
+def named(*numbers: int) -> set[str]:
+    return {uid(number) for number in numbers}
+
+
+PACKED = DomainConstraints(pack="rack")
+
+
+@pytest.mark.parametrize(("priority", "hosts"), [(1, (3, 4)), (2, (1, 2))])
+async def test_the_rack_with_the_lowest_priorities_and_fewest_victims_is_chosen(
+    cloud: FullCloud, priority: int, hosts: tuple[int, int]
+) -> None:
+    halves = [(4, 1), (4, 1)]
+    await cloud.fill({1: halves, 2: halves, 3: [(8, 1)], 4: [(6, priority), (2, 1)]})
+    placed = await cloud.place(a_gang((2, 6), topology=PACKED))
+    assert placed.keys() == {f"host-{host}" for host in hosts}
+    assert await cloud.held() == (named(11, 12, 21, 22, 42) if hosts == (3, 4) else named(31, 41, 42))
+
+
+async def test_roles_share_the_victims_of_their_host(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 2)], 3: [(8, 2)], 4: [(8, 2)]})
+    placed = await cloud.place(a_gang((1, 5), (3, 1)))
+    assert placed == {"host-1": named(11)}
+
+
+async def test_no_instance_is_deleted_unless_the_whole_gang_fits(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 7)], 3: [(8, 1)], 4: [(8, 7)]})
+    assert await cloud.place(a_gang((1, 8), (1, 1), topology=PACKED)) == {}
+    assert await cloud.held() == named(11, 21, 31, 41)
+
+
+async def test_instances_are_spread_over_racks(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 1)], 3: [(8, 2)], 4: [(8, 3)]})
+    placed = await cloud.place(a_gang((2, 3), topology=DomainConstraints(spread="rack")))
+    assert placed == {"host-1": named(11), "host-3": named(31)}
+
+
+async def test_members_of_an_anti_affinity_group_preempt_on_different_hosts(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, host)] for host in RACKS})
+    group = MakeGroup(group=uid(1, "9"), name="g", project="p1", policy="anti-affinity")
+    await cloud.placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
+    placed = await cloud.place(a_gang((2, 2), parts=in_group(group.group)))
+    assert placed == {"host-1": named(11), "host-2": named(21)}
+    assert await cloud.held() == named(31, 41)
+
+
+async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, 1)] for host in RACKS})
+    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=1)}
+    gang = a_gang((2, 8), topology=PACKED)
+    [message] = await messages_of(cloud.scheduler, gang)
+    assert isinstance(message, BuildUnplaceable) and "at most 1" in message.reason
+    assert len(await cloud.held()) == 4
+
+
+async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_budget(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, 1)] for host in RACKS})
+    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=2)}
+    [victims] = cloud.scheduler.fallbacks
+    assert isinstance(victims, VictimSearch)
+    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), victims)
+    question = WhatIf(request=a_gang((2, 8)), preempt=True)
+    answer = await what_ifs.answer(structs.replace(question, claims=True))
+    assert answer.fits and len(answer.victims) == 2
+    assert [replaced_by(claim.parts) for claim in answer.claims] == [
+        (victim.build,) for victim in answer.victims
+    ]
+    await cloud.place(a_gang((1, 8)))
+    answer = await what_ifs.answer(question)
+    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares
+
+
+async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(2, 1)], 3: [(8, 1)], 4: [(8, 1)]})
+    placed = await cloud.place(a_gang((1, 8), (1, 6), topology=PACKED))
+    assert placed == {"host-1": named(11), "host-2": set()}
+
+
+async def test_members_of_a_gang_with_victims_get_alternates_that_keep_its_topology(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(2, 7)], 3: [(6, 7)], 4: [(7, 7)]})
+    gang = a_gang((1, 8), (1, 1), topology=DomainConstraints(spread="rack"), alternates=2)
+    found: dict[str, set[str]] = {}
+    for message in await messages_of(cloud.scheduler, gang):
+        assert isinstance(message, BuildPlaced)
+        found[message.chosen.host] = {spare.host for spare in message.alternates}
+    small = min(found.keys() - {"host-1"})
+    assert found == {"host-1": set(), small: {"host-3", "host-4"} - {small}}
+    assert await cloud.held() == named(21, 31, 41)
+
+
+@pytest.mark.parametrize(
+    ("on_host_1", "on_host_2", "left"),
+    [
+        ([(4, 1), (4, 1)], [(8, 2)], {21}),  # two victims on one host
+        ([(8, 1)], [(2, 3), (6, 2)], {21}),  # a victim's remaining resources are not free yet
+    ],
+)
+async def test_requests_of_a_batch_choose_different_victims(
+    cloud: FullCloud, on_host_1: list[tuple[int, int]], on_host_2: list[tuple[int, int]], left: set[int]
+) -> None:
+    await cloud.fill({1: on_host_1, 2: on_host_2, 3: [(8, 7)], 4: [(8, 7)]})
+    refused = TURNED_DOWN.labels("notpreemptible")._value
+    before = refused.get()
+    half = Flavor(name="half", vcpus=4)
+    requests = [a_request(number, flavor=half, project="p1", priority=7) for number in (1, 2)]
+    placed = await messages_of(cloud.scheduler, *requests)
+    assert all(isinstance(message, BuildPlaced) for message in placed)
+    assert await cloud.held() == named(31, 41, *left)
+    assert refused.get() == before
+    assert not await placement_breaches(cloud.placement.database)

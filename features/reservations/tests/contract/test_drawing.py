@@ -1,0 +1,419 @@
+"""Requests that draw from reservations: a scheduler in front of placement, on both databases."""
+
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import REGISTRY
+
+from berth.operations.audit import placement_breaches
+from bus.domains import GangRole
+from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.queries import BuildsFound, InstancesFound
+from bus.reports import HostState, Inventory
+from bus.requests import Flavor
+from features.planning.messages import PlanRoom
+from features.planning.room_planning import RoomPlanner
+from features.reservations.drawn_reservations import DrawnReservations
+from features.reservations.filling import SLOTS, ReservationFiller
+from features.reservations.messages import (
+    RESERVATIONS,
+    FillReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    ReservationFilled,
+    ReservationsFound,
+    slot_consumer,
+    slot_drawn,
+)
+from features.reservations.operations import ReservationOperations
+from features.reservations.tests.support.reservation_parts import naming as naming_it
+from features.what_if.questions import WhatIfs
+from placement_worker import Placement
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
+from tests.support.placement_calls import must_take
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import asks, messages_of, moves_of, narrowing_of, scheduler_of
+
+R1 = uid(1, "7")
+LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
+
+
+@pytest.fixture
+async def hosts(placement: Placement) -> Placement:
+    """Report three hosts with eight processors each."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+    return placement
+
+
+async def a_scheduler_for(placement: Placement) -> Scheduler:
+    scheduler = scheduler_of(placement)
+    await report_hosts(scheduler)
+    return scheduler
+
+
+async def report_hosts(scheduler: Scheduler) -> None:
+    for host in (1, 2, 3):
+        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
+        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
+
+
+def filler_of(scheduler: Scheduler) -> ReservationFiller:
+    return ReservationFiller(scheduler, narrowing_of(scheduler, DrawnReservations))
+
+
+async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> ReservationFilled:
+    given: dict[str, Any] = {
+        "id": R1,
+        "name": "season",
+        "project": "p1",
+        "flavor": LARGE,
+        "count": 2,
+    } | fields
+    order = MakeReservation(reservation=Reservation(**given))
+    await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=order))
+    filler = filler_of(scheduler)
+    return await filler.fill(FillReservation(reservation=R1))
+
+
+async def undrawn(placement: Placement) -> int:
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    return sum(bool(slot.held) for slot in found.slots.get(R1, ()))
+
+
+def naming(number: int, flavor: Flavor = LARGE, project: str = "p1", **fields: Any) -> BuildRequested:
+    return a_request(number, flavor=flavor, project=project, parts=naming_it(R1), **fields)
+
+
+async def placed_on(scheduler: Scheduler, *requests: BuildRequested) -> list[str]:
+    """Return the hosts of all requests; "" for a request without a host."""
+    messages = await messages_of(scheduler, *requests)
+    return [each.chosen.host if isinstance(each, BuildPlaced) else "" for each in messages]
+
+
+async def reason_of(scheduler: Scheduler, request: BuildRequested) -> str:
+    [refused] = await messages_of(scheduler, request)
+    assert isinstance(refused, BuildUnplaceable)
+    return refused.reason
+
+
+async def fill_up(placement: Placement) -> None:
+    """Take all capacity that is not reserved."""
+    claims = [a_claim(90 + host, on_hosts(host, VCPU=8), project="p9") for host in (1, 2, 3)]
+    await placement.claims.claim_many([an_order(claim) for claim in claims])
+
+
+async def test_slots_are_claimed_like_builds(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    assert await reserve(hosts, scheduler) == ReservationFilled(placed=2)
+    found = await hosts.of(ReservationOperations).find(FindReservations())
+    roots = {root for slot in found.slots[R1] for root in slot.roots}
+    assert len(roots) == 2 and found.made == {R1: 2}
+    assert await placed_on(scheduler, *(a_request(number, flavor=LARGE) for number in (1, 2))) != ["", ""]
+    assert await placed_on(scheduler, a_request(3, flavor=LARGE)) == [""]
+
+
+async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    filled = await reserve(hosts, scheduler, count=4)
+    assert (filled.placed, filled.missing) == (3, 1)
+    assert "no valid host" in filled.reason
+    await hosts.reports.report_many([a_report(4)])
+    states = (HostState(root=uid(4, "a"), host="host-4"),)
+    await scheduler.handle(HostReported(cell="c1", agent="agent-4", sequence=1, hosts=states))
+    await filler_of(scheduler).refresh()
+    assert await undrawn(hosts) == 4
+
+
+def short() -> float | None:
+    return REGISTRY.get_sample_value("berth_reservations_short")
+
+
+async def roots_of_slots(placement: Placement) -> list[str]:
+    found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    return sorted(root for slot in found.slots[R1] for root in slot.roots)
+
+
+async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, count=1)
+    [root] = await roots_of_slots(hosts)
+    number, filler = int(root[-1]), filler_of(scheduler)
+    await hosts.reports.report_many([a_report(number, sequence=2, traits=(FORCED_DOWN,))])
+    await filler.refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root and short() == 0
+    assert await placed_on(scheduler, naming(1)) == [f"host-{moved[-1]}"]
+    assert await placement_breaches(hosts.database) == []
+
+
+async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, hosts=("host-2", "host-3"))
+    filler, before = filler_of(scheduler), await roots_of_slots(hosts)
+    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
+    filled = await filler.fill(FillReservation(reservation=R1))
+    assert (filled.placed, filled.missing) == (1, 1) and "no valid host" in filled.reason
+    await filler.refresh()
+    assert short() == 1 and await roots_of_slots(hosts) == before
+    await hosts.reports.report_many([a_report(2, sequence=3)])
+    await filler.refresh()
+    assert short() == 0 and await roots_of_slots(hosts) == before
+
+
+async def test_a_slot_on_a_host_that_is_closed_for_its_reservation_is_not_claimed_again(
+    hosts: Placement,
+) -> None:
+    scheduler, order = await a_scheduler_for(hosts), FillReservation(reservation=R1, closed={uid(2, "a"): 1})
+    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
+    make = MakeReservation(reservation=Reservation(id=R1, name="season", project="p1", flavor=SMALL, count=1))
+    await hosts.of(ReservationOperations).edit(ReservationEditRequested(edit=make))
+    for _ in range(2):  # the order may be repeated
+        assert await filler_of(scheduler).fill(order) == ReservationFilled(placed=1)
+        found = await hosts.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+        assert [slot.consumer for slot in found.slots[R1]] == [slot_consumer(R1, 1)]
+    assert await roots_of_slots(hosts) == [uid(2, "a")]
+
+
+async def test_an_undrawn_slot_on_a_host_without_heartbeats_is_claimed_on_another_host(
+    hosts: Placement,
+) -> None:
+    await reserve(hosts, await a_scheduler_for(hosts), count=1)
+    [root] = await roots_of_slots(hosts)
+    restarted, host = scheduler_of(hosts), f"-{root[-1]}"
+    down = HostHealth(root=root, host=f"host{host}", cell="c1", agent=f"agent{host}", availability="down")
+    restarted.book.restore([down])
+    await filler_of(restarted).refresh()
+    [moved] = await roots_of_slots(hosts)
+    assert moved != root
+
+
+async def test_named_hosts_are_reserved(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
+    found = await hosts.of(ReservationOperations).find(FindReservations())
+    assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
+    filler = filler_of(scheduler)
+    filled = await filler.fill(FillReservation(reservation=uid(9)))
+    assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
+
+
+async def test_the_metric_of_slots_counts_drawn_undrawn_and_missing_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    filler = filler_of(scheduler)
+    await reserve(hosts, scheduler, count=4)
+    await placed_on(scheduler, naming(2))
+    await filler.refresh()
+    states = ("drawn", "undrawn", "missing")
+    assert [SLOTS.labels(state)._value.get() for state in states] == [1, 2, 1]
+
+
+async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    assert "no valid host" in await reason_of(scheduler, a_request(1, flavor=LARGE, project="p1"))
+    drawn = await placed_on(scheduler, naming(2), naming(3))
+    assert len(set(drawn)) == 2 and "" not in drawn
+    assert await undrawn(hosts) == 0
+    [refused] = await messages_of(scheduler, naming(5))
+    assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "reservation"
+    assert await reason_of(scheduler, naming(4)) == (
+        "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
+    )
+    assert await placement_breaches(hosts.database) == []
+
+
+async def test_a_named_reservation_is_used_though_other_hosts_are_free(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, count=1, hosts=("host-3",))
+    assert await placed_on(scheduler, *(naming(number, SMALL) for number in range(1, 5))) == ["host-3"] * 4
+    assert await undrawn(hosts) == 0
+    assert await placed_on(scheduler, naming(5, SMALL)) == [""]
+
+
+async def test_instances_of_one_request_draw_from_several_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, flavor=Flavor(name="half", vcpus=4), count=4)
+    await fill_up(hosts)
+    three = naming(1, Flavor(name="half", vcpus=4), instances=3)
+    assert all(await placed_on(scheduler, three))
+    assert await undrawn(hosts) == 1
+
+
+async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == ["host-2"]
+    assert await undrawn(hosts) == 0
+    outside = await placed_on(scheduler, a_request(2, flavor=LARGE, project="p1"))
+    assert outside in (["host-1"], ["host-3"])
+    await fill_up(hosts)
+    assert (await reason_of(scheduler, a_request(3, flavor=LARGE, project="p1"))).startswith("no valid host")
+
+
+def with_roles(number: int, *roles: tuple[int, int], **fields: Any) -> BuildRequested:
+    """Return a request of project p1 with roles: processors and count of each."""
+    gang = tuple(
+        GangRole(name=f"r{at}", flavor=Flavor(name=f"f{at}", vcpus=vcpus), count=count)
+        for at, (vcpus, count) in enumerate(roles)
+    )
+    several = sum(role.count for role in gang)
+    flavor = gang[0].flavor
+    return a_request(number, instances=several, flavor=flavor, roles=gang, project="p1", **fields)
+
+
+async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    assert await placed_on(scheduler, naming(1, SMALL)) != [""]  # six of eight processors are left in a slot
+    large, small = await placed_on(scheduler, with_roles(2, (8, 1), (6, 1), parts=naming_it(R1)))
+    assert {small, large} != {""} and small != large
+    assert await undrawn(hosts) == 0
+    why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), parts=naming_it(R1)))
+    assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
+
+
+@pytest.mark.parametrize("roles", [(), ((8, 1), (8, 1))], ids=["equal", "roles"])
+async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reservation(
+    hosts: Placement, roles: tuple[tuple[int, int], ...]
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    two = with_roles(1, *roles) if roles else a_request(1, flavor=LARGE, project="p1", instances=2)
+    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).courses
+    cells = CellQueries(
+        builds=AsyncMock(return_value=BuildsFound(builds=())),
+        instances=AsyncMock(return_value=InstancesFound(instances=())),
+    )
+    planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
+    assert (planned.code, planned.moves) == ("", ())
+    assert sorted(target.host for target in planned.targets) == ["host-1", "host-3"]
+
+
+async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capacity(
+    hosts: Placement,
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=2, hosts=("host-2",), flavor=Flavor(name="m", vcpus=4))
+    large, *small = await placed_on(scheduler, with_roles(1, (8, 1), (4, 1)))
+    assert large in ("host-1", "host-3") and small == ["host-2"]  # only the second role draws from the slot
+    assert await undrawn(hosts) == 1
+    # three instances do not fit into the slot that is left
+    assert "" not in await placed_on(scheduler, with_roles(2, (3, 2), (2, 1), alternates=1))
+    assert await undrawn(hosts) == 1
+    assert (await reason_of(scheduler, with_roles(3, (8, 1), (4, 1)))).startswith("no valid host")
+    assert await undrawn(hosts) == 1
+
+
+async def test_an_instance_without_a_slot_on_the_host_of_an_open_reservation_uses_free_capacity(
+    hosts: Placement,
+) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    half = Flavor(name="half", vcpus=4)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",), flavor=half)
+    two = a_request(1, flavor=half, project="p1", instances=2)
+    assert await placed_on(scheduler, two) == ["host-2", "host-2"]
+    assert await undrawn(hosts) == 0
+
+
+async def test_a_build_uses_the_providers_of_its_slot_and_not_other_free_providers(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    disk, cells = {"DISK_GB": Inventory(total=1)}, range(11, 31)
+    tree = a_report(1, *[a_provider(cell, 1) for cell in cells], sequence=2, inventories=disk)
+    await hosts.reports.report_many([tree])
+    fillers = [a_claim(cell, on_hosts(cell, VCPU=8)) for cell in cells[:-1]]
+    await hosts.claims.claim_many([an_order(*fillers)])
+    await reserve(hosts, scheduler, count=1, hosts=("host-1",))
+    await hosts.claims.release_many([a_release(cell, None, fenced=False) for cell in cells[:-1]])
+    assert await placed_on(scheduler, naming(1)) == ["host-1"]
+    assert await undrawn(hosts) == 0
+
+
+async def test_another_project_draws_nothing(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    await fill_up(hosts)
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p2")) == [""]
+    assert await reason_of(scheduler, naming(2, project="p2")) == (
+        f"hints.reservation: there is no reservation {R1} in this project"
+    )
+
+
+async def test_any_project_draws_from_a_reservation_without_project_if_it_names_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="")
+    await fill_up(hosts)
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == [""]
+    assert "" not in await placed_on(scheduler, naming(2), naming(3, project="p2"))
+    assert await undrawn(hosts) == 0
+
+
+async def test_no_build_draws_from_headroom_by_naming_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, project="", use="failover")
+    assert "there is no reservation" in await reason_of(scheduler, naming(1))
+
+
+async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    [placed] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p1", alternates=2))
+    assert isinstance(placed, BuildPlaced)
+    assert sorted(spare.host for spare in placed.alternates) == ["host-1", "host-3"]
+    assert [slot_drawn(spare.choice) for spare in placed.alternates] == [None, None]
+
+
+async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    [placed] = await messages_of(scheduler, naming(1, alternates=2))
+    assert isinstance(placed, BuildPlaced)
+    [spare] = placed.alternates
+    assert slot_drawn(spare.choice) is not None
+    claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
+    await must_take(hosts, replace(claim, consumer=placed.build))
+    await hosts.claims.release_many([a_release(50, None, fenced=False)])
+    assert await undrawn(hosts) == 1
+
+
+async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts: Placement) -> None:
+    first = await a_scheduler_for(hosts)
+    await reserve(hosts, first)
+    await fill_up(hosts)
+    found = [
+        await hosts.of(ReservationOperations).find(FindReservations(ids=(R1,)))
+    ]  # both slots are undrawn
+
+    async def find(query: FindReservations) -> ReservationsFound:
+        return found.pop() if found else await hosts.of(ReservationOperations).find(query)
+
+    answered = {row.query: row.handler for rows in hosts.rows for row in rows.answers}
+    second = scheduler_of(hosts, ask=asks({**answered, RESERVATIONS: find}))
+    await report_hosts(second)
+    assert await placed_on(first, naming(1)) != [""]
+    assert await placed_on(second, naming(2)) != [""]
+    assert await undrawn(hosts) == 0 and not found
+
+
+async def test_a_refusal_by_reserved_capacity_names_the_purpose_and_nothing_else(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, purpose="Black Friday", count=3)
+    [refusal] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p2"))
+    assert isinstance(refusal, BuildUnplaceable)
+    assert refusal.decision.helps[0] == "without the capacity reserved for 'Black Friday': 3 hosts"
+    told = str(refusal.decision.helps)
+    assert "season" not in told and "p1" not in told and R1 not in told
+    # without the reservation, the capacity is still too small
+    huge = replace(LARGE, vcpus=9)
+    [refusal] = await messages_of(scheduler, a_request(2, flavor=huge, project="p2"))
+    assert "reserved" not in str(refusal.decision.helps)
