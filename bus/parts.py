@@ -12,15 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
 
 from bus.requests import Flavor
 from bus.vocabulary import Id, Value
-
-if TYPE_CHECKING:
-    pass
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -19,7 +19,6 @@ from bus import (
     leases,
     messages,
     names,
-    preemption,
     queries,
     relays,
     replication,
@@ -60,11 +59,6 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
 BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
-BUILD_VACATE = Topic("build.vacate.{cell}", preemption.Vacating,
-    "between a build and the instances that it preempts: leave the host; the host is left", "conductor",
-    "conductor")
-BUILD_PREEMPTED = Topic("build.preempted.{cell}", preemption.BuildPreempted,
-    "an instance was deleted or shelved for a build of higher priority", "conductor", "scheduler")
 BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
 BUILD_ADOPTED = outcome("build.adopted.{cell}", guests.BuildAdopted,
@@ -144,8 +138,6 @@ USAGES = Query("placement.usages", resources.FindUsages, resources.UsagesFound,
 NAMES = Query("placement.names", names.FindNames, names.NamesFound, "classes or traits", ANYONE, "placement")
 EDIT_NAME = Query("placement.name", names.NameEditRequested, names.NameEditAnswered,
     "create, rename or delete a custom resource class or trait", ANYONE, "placement")
-PREEMPTIONS = Query("placement.preemptions", preemption.FindPreemptions, preemption.PreemptionsFound,
-    "instances that builds of higher priority replaced", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
@@ -176,10 +168,6 @@ REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFou
     "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
-PRIORITIES = Query("scheduler.priorities", preemption.FindPriorities, preemption.PrioritiesFound,
-    "priority classes", ANYONE, "scheduler")
-EDIT_PRIORITY = Query("scheduler.priority", preemption.PriorityEditRequested, preemption.PriorityEditAnswered,
-    "store, replace or remove a priority class", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,

@@ -31,6 +31,7 @@ from control_room.shared_data import BackgroundTasks, SharedData
 from features.headroom.messages import HEADROOM
 from features.moves.messages import FIND_MOVES, MoveStands
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
+from features.preemption.messages import PREEMPTIONS, PRIORITIES
 from features.reservations.messages import RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
@@ -63,8 +64,8 @@ class Queries:
         self.moves = bus.asker(FIND_MOVES, SECONDS)
         self.reservations = bus.asker(RESERVATIONS, LONG)
         self.headroom = bus.asker(HEADROOM, LONG)
-        self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
-        self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
+        self.preemptions = bus.asker(PREEMPTIONS, SECONDS)
+        self.priorities = bus.asker(PRIORITIES, SECONDS)
         self.balancing = bus.asker(SWITCH_BALANCING, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features

@@ -38,6 +38,7 @@ from features.moves.messages import (
     MoveSteered,
 )
 from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
+from features.preemption.messages import PREEMPTIONS, PRIORITIES
 from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from features.what_if.messages import WHAT_IF
 
@@ -137,7 +138,7 @@ ASKS = (
     topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS,
     RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
-    HEADROOM, topics.FIND_ACTS, topics.PREEMPTIONS, topics.PRIORITIES,
+    HEADROOM, topics.FIND_ACTS, PREEMPTIONS, PRIORITIES,
     SWITCH_BALANCING, PLAN_ROOM,
 )  # fmt: skip
 

@@ -20,10 +20,10 @@ from bus.decisions import BACKLOG
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.words import expected_evaluation, expected_start
 from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
 from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservations, Reservation
 from features.what_if.messages import WHAT_IF, WhatIf
 
@@ -122,7 +122,7 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     find_moves = bus.asker(FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
+    preemptions = bus.asker(PREEMPTIONS, timeout=SECONDS)
     reservations = bus.asker(RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.
     drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)

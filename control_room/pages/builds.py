@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.what_if_form import address_of
@@ -18,6 +17,7 @@ from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
 from features.moves.messages import FindMoves, MoveStands, decided_move
+from features.preemption.messages import FindPreemptions, Preemption
 from features.reservations.messages import FindReservations, Reservation
 from features.what_if.messages import WhatIf
 

@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
-from bus.acts import Act, Requested, add, sent
 from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
@@ -239,20 +238,4 @@ HOLD_HOSTS = Query(
     "close hosts while a plan of moves is executed, for a limited time",
     ANYONE,
     "scheduler",
-)
-
-add(
-    [
-        Act(
-            "rebalance",
-            "operator",
-            "stop or permit rebalancing, and hold hosts for a plan of moves",
-            sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
-        )
-    ],
-    {
-        SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
-        HoldHosts: Requested(targets=("roots", "plan")),
-        GuardExchange: Requested(targets=("exchange",)),
-    },
 )

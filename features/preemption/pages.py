@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.queries import query
+from features.preemption.messages import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
 
 SECONDS = 2.0  # between two updates; builds that end cause one immediately
 LATEST = 100  # victims on the page

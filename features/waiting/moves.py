@@ -10,7 +10,8 @@ from features.moves.core.state import SeenThrough, Stopped
 from features.moves.messages import MoveRequested
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove
 from features.waiting.messages import wait_of
-from features.waiting.queue import (
+from features.waiting.reasons import decision_of, expired_order, waited_for
+from features.waiting.results import (
     PATIENCE,
     SOON,
     Ended,
@@ -20,7 +21,6 @@ from features.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from features.waiting.reasons import decision_of, expired_order, waited_for
 from features.waiting.store import Marked, WaitingStore
 from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.extension import LONGEST_PAUSE, ComeAgain, DeadLetterRequest, Order, log

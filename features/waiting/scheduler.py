@@ -19,6 +19,7 @@ from features.waiting.moves import WaitingMoves
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
@@ -42,10 +43,10 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
     return ClientQuery(FindWaiting, find)
 
 
-def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
     courses = needs.of(MovePlacing)
-    held = HeldHosts(scheduler.hosts, scheduler.orders, options)
+    held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
     builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, courses)

@@ -15,13 +15,13 @@ from bus.claims import Choice
 from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
-from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
 from control_room.core.builds import EndedBuild
 from features.moves.messages import MovesFound, MoveStands
 from features.planning.messages import PlannedStep, RoomPlanned
+from features.preemption.messages import Preemption, PreemptionsFound, Victim
 from features.reservations.messages import Reservation, ReservationsFound
 from features.what_if.messages import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish

@@ -30,7 +30,8 @@ from features.moves.core import guest_phases
 from features.moves.core.guest_phases import PhaseEnd
 from features.moves.messages import MoveOrdered
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.queue import Evaluator, Results, WaitingQueue
+from features.waiting.queue import Evaluator, WaitingQueue
+from features.waiting.results import Results
 from features.waiting.store import WaitingStore
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder

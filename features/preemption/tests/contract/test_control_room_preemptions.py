@@ -2,7 +2,7 @@
 
 import re
 
-from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
+from features.preemption.messages import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 

@@ -38,7 +38,7 @@ from features.moves.messages import (
 )
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.moves import WaitingMoves
-from features.waiting.queue import Ended
+from features.waiting.results import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import parked
 from tests.support.ids import uid
