@@ -3,15 +3,12 @@ change after its creation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta, field, structs
 
-from bus.acts import Act, Requested, Target, add, completed, sent
 from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
-from bus.clients import ProjectsFound
 from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.parts import ClaimParts, Part, RequestParts
 from bus.vocabulary import (
@@ -177,29 +174,3 @@ EDIT_GROUP = Query(
 )
 
 PARTS = {RequestParts: GroupPart, ClaimParts: GroupClaim}
-
-
-def _new_group(message: GroupEditRequested) -> tuple[set[str], set[str]]:
-    return ({message.edit.group} if isinstance(message.edit, MakeGroup) else set()), set()
-
-
-def _of_group(
-    message: GroupEditRequested, target: Target, owners: ProjectsFound, state: Message | None
-) -> Target:
-    is_new = isinstance(message.edit, MakeGroup) and isinstance(state, GroupsFound) and not state.groups
-    unproven = replace(target, cell="", project="")
-    return target if is_new else unproven if state is None else completed(unproven, state)
-
-
-add(
-    [Act("server group", "operator", "server groups", sent(EDIT_GROUP), limited_by=("projects",))],
-    {
-        GroupEditRequested: Requested(
-            state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
-            ids=_new_group,
-            real=_of_group,
-            targets=("group",),
-        )
-    },
-    [GroupEdited],
-)

@@ -1,12 +1,11 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
 from msgspec import field, structs
 
-from bus.acts import Act, Requested, add, describe, sent
 from bus.addressing import ANYONE, Query
 from bus.claims import Choice, ConsumerClaim
 from bus.domains import Level
@@ -293,24 +292,3 @@ PARTS: Mapping[type, type[Part]] = {
     ClaimParts: SlotClaim,
     ChoiceParts: DrawPart,
 }
-
-
-def _reservation_state(message: Any) -> Any:
-    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
-
-
-add(
-    [
-        Act(
-            "reserve",
-            "operator",
-            "reservations and failover headroom",
-            sent(EDIT_RESERVATION, FILL_RESERVATION),
-        )
-    ],
-    {
-        ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
-        FillReservation: Requested(targets=("reservation",)),
-    },
-    [ReservationEdited],
-)
