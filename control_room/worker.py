@@ -27,7 +27,6 @@ from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
-from features.headroom.messages import HEADROOM
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_ENDED,
@@ -37,10 +36,6 @@ from features.moves.messages import (
     MoveRequested,
     MoveSteered,
 )
-from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.preemption.messages import PREEMPTIONS, PRIORITIES
-from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
-from features.what_if.messages import WHAT_IF
 
 
 class NodeChanges(Changes):
@@ -135,11 +130,8 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
-    topics.AGGREGATES, topics.WAITING, topics.DECISION, WHAT_IF, topics.HOST_HEALTH,
-    topics.FIND_BUILDS, topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS,
-    RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION,
-    HEADROOM, topics.FIND_ACTS, PREEMPTIONS, PRIORITIES,
-    SWITCH_BALANCING, PLAN_ROOM,
+    topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.HOST_HEALTH, topics.FIND_BUILDS,
+    topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS, topics.FIND_ACTS,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset(

@@ -239,3 +239,4 @@ HOLD_HOSTS = Query(
     ANYONE,
     "scheduler",
 )
+PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)

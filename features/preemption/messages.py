@@ -205,3 +205,4 @@ EDIT_PRIORITY = Query(
 )
 
 PARTS = {ClaimParts: Preempts, PlacedParts: Victims}
+PAGE_ASKS = (PREEMPTIONS, PRIORITIES)

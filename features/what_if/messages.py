@@ -124,3 +124,4 @@ WHAT_IF_MOVES = Query(
     ANYONE,
     "scheduler",
 )
+PAGE_ASKS = (WHAT_IF,)

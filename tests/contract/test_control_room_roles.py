@@ -27,10 +27,8 @@ from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import DRAINS, MARKS
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
-from features.headroom.messages import HEADROOM
 from features.moves.messages import FIND_MOVES, MOVE_PROGRESS, MOVE_STEER, MoveProgress, MoveSteered
 from features.planning.messages import SWITCH_BALANCING
-from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
@@ -109,8 +107,7 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
-    topics.EDIT, topics.EDIT_NAME, EDIT_RESERVATION,
-    RESERVATIONS, FILL_RESERVATION, HEADROOM, SWITCH_BALANCING,
+    topics.EDIT, topics.EDIT_NAME, SWITCH_BALANCING,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times
