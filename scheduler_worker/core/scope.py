@@ -1,6 +1,4 @@
 """The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders."""
-its claims.
-"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
