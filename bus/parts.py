@@ -78,6 +78,11 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that a decision with this part is about."""
+        return ()
+
+    @property
     def waits_since(self) -> float:
         """Return when the request began to wait for a host; 0: it did not, or this part does not state it."""
         return 0.0
@@ -189,7 +194,25 @@ class PlacedParts(Parts):
     __slots__ = ()
 
 
-OWNERS: tuple[type[Parts], ...] = (RequestParts, MoveParts, ClaimParts, ChoiceParts, PlacedParts)
+class DecisionParts(Parts):
+    """Parts of the decision that explains why a request got no host."""
+
+    __slots__ = ()
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that the decision is about, if its request has none of its own."""
+        return tuple(build for part in self for build in part.builds)
+
+
+OWNERS: tuple[type[Parts], ...] = (
+    RequestParts,
+    MoveParts,
+    ClaimParts,
+    ChoiceParts,
+    PlacedParts,
+    DecisionParts,
+)
 _NONE = {owner: owner() for owner in OWNERS}
 
 
@@ -284,7 +307,7 @@ def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str
     `flat`, below the objects that have them.
     """
     try:
-        return msgspec.convert(value, type_)
+        return msgspec.convert(value, type_, dec_hook=_restored)  # parts of a request in a part
     except msgspec.ValidationError as problem:
         text, _, path = str(problem).partition(" - at `$")
         path = path.removesuffix("`")

@@ -86,7 +86,7 @@ from scheduler_worker.placing import (
     SchedulerPart,
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.refusals import RefusalRecords, RefusedMoves
+from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
@@ -145,7 +145,6 @@ __all__ = [
     "Purpose",
     "Ranking",
     "RefusalRecords",
-    "RefusedMoves",
     "Remedies",
     "Replayed",
     "RolePart",

@@ -25,10 +25,10 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.moves import MoveKind, MoveRequested
 from bus.parts import MoveParts, waits_for
 from bus.queries import BuildStands
 from bus.vocabulary import seconds_of
+from features.moves.messages import MoveKind, MoveRequested
 
 _WHERE = "Where"
 _HOW = "How"

@@ -6,12 +6,22 @@ from typing import Any, get_args
 
 from msgspec import structs
 
-from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.clients import BuildPlace, ProjectsFound
 from bus.invalid_requests import InvalidRequest, RequestKind
-from bus.moves import FindMoves, MoveKind, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
 from bus.vocabulary import Message
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveSteered,
+)
 
 
 def _of_move(message: MoveRequested, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
@@ -45,14 +55,14 @@ ACTS = (
         "move",
         "operator",
         "move, resize, evacuate, shelve or rebuild instances",
-        sent(topics.MOVE_REQUESTED),
+        sent(MOVE_REQUESTED),
         limited_by=BOTH,
     ),
     Act(
         "steer move",
         "operator",
         "confirm, revert, abort or force a move",
-        sent(topics.MOVE_STEER),
+        sent(MOVE_STEER),
         limited_by=("cells",),
     ),
 )
@@ -64,7 +74,7 @@ REQUESTED: Mapping[type[Message], Requested] = {
         bound=_bound_move,
     ),
     MoveSteered: Requested(
-        state=lambda message: (topics.FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
+        state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
         ids=lambda message: (set(), {message.build}),
         real=_of_steering,
         by_owner=False,  # its cell's record of the move decides
@@ -98,6 +108,6 @@ def _not_steered(request: InvalidRequest) -> Message:
 
 
 REQUEST_KINDS = (
-    RequestKind(topics.MOVE_REQUESTED, _not_moved, "move"),
-    RequestKind(topics.MOVE_STEER, _not_steered, "steer"),
+    RequestKind(MOVE_REQUESTED, _not_moved, "move"),
+    RequestKind(MOVE_STEER, _not_steered, "steer"),
 )

@@ -11,7 +11,6 @@ from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
-from bus.moves import MovePlan, MoveRequested
 from bus.vocabulary import (
     Cause,
     ClassName,
@@ -27,6 +26,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+from features.moves.messages import MovePlan, MoveRequested
 from features.what_if.messages import PlacedThere
 
 MOST_MOVES = 1000  # moves in one plan
@@ -239,3 +239,4 @@ HOLD_HOSTS = Query(
     ANYONE,
     "scheduler",
 )
+PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)

@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 
-from bus import topics
 from bus.acts import Act, Requested, sent
-from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
 from bus.vocabulary import Message
+from features.preemption.messages import (
+    EDIT_PRIORITY,
+    PRIORITIES,
+    FindPriorities,
+    PriorityEdited,
+    PriorityEditRequested,
+)
 
-ACTS = (Act("priority", "admin", "priority classes", sent(topics.EDIT_PRIORITY)),)
+ACTS = (Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY)),)
 REQUESTED: Mapping[type[Message], Requested] = {
     PriorityEditRequested: Requested(
-        state=lambda message: (topics.PRIORITIES, FindPriorities()), targets=("priority", "name")
+        state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
     )
 }
 DONE = (PriorityEdited,)

@@ -26,7 +26,7 @@ from features.reservations.listing import (
     reservations_listed,
     roots_of,
 )
-from features.reservations.messages import EndReservation, FindReservations, every_reservation
+from features.reservations.messages import RESERVATIONS, EndReservation, FindReservations, every_reservation
 from features.reservations.new_reservations import (
     NewReservation,
     create_reservation,
@@ -158,11 +158,11 @@ class ReservationPages(frame.PageGroup):
     async def _read(self, wanted: ReservationsQuery) -> ReservationsData:
         ask = self._context.queries
         find = FindReservations(project=wanted.project, slots=False)
-        every = await query("placement", partial(every_reservation, ask.reservations), find)
+        every = await query("placement", partial(every_reservation, ask.asker(RESERVATIONS)), find)
         ids = tuple(each.id for each in reservations_at(every, wanted.skip, PAGE_SIZE))
         found, names = every, dict[str, str]()
         if ids:
-            found = await query("placement", ask.reservations, FindReservations(ids=ids))
+            found = await query("placement", ask.asker(RESERVATIONS), FindReservations(ids=ids))
             if roots := roots_of(found):
                 parts = FindProviders(ids=roots, parts=("owner",))
                 hosts = (await query("placement", ask.providers, parts)).answer

@@ -1,6 +1,4 @@
-"""What narrowings say about an order: how its hosts are chosen, the hosts it may not use, and their parts of
-its claims.
-"""
+"""The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

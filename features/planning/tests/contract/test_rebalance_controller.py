@@ -64,7 +64,7 @@ class SwitchingScheduler:
 
 async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() -> None:
     scheduler = SwitchingScheduler()
-    async with a_visited_room(scheduler.worker(), answered=("balancing",)) as room:
+    async with a_visited_room(scheduler.worker(), answered=(SWITCH_BALANCING.name,)) as room:
         page = await room.page("/moves")
         assert "A controller runs" in page and 'action="/rebalancing"' not in page
         assert (await room.send("/rebalancing", act="stop")).status_code == 403 and not scheduler.stopped
