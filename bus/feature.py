@@ -5,6 +5,8 @@ their names, and each may be missing:
 
     messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
                  of messages of the kernel (`bus.parts`)
+    acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
+                 kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
     http         HTTP is its part of the Placement API over HTTP
@@ -12,6 +14,8 @@ their names, and each may be missing:
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
+    boot_options OPTIONS is a dataclass of options that it adds to those of build requests
+                 (`berth.operations.host_states.RequestOptions`)
     explaining   `reasons(bus, id, builds)` returns lines about a build for `berth why`
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages

@@ -44,6 +44,9 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # Whether a request with this part uses only capacity that is held for it.
     uses_held_capacity: ClassVar[bool] = False
 
+    # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
+    revives: ClassVar[bool] = False
+
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
         instance; None: nothing.
@@ -66,6 +69,21 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         `waits_since`: when the request began to wait for a host; 0: it did not wait.
         """
         return None
+
+    @property
+    def waits_for(self) -> str:
+        """Return how long the request waits for a host, such as `30m`; empty: not at all."""
+        return ""
+
+    @property
+    def asked(self) -> "Part | None":
+        """Return the part of a request that leads to this part of a placed instance; None: there is none."""
+        return None
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that a decision with this part is about."""
+        return ()
 
     @property
     def waits_since(self) -> float:
@@ -139,6 +157,11 @@ def waits_since(parts: Parts) -> float:
     return max((part.waits_since for part in parts), default=0.0)
 
 
+def waits_for(parts: Parts) -> str:
+    """Return how long a request waits for a host, such as `30m`; empty: not at all."""
+    return next((part.waits_for for part in parts if part.waits_for), "")
+
+
 class RequestParts(Parts):
     """Parts of a request to build instances."""
 
@@ -174,7 +197,25 @@ class PlacedParts(Parts):
     __slots__ = ()
 
 
-OWNERS: tuple[type[Parts], ...] = (RequestParts, MoveParts, ClaimParts, ChoiceParts, PlacedParts)
+class DecisionParts(Parts):
+    """Parts of the decision that explains why a request got no host."""
+
+    __slots__ = ()
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that the decision is about, if its request has none of its own."""
+        return tuple(build for part in self for build in part.builds)
+
+
+OWNERS: tuple[type[Parts], ...] = (
+    RequestParts,
+    MoveParts,
+    ClaimParts,
+    ChoiceParts,
+    PlacedParts,
+    DecisionParts,
+)
 _NONE = {owner: owner() for owner in OWNERS}
 
 
@@ -269,7 +310,7 @@ def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str
     `flat`, below the objects that have them.
     """
     try:
-        return msgspec.convert(value, type_)
+        return msgspec.convert(value, type_, dec_hook=_restored)  # parts of a request in a part
     except msgspec.ValidationError as problem:
         text, _, path = str(problem).partition(" - at `$")
         path = path.removesuffix("`")

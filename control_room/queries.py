@@ -18,7 +18,6 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
 from bus.messages import BuildRequested
-from bus.moves import MoveStands
 from bus.protocol import Ask, Transport
 from bus.queries import BuildStands, FindInstances, FindWaiting, InstancesFound, WaitingFound
 from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
@@ -29,10 +28,7 @@ from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
-from features.headroom.messages import HEADROOM
-from features.planning.messages import PLAN_ROOM, SWITCH_BALANCING
-from features.reservations.messages import RESERVATIONS
-from features.what_if.messages import WHAT_IF
+from features.moves.messages import FIND_MOVES, MoveStands
 
 R = TypeVar("R")
 
@@ -55,17 +51,10 @@ class Queries:
         self.aggregates = bus.asker(topics.AGGREGATES, LONG)
         self.waiting = bus.asker(topics.WAITING, SECONDS)
         self.decision = bus.asker(topics.DECISION, SECONDS)
-        self.what_if = bus.asker(WHAT_IF, LONG)
-        self.plan_room = bus.asker(PLAN_ROOM, LONG)
         self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
-        self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
-        self.reservations = bus.asker(RESERVATIONS, LONG)
-        self.headroom = bus.asker(HEADROOM, LONG)
-        self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
-        self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
-        self.balancing = bus.asker(SWITCH_BALANCING, SECONDS)
+        self.moves = bus.asker(FIND_MOVES, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features
         self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features

@@ -10,9 +10,21 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.messages import Attempt
-from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
+from bus.parts import waits_for
 from bus.queries import FindWaiting, WaitingRequest
-from features.waiting.messages import wait_of
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    FindMoves,
+    MoveEnded,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MoveStands,
+    PhaseOver,
+)
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
 AGAIN_SECONDS = 15.0  # time until a move is requested again that no cell knows and no scheduler refused
@@ -160,7 +172,7 @@ class FollowedMoves:
             followed = self._open.get(move)
             if followed is None or followed.asked is None or now - followed.since < AGAIN_SECONDS:
                 continue
-            if wait_of(followed.asked.parts) and (waiting is None or move in waiting):
+            if waits_for(followed.asked.parts) and (waiting is None or move in waiting):
                 continue
             followed.since = now
             try:
@@ -173,7 +185,7 @@ class FollowedMoves:
         client has requested, with permission to wait, are queried.
         """
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
-        may = [open.asked.move for open in open_ if open.asked is not None and wait_of(open.asked.parts)]
+        may = [open.asked.move for open in open_ if open.asked is not None and waits_for(open.asked.parts)]
         if not may:
             return ()
         found = await waiting_moves(self.bus, may)
@@ -195,7 +207,7 @@ def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> M
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
     """Query a cell for one page of its moves; return None if the cell does not answer."""
     try:
-        return (await bus.asker(topics.FIND_MOVES)(question)).moves
+        return (await bus.asker(FIND_MOVES)(question)).moves
     except UNANSWERED:
         return None
 
@@ -218,9 +230,9 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
     `name`: the reply address (`reply_to`) at which the client receives progress and results of its moves.
     """
     moves = FollowedMoves(bus, name, listener)
-    refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
-    ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
-    progress = await bus.listen(topics.MOVE_PROGRESS.at(reply_to=name))
+    refusals = await bus.listen(MOVE_REFUSED.at(reply_to=name))
+    ends = await bus.listen(MOVE_ENDED.at(reply_to=name))
+    progress = await bus.listen(MOVE_PROGRESS.at(reply_to=name))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(each_message(refusals, moves.refused)),

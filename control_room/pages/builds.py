@@ -9,17 +9,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.moves import FindMoves, MoveStands
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
+from control_room import queries
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.what_if_form import address_of
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
-from features.reservations.messages import FindReservations, Reservation
-from features.what_if.messages import WhatIf
+from features.moves.messages import FindMoves, MoveStands, decided_move
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
+from features.reservations.messages import RESERVATIONS, FindReservations, Reservation
+from features.what_if.messages import WHAT_IF, WhatIf
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
@@ -81,13 +82,13 @@ class BuildPages(PageGroup):
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
-        if records.decided.move is not None:
+        if decided_move(records.decided) is not None:
             requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])
         if then == "now" and requested is not None:
             question = WhatIf(request=requested, room=True)
-            today = await query("the scheduler", self._context.queries.what_if, question)
+            today = await query("the scheduler", self._context.queries.asker(WHAT_IF), question)
             today_decision = shown_answer(today.answer, operations.scores) if today.answer else None
         return self._renderer.page(
             request,
@@ -131,9 +132,10 @@ class BuildPages(PageGroup):
             pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
         drawing = query(
-            "placement", ask.reservations, FindReservations(drawn_by=id_, ids=(id_,), slots=False)
+            "placement", ask.asker(RESERVATIONS), FindReservations(drawn_by=id_, ids=(id_,), slots=False)
         )
-        preempting = query("placement", ask.preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
+        asks_preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
+        preempting = query("placement", asks_preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
         *replies, drawn, preempted = await asyncio.gather(*pending, drawing, preempting)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:

@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
-from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
+from control_room import queries
 from control_room.core import words
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
@@ -22,7 +22,8 @@ from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
 from control_room.queries import query
 from control_room.shared_data import TIMES, SharedData
-from features.planning.messages import BalancingSwitched, SwitchBalancing
+from features.moves.messages import FindMoves, MovesFound, MoveStands
+from features.planning.messages import SWITCH_BALANCING, BalancingSwitched, SwitchBalancing
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts
 MOST = 40  # drained hosts that are queried
@@ -131,7 +132,8 @@ class MovePages(frame.PageGroup):
         )
 
     async def _read_balancing(self, _: None) -> Reply[BalancingSwitched]:
-        return await query("the scheduler", self._context.queries.balancing, SwitchBalancing())
+        ask = self._context.queries.asker(SWITCH_BALANCING, timeout=queries.SECONDS)
+        return await query("the scheduler", ask, SwitchBalancing())
 
     async def _read_drains(self, _: None) -> DrainsFound:
         find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))

@@ -30,12 +30,12 @@ from control_room.pages.frame import (
 )
 from control_room.queries import NO_ANSWER, known_hosts, query
 from control_room.shared_data import SharedData
-from features.headroom.messages import FindHeadroom, HeadroomFound
-from features.planning.messages import MOVES_MAY_HELP, PlanRoom, RoomPlanned
+from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
+from features.planning.messages import MOVES_MAY_HELP, PLAN_ROOM, PlanRoom, RoomPlanned
 from features.quotas.messages import QUOTAS, FindQuotas
-from features.reservations.messages import FindReservations, every_reservation
+from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
 from features.waiting.messages import priority_of
-from features.what_if.messages import WhatIf, WhatIfAnswered
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
 
 class WhatIfPages(PageGroup):
@@ -50,16 +50,16 @@ class WhatIfPages(PageGroup):
             if wanted is not None:
                 build, notes = await self._context.operations.what_if_request(wanted)
                 what_if = WhatIf(request=build, room=True, preempt=priority_of(build.parts) > 0, claims=True)
-                reply = await query("the scheduler", self._context.queries.what_if, what_if)
+                reply = await query("the scheduler", self._context.queries.asker(WHAT_IF), what_if)
                 answer = reply.answer
                 if answer is None:
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
                 elif answer.claims:
                     asked = FindHeadroom(claims=answer.claims)
-                    headroom = await query("placement", self._context.queries.headroom, asked)
+                    headroom = await query("placement", self._context.queries.asker(HEADROOM), asked)
                 elif _moves_may_help(answer) and "moves" in request.query_params:
                     moves = await query(
-                        "the scheduler", self._context.queries.plan_room, PlanRoom(request=build)
+                        "the scheduler", self._context.queries.asker(PLAN_ROOM), PlanRoom(request=build)
                     )
                     plan = moves.answer
                     if plan is None:
@@ -187,7 +187,7 @@ class CapacityPages(PageGroup):
             raise InvalidPlan(f"the project has {MOST_NAME} characters at most")
         async with self._planning:
             hosts = await self._hosts.get(None)
-            reserved = await every_reservation(self._context.queries.reservations, FindReservations())
+            reserved = await every_reservation(self._context.queries.asker(RESERVATIONS), FindReservations())
             stop = threading.Event()
             try:
                 async with asyncio.timeout(LONGEST):

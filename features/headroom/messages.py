@@ -49,3 +49,4 @@ HEADROOM = Query(
     ANYONE,
     "placement",
 )
+PAGE_ASKS = (HEADROOM,)

@@ -14,7 +14,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused
 from control_room.queries import query
 from features.headroom.editing import set_headroom, unset_headroom
-from features.headroom.messages import FindHeadroom
+from features.headroom.messages import HEADROOM, FindHeadroom
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,6 @@ class HeadroomPages(frame.PageGroup):
         return self._renderer.page(request, "headroom.html", status=status, part=part, form=form, done=done)
 
     async def _read(self, _: None) -> str:
-        reply = await query("placement", self._context.queries.headroom, FindHeadroom())
+        reply = await query("placement", self._context.queries.asker(HEADROOM), FindHeadroom())
         with self._data.interval.rendering():
             return self._renderer.part("headroom_part.html", reply=reply, now=self._context.clock.now())

@@ -8,10 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
+from control_room import queries
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.queries import query
+from features.preemption.messages import (
+    PREEMPTIONS,
+    PRIORITIES,
+    FindPreemptions,
+    FindPriorities,
+    PreemptionsFound,
+    PrioritiesFound,
+)
 
 SECONDS = 2.0  # between two updates; builds that end cause one immediately
 LATEST = 100  # victims on the page
@@ -43,9 +51,11 @@ class PreemptionPages(frame.PageGroup):
 
     async def _read(self, _: None) -> str:
         ask = self._context.queries
+        preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
+        priorities = ask.asker(PRIORITIES, timeout=queries.SECONDS)
         data = await asyncio.gather(
-            query("placement", ask.preemptions, FindPreemptions(latest=LATEST)),
-            query("the scheduler", ask.priorities, FindPriorities()),
+            query("placement", preemptions, FindPreemptions(latest=LATEST)),
+            query("the scheduler", priorities, FindPriorities()),
         )
         with self._data.interval.rendering():
             return self._part(PreemptionData(*data))

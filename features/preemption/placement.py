@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
+from features.preemption.messages import PREEMPTIONS
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import PreemptionRule
 from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
@@ -17,8 +17,7 @@ def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
             await records.prune(placement.oldest_kept())
 
         return WorkerRows(
-            answers=[answers(topics.PREEMPTIONS, records.find)],
-            timers=[every(prune_period(placement.keep), prune)],
+            answers=[answers(PREEMPTIONS, records.find)], timers=[every(prune_period(placement.keep), prune)]
         )
 
     return PlacementPart(rules=[PreemptionRule(needs.database, needs.book)], offers=(records,), rows=rows)

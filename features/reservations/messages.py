@@ -292,3 +292,4 @@ PARTS: Mapping[type, type[Part]] = {
     ClaimParts: SlotClaim,
     ChoiceParts: DrawPart,
 }
+PAGE_ASKS = (RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION)

@@ -10,8 +10,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
-from berth.operations.reservations import edit_reservation
-from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
 from control_room.core import words
@@ -19,6 +17,7 @@ from control_room.core.what_if_form import InvalidForm
 from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused, is_project
 from control_room.queries import query
+from features.reservations.edits import edit_reservation
 from features.reservations.listing import (
     FIELDS,
     ReservationsListed,
@@ -27,7 +26,13 @@ from features.reservations.listing import (
     reservations_listed,
     roots_of,
 )
-from features.reservations.messages import EndReservation, FindReservations, every_reservation
+from features.reservations.messages import RESERVATIONS, EndReservation, FindReservations, every_reservation
+from features.reservations.new_reservations import (
+    NewReservation,
+    create_reservation,
+    filled_text,
+    new_reservation,
+)
 
 log = logging.getLogger(__name__)
 
@@ -153,11 +158,11 @@ class ReservationPages(frame.PageGroup):
     async def _read(self, wanted: ReservationsQuery) -> ReservationsData:
         ask = self._context.queries
         find = FindReservations(project=wanted.project, slots=False)
-        every = await query("placement", partial(every_reservation, ask.reservations), find)
+        every = await query("placement", partial(every_reservation, ask.asker(RESERVATIONS)), find)
         ids = tuple(each.id for each in reservations_at(every, wanted.skip, PAGE_SIZE))
         found, names = every, dict[str, str]()
         if ids:
-            found = await query("placement", ask.reservations, FindReservations(ids=ids))
+            found = await query("placement", ask.asker(RESERVATIONS), FindReservations(ids=ids))
             if roots := roots_of(found):
                 parts = FindProviders(ids=roots, parts=("owner",))
                 hosts = (await query("placement", ask.providers, parts)).answer

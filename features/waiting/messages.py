@@ -1,15 +1,18 @@
 """Parts of messages about waiting for capacity."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from bus.moves import SEEKING, MoveRequested
+from msgspec import Meta
+
 from bus.parts import MoveParts, Part, PlacedParts, RequestParts
-from bus.preemption import Priority
 from bus.vocabulary import Seconds, Wait, seconds_of
+from features.moves.messages import SEEKING, MoveRequested
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested
+
+Priority = Annotated[int, Meta(ge=0, le=9)]
 
 
 class WaitPart(Part, frozen=True, kw_only=True):
@@ -24,6 +27,10 @@ class WaitPart(Part, frozen=True, kw_only=True):
     wait: Wait | None = ""  # how long, such as 30m; empty or null: not at all
     priority: Priority = 0
     since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
+
+    @property
+    def waits_for(self) -> str:
+        return self.wait or ""
 
     @property
     def waits_since(self) -> float:
@@ -51,6 +58,10 @@ class PlacedWait(Part, frozen=True, kw_only=True):
 
     priority: Priority = 0
     since: Seconds = 0.0  # 0: it did not wait
+
+    @property
+    def asked(self) -> WaitPart | None:
+        return WaitPart(priority=self.priority) if self.priority else None
 
     @property
     def waits_since(self) -> float:

@@ -13,9 +13,9 @@ from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
-from bus.moves import MovePlaced
 from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
+from features.moves.messages import MovePlaced
 from features.waiting.builds import WaitingBuilds
 from features.waiting.messages import priority_of
 from features.waiting.moves import WaitingMoves

@@ -7,6 +7,7 @@ from bus.client_acts import ClientQuery, Known, project_of
 from bus.clients import RegisteredClient
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, answers, every, on_many
+from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.builds import WaitingBuilds
@@ -84,9 +85,9 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
                 prefetch=PREFETCH,
             ),
             on_many(
-                topics.MOVE_REQUESTED,
+                MOVE_REQUESTED,
                 moves.place_many,
-                emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
+                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
                 unheard=courses.undoing.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=options.concurrency,

@@ -15,15 +15,15 @@ from bus.claims import Choice
 from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
-from bus.moves import MovesFound, MoveStands
-from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
 from control_room.core.builds import EndedBuild
-from features.planning.messages import PlannedStep, RoomPlanned
-from features.reservations.messages import Reservation, ReservationsFound
-from features.what_if.messages import BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
+from features.moves.messages import MovesFound, MoveStands
+from features.planning.messages import PLAN_ROOM, PlannedStep, RoomPlanned
+from features.preemption.messages import PREEMPTIONS, Preemption, PreemptionsFound, Victim
+from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound
+from features.what_if.messages import WHAT_IF, BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
@@ -89,7 +89,7 @@ async def test_the_page_of_a_build_names_its_reservation_and_the_plan_that_moved
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
         "moves": MovesFound(moves=(move,)),
-        "reservations": ReservationsFound(reservations=(season,)),
+        RESERVATIONS.name: ReservationsFound(reservations=(season,)),
     }
     async with a_visited_room(told=told) as room:
         page = await room.page(f"/builds/{uid(7)}")
@@ -109,7 +109,7 @@ async def test_the_page_of_a_build_shows_its_victims_and_the_build_that_preempte
     told = {
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
-        "preemptions": PreemptionsFound(preemptions=found),
+        PREEMPTIONS.name: PreemptionsFound(preemptions=found),
     }
     async with a_visited_room(told=told) as room:
         page = await room.page(f"/builds/{uid(7)}")
@@ -125,7 +125,7 @@ async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decisio
     decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     now = WhatIfAnswered(fits=True, placed=(there,), room=(CapacityLeft(cell="c1", hosts=2, instances=1200),))
-    async with a_visited_room(told={**NOTHING, "decision": decided, "what_if": now}) as room:
+    async with a_visited_room(told={**NOTHING, "decision": decided, WHAT_IF.name: now}) as room:
         page = await room.page(f"/builds/{uid(7)}")
         today = await room.page(f"/builds/{uid(7)}?then=now")
     assert "no room for 1 VCPU" in page and "It fits" not in page
@@ -136,7 +136,7 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
     victim = Victim(build=uid(6), generation=1, attempt=1, holder=uid(5), priority=1, requeue=True)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     answer = WhatIfAnswered(fits=True, placed=(there,), victims=(victim,))
-    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
         refused = await room.page("/what-if?vcpus=4&spread=rack:0")
     assert "It fits: 1 instance on 1 host, if 1 instance with a lower priority is preempted." in page
@@ -146,7 +146,7 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
 
 async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
     answer = WhatIfAnswered(fits=False, spares="requests with a topology do not preempt")
-    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
     assert "Nothing is preempted: requests with a topology do not preempt." in page
 
@@ -154,7 +154,7 @@ async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
 async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:
     place = BacklogPlace(before=1200, weight=3.0, start_p50=1.9e9, start_p90=2.5e9)
     answer = WhatIfAnswered(fits=False, backlog=place, start_p50=2e9, start_p90=3e9)
-    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4")
     assert "backlog</a> of its project: 1,200 requests (weight 3)" in page
     assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
@@ -375,15 +375,15 @@ async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None
     )  # fmt: skip
     target = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     plan = RoomPlanned(moves=(step,), targets=(target,))
-    async with a_visited_room(told={**NOTHING, "what_if": full, "plan_room": plan}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: plan}) as room:
         asked = await room.page("/what-if?vcpus=4")
         shown = await room.page("/what-if?vcpus=4&moves=1")
     assert 'href="/what-if?vcpus=4&amp;moves=1"' in asked and "web-1" not in asked
     assert "It fits after 1 move, on" in shown and f'<a href="/hosts/{uid(3, "a")}">h3</a>' in shown
     assert f'href="/builds/{uid(6)}">web-1</a>' in shown
     none = RoomPlanned(code="destinations", why="fit nowhere else")
-    async with a_visited_room(told={**NOTHING, "what_if": full, "plan_room": none}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: none}) as room:
         assert "There is no plan: fit nowhere else" in await room.page("/what-if?vcpus=4&moves=1")
     moot = WhatIfAnswered(fits=False, decision=Decision(code="quota"))
-    async with a_visited_room(told={**NOTHING, "what_if": moot}) as room:
+    async with a_visited_room(told={**NOTHING, WHAT_IF.name: moot}) as room:
         assert "make room" not in await room.page("/what-if?vcpus=4&moves=1")

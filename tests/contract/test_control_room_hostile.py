@@ -21,7 +21,7 @@ from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
 ANSWERED = (
-    *("trees", "aggregates", "cells", "providers", "changes", "reservations", "headroom"),
+    *("trees", "aggregates", "cells", "providers", "changes"),
     *(query.name for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )
 

@@ -19,7 +19,6 @@ from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
-from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import Instance, InstancesFound
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
@@ -32,10 +31,11 @@ from control_room.core.plan_form import Plan
 from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
 from control_room.pages import what_if
-from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
+from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
+from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.reservations.messages import Reservation, ReservationsFound
-from features.what_if.messages import CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
+from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound
+from features.what_if.messages import WHAT_IF, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts
@@ -194,7 +194,7 @@ async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> No
         assert "1 disabled, 2 down" in await room_of_one_host.page("/")
 
 
-CAPACITY_QUERIES = ("trees", "aggregates", "cells", "reservations")
+CAPACITY_QUERIES = ("trees", "aggregates", "cells", RESERVATIONS.name)
 
 
 def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
@@ -270,7 +270,7 @@ def nothing_known() -> dict[str, Any]:
         "trees": TreesFound(trees=(), more=None),
         "aggregates": AggregatesFound(seen=0, aggregates=()),
         "cells": CellsFound(seen=0, cells=()),
-        "reservations": ReservationsFound(reservations=()),
+        RESERVATIONS.name: ReservationsFound(reservations=()),
     }
 
 
@@ -367,7 +367,7 @@ async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedR
         asked.append(question)
         return answer
 
-    async with a_visited_room(told={"what_if": tell}) as visited:
+    async with a_visited_room(told={WHAT_IF.name: tell}) as visited:
         yield visited, asked
 
 
@@ -424,11 +424,11 @@ async def test_an_answer_says_whether_the_request_would_end_the_headroom() -> No
         return HeadroomFound(headrooms=(ends,))
 
     fits = replace(FITS, claims=(claim,))
-    async with a_visited_room(told={"what_if": fits, "headroom": tell}) as room:
+    async with a_visited_room(told={WHAT_IF.name: fits, HEADROOM.name: tell}) as room:
         page = await room.page("/what-if?vcpus=4")
     assert asked == [FindHeadroom(claims=(claim,))]
     assert "Failover headroom for any one host would end: host &lt;h2&gt;: no host outside of it" in page
-    async with a_visited_room(told={"what_if": fits}) as alone:
+    async with a_visited_room(told={WHAT_IF.name: fits}) as alone:
         assert "Whether failover headroom would be kept is unknown." in await alone.page("/what-if?vcpus=4")
 
 

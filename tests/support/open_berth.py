@@ -13,9 +13,7 @@ import msgspec
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.quotas import set_quota
-from berth.operations.reserving import NewReservation, create_reservation, new_reservation
+from berth.operations.boot_options import boot_request, options_named
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -23,12 +21,14 @@ from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from features.headroom.editing import set_headroom
+from features.moves.messages import MOVE_PROGRESS, MoveProgress, MoveRequested
+from features.quotas.edits import set_quota
 from features.quotas.messages import DEFAULT, UNLIMITED
+from features.reservations.new_reservations import NewReservation, create_reservation, new_reservation
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -80,7 +80,7 @@ class OpenBerth:
         """Migrate an instance until the move waits for confirmation."""
         move, reply_to = self.bus.clock.uuid(), self.bus.clock.uuid()
         asked = MoveRequested(move=move, build=build, kind="migrate", verify=True, reply_to=reply_to)
-        listener = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
+        listener = await self.bus.listen(MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
         while (message := await in_time(listener.get())).phase != "verify":
             pass
@@ -89,7 +89,7 @@ class OpenBerth:
 
 
 def a_request(reply_to: str, **options: Any) -> BuildRequested:
-    request = boot_request(BootOptions(memory_mb=512, disk_gb=5, **options))
+    request = boot_request(options_named(memory_mb=512, disk_gb=5, **options))
     return msgspec.structs.replace(request, reply_to=reply_to)
 
 

@@ -120,10 +120,10 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
         elif name not in answered and name != "bus":
             setattr(queries, name, nobody)
 
-    def asker(query: Query[Any, Any]) -> Callable[[Any], Awaitable[Any]]:
+    def asker(query: Query[Any, Any], **options: Any) -> Callable[[Any], Awaitable[Any]]:
         if query.name in answers:
             return _telling(answers[query.name])
-        return own(query) if query.name in answered else nobody
+        return own(query, **options) if query.name in answered else nobody
 
     setattr(queries, "asker", asker)  # noqa: B010
     return queries

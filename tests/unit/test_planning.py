@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.host_health import DISABLED, HELD
-from bus.moves import MoveRequested
 from bus.protocol import decode, encode
 from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
@@ -23,6 +22,7 @@ from control_room.core.packing import PlanStopped
 from control_room.core.plan_form import InvalidPlan, parse_plan
 from control_room.core.planning import PlanAnswer, planned, with_quota
 from features.groups.messages import ServerGroup
+from features.moves.messages import MoveRequested
 from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
 from features.planning.supposed_moves import WhatIfsOfMoves

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from features.headroom.controller import HeadroomController
-from features.headroom.messages import FindHeadroom
+from features.headroom.messages import HEADROOM, FindHeadroom
+from features.reservations.messages import RESERVATIONS
 from placement_worker import Placement
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement
@@ -22,7 +23,7 @@ async def placement() -> AsyncIterator[Placement]:
 
 @pytest.fixture
 async def room(placement: Placement) -> AsyncIterator[VisitedRoom]:
-    answered = ("reservations", "headroom", "providers")
+    answered = (RESERVATIONS.name, HEADROOM.name, "providers")
     async with a_visited_room(silent_placement(placement), answered=answered) as visited:
         await visited.sign_in("admin")
         yield visited

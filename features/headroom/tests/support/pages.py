@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from features.headroom.messages import HEADROOM
+
 PAGES = {"headroom": "/headroom"}
 VALUES: dict[str, str] = {}
 FORMS = {
@@ -10,6 +12,7 @@ FORMS = {
         ("/headroom", "reserve", {"act": "unset"}),
     ]
 }
+ANSWERED = (HEADROOM,)
 PARAMETERS = {"/headroom": ("done",)}
 STREAMS = ("/headroom",)
 FORM_FIELDS = {"/headroom": {"act": {}, "levels": {"act": "set"}}}

@@ -9,7 +9,6 @@ from msgspec import structs
 from berth import composition
 from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener
-from berth.operations.planned_moves import PlannedMoves
 from bus import topics
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
@@ -28,6 +27,7 @@ from features.planning.messages import (
     PlannedStep,
     SwitchBalancing,
 )
+from features.planning.planned_moves import PlannedMoves
 from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
@@ -64,7 +64,7 @@ class SwitchingScheduler:
 
 async def test_an_operator_stops_and_permits_rebalancing_on_the_page_of_moves() -> None:
     scheduler = SwitchingScheduler()
-    async with a_visited_room(scheduler.worker(), answered=("balancing",)) as room:
+    async with a_visited_room(scheduler.worker(), answered=(SWITCH_BALANCING.name,)) as room:
         page = await room.page("/moves")
         assert "A controller runs" in page and 'action="/rebalancing"' not in page
         assert (await room.send("/rebalancing", act="stop")).status_code == 403 and not scheduler.stopped

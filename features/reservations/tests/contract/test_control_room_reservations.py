@@ -11,11 +11,12 @@ from bus.claims import Choice, ConsumerClaim
 from bus.replication import TreesFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.quotas.messages import Quota, QuotasFound
+from features.quotas.messages import QUOTAS, Quota, QuotasFound
 from features.reservations import pages
 from features.reservations.messages import (
     FILL_RESERVATION,
     RESERVATION,
+    RESERVATIONS,
     FillReservation,
     FindReservations,
     MakeReservation,
@@ -36,7 +37,7 @@ from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
 R1 = uid(1, "7")
-ANSWERED = ("reservations", "providers")
+ANSWERED = (RESERVATIONS.name, "providers")
 
 
 @pytest.fixture
@@ -182,8 +183,8 @@ async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_
         "trees": TreesFound(trees=(), more=None),
         "aggregates": AggregatesFound(seen=0, aggregates=()),
         "cells": CellsFound(seen=0, cells=()),
-        "reservations": found,
-        "quotas": QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
+        RESERVATIONS.name: found,
+        QUOTAS.name: QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
     }
     async with a_visited_room(told=told) as room:
         page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from features.reservations.messages import EDIT_RESERVATION, FILL_RESERVATION, RESERVATIONS
 from tests.support.ids import uid
 
 PAGES = {"reservations": "/reservations"}
@@ -12,6 +13,7 @@ FORMS = {
         ("/reservations", "reserve", {"act": "delete", "reservation": uid(4)}),
     ]
 }
+ANSWERED = (EDIT_RESERVATION, RESERVATIONS, FILL_RESERVATION)
 PARAMETERS = {"/reservations": ("project", "skip", "done", "name", "made")}
 STREAMS = ("/reservations",)
 FORM_FIELDS: dict[str, dict[str, dict[str, str]]] = {
