@@ -1,4 +1,4 @@
-"""What features add to the output of `berth why`."""
+"""Explanations that features add to the output of `berth why`."""
 
 from dataclasses import dataclass
 
