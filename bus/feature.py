@@ -16,7 +16,8 @@ their names, and each may be missing:
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
                  (`berth.operations.host_states.RequestOptions`)
-    explaining   `reasons(bus, id, builds)` returns lines about a build for `berth why`
+    explaining   `reasons(bus, id, builds)` returns explanations of a build for `berth why`
+                 (`berth.operations.explanations`)
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose

@@ -71,6 +71,13 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
+    def claimed(self) -> "Part | None":
+        """Return the part of a claim that restores the deleted consumer of an instance whose request had this
+        part; None: nothing.
+        """
+        return None
+
+    @property
     def waits_for(self) -> str:
         """Return how long the request waits for a host, such as `30m`; empty: not at all."""
         return ""
