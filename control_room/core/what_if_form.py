@@ -1,10 +1,11 @@
 """Parses the form of what-if questions about a request."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bus.messages import BuildRequested
+from control_room.core.flavor_form import NAME
+from control_room.core.forms import FormField, InvalidForm, words
 from control_room.core.words import address
 from features.groups.messages import group_of
 from features.reservations.messages import reservation_of
@@ -13,22 +14,7 @@ from features.waiting.messages import priority_of
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
-NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_APART = re.compile(r"[\s,]+")
 _DIGITS = 15
-
-
-class InvalidForm(Exception):
-    """Error: a form is invalid; each argument names a field and its mistake."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FormField:
-    name: str
-    label: str
-    number: bool = False
-    placeholder: str = ""
-    lines: bool = False
 
 
 FIELDS = (
@@ -88,19 +74,6 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
-def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits: int) -> dict[str, int]:
-    """Return the number in each field that `defaults` names, or the default if the field is empty. Raise
-    InvalidForm if a text is no whole number of at most `digits` digits.
-    """
-    numbers = dict(defaults)
-    for name in defaults:
-        if text := texts[name]:
-            if not (text.isascii() and text.isdecimal() and len(text) <= digits):
-                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
-            numbers[name] = int(text)
-    return numbers
-
-
 def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
     """Parse a what-if question from a form; None: empty form. Raise InvalidForm with all mistakes."""
     if not any(texts.values()):
@@ -137,10 +110,6 @@ def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
     if problems:
         raise InvalidForm(*problems)
     return found
-
-
-def words(text: str) -> list[str]:
-    return [item for item in _APART.split(text) if item]
 
 
 def address_of(request: BuildRequested) -> str:

@@ -19,7 +19,7 @@ from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMid
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.single_sign_on import SingleSignOnPages
-from control_room.pages.what_if import CapacityPages, WhatIfPages
+from control_room.pages.what_if import WhatIfPages
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -83,10 +83,7 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
 
 
 def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
-    yield _get("/what-if", what_if.page)
-    yield _get("/what-if/capacity", capacity.page)
-    yield _get("/what-if/capacity/events", capacity.events)
+    yield _get("/what-if", WhatIfPages(context, renderer).page)
 
 
 def _routes_of_users(context: PageContext, renderer: Renderer) -> Iterator[Route]:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ NAVIGATION = (
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
+NavigationEntry = tuple[str, str]  # address and name
 AFTER_FEATURES = 2  # entries of the navigation after those of features
 THEMES = ("auto", "light", "dark")
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
@@ -58,7 +60,7 @@ class PageRefused(Exception):
 class FeaturePages:
     """The pages of a feature: their entries in the navigation, their routes, and the folder of templates."""
 
-    navigation: Sequence[tuple[str, str]]  # address and name
+    navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
     routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
     templates: Path
 
@@ -83,6 +85,11 @@ class Renderer:
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
+        navigation = (
+            *NAVIGATION[:-AFTER_FEATURES],
+            *(entry for feature in context.features for entry in feature.navigation),
+            *NAVIGATION[-AFTER_FEATURES:],
+        )
         self._templates = Environment(
             loader=FileSystemLoader(
                 [HERE / "templates", *(feature.templates for feature in context.features)]
@@ -106,11 +113,8 @@ class Renderer:
             printable=printable,
             bar=_bar,
             token=_token,
-            navigation=(
-                *NAVIGATION[:-AFTER_FEATURES],
-                *(entry for feature in context.features for entry in feature.navigation),
-                *NAVIGATION[-AFTER_FEATURES:],
-            ),
+            navigation=[entry for entry in navigation if _parent(entry, navigation) is None],
+            tabs=partial(_tabs, navigation),
             themes=THEMES,
         )
 
@@ -164,6 +168,18 @@ class PageGroup:
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         self._context = context
         self._renderer = renderer
+
+
+def _parent(entry: NavigationEntry, navigation: Sequence[NavigationEntry]) -> NavigationEntry | None:
+    """Return the entry whose address is that of a folder of this entry's page, such as /a for /a/b."""
+    return next((other for other in navigation if entry[0].startswith(f"{other[0]}/")), None)
+
+
+def _tabs(navigation: Sequence[NavigationEntry], here: str) -> list[NavigationEntry]:
+    """Return the entries that a page shows as tabs: a page of the navigation with the pages below it."""
+    top = next((each for each in navigation if here == each[0] or here.startswith(f"{each[0]}/")), None)
+    tabs = [each for each in navigation if top in (each, _parent(each, navigation))]
+    return tabs if top and len(tabs) > 1 else []
 
 
 def _bar(width: float, left: float = 0.0) -> Markup:

@@ -17,7 +17,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from bus.preemption import FindPriorities, PriorityClass
-from control_room.core.plan_form import InvalidPlan, parse_plan
+from control_room.core.flavor_form import parse_flavor
 from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
 from features.policies.messages import TrialPolicy
 
@@ -95,9 +95,9 @@ def _option(change: str, option: str, value: str) -> int:
 def _reservation(change: str, name: str, value: str) -> BuildRequested:
     """Return a reservation such as `10xVCPU:8,MEMORY_MB:16384,TRAIT` as a request for its slots."""
     try:
-        [flavor] = parse_plan([value], (), ()).mix
-    except InvalidPlan as problem:
-        raise BadSetting(f"--with {change}: {'; '.join(map(str, problem.args))}") from None
+        flavor = parse_flavor(value)
+    except ValueError as problem:
+        raise BadSetting(f"--with {change}: {problem}") from None
     if flavor.parts > MOST_INSTANCES:
         raise BadSetting(f"--with {change}: at most {MOST_INSTANCES} slots")
     specs = [f"resources:{resource}={amount}" for resource, amount in sorted(flavor.amounts.items())]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from berth.operations.reserving import NewReservation
 from bus.amounts import totals
+from control_room.core.forms import InvalidForm, whole_numbers
 from control_room.core.now import Reply
-from control_room.core.what_if_form import InvalidForm, whole_numbers
 from features.reservations.messages import FAILOVER, Reservation, ReservationsFound, ReservedSlot
 
 MOST_HOSTS = 6  # named in a row

@@ -15,7 +15,7 @@ from berth.operations.reserving import NewReservation, create_reservation, fille
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
 from control_room.core import words
-from control_room.core.what_if_form import InvalidForm
+from control_room.core.forms import InvalidForm
 from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused, is_project
 from control_room.queries import query

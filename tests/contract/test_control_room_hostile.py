@@ -61,8 +61,6 @@ PARAMETERS = {
     "/hosts": ("flavor", "window", "done", "made"),
     "/hosts.json": ("flavor", "since", "layout"),
     "/builds": ("id", "failed"),
-    "/what-if": ("vcpus", "count", "at_least", "resources", "traits", "specs", "zone", "host", "avoid"),
-    "/what-if/capacity": ("mix", "add", "without", "zone", "cell"),
     "/bus": ("topic",),
     "/bus/dead": ("queue", "after", "replayed"),
     "/bus/letter": ("id",),
@@ -74,7 +72,6 @@ STREAMS = (
     "/now",
     "/hosts",
     "/builds",
-    "/what-if/capacity",
     "/bus",
     "/metal",
     "/moves",
@@ -132,7 +129,7 @@ async def statuses(room: VisitedRoom, *addresses: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", PARAMETERS)
 async def test_any_parameter_gets_a_page(room: VisitedRoom, path: str) -> None:
-    known = {"mix": "VCPU:1"} if "capacity" in path else {"vcpus": "1"} if "what-if" in path else {}
+    known = of_features("KNOWN").get(path, {})
     asked = [
         f"{path}?{urlencode({**known, name: value})}"
         for name in PARAMETERS[path]
@@ -255,13 +252,8 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
 
 # Stored data
 
-PAGES = (
-    "/hosts.json",
-    "/hosts/host-1",
-    "/hosts/host-2",
-    "/metal?wait=1",
-    "/what-if/capacity?wait=1&mix=VCPU:1&add=2xlike:host-1",
-)
+ODD_PAGES = [page for pages in pages_of_features() for page in getattr(pages, "ODD", ())]
+PAGES = ("/hosts.json", "/hosts/host-1", "/hosts/host-2", "/metal?wait=1", *ODD_PAGES)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +296,7 @@ async def test_a_very_deep_tree_is_shown() -> None:
         assert "p1499" in await visited.page("/hosts/host-1")
 
 
-@pytest.mark.parametrize("path", ["/hosts.json", "/what-if/capacity?wait=1&mix=VCPU:1", "/hosts/host-1"])
+@pytest.mark.parametrize("path", ["/hosts.json", "/hosts/host-1", *ODD_PAGES])
 async def test_an_unreadable_answer_is_named(path: str) -> None:
     async def unreadable(_: Any) -> Any:
         raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")

@@ -196,7 +196,6 @@ PAGES = {
     "dead-letter": "/bus/letter?id={letter}",
     "what-if": "/what-if?vcpus=4&memory_mb=4096&count=3&zone=nowhere",
     "audit": "/audit",
-    "capacity": "/what-if/capacity?mix=2xVCPU:2,MEMORY_MB:4096%0AVCPU:30,MEMORY_MB:70000&add=2xlike:{host}",
     "builds-failed": "/builds?failed=1",
     "build": "/builds/{build}",
     "build-again": "/builds/{build}?then=again",

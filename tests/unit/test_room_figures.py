@@ -37,9 +37,10 @@ from control_room.core.builds import (
     percentiles,
     summed,
 )
+from control_room.core.forms import InvalidForm
 from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns, columns, parse_flavor
 from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
-from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
+from control_room.core.what_if_form import WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from features.groups.tests.support.group_parts import in_group

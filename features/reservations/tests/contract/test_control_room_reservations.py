@@ -5,13 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.aggregates import AggregatesFound
-from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
-from bus.replication import TreesFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.quotas.messages import QUOTAS, Quota, QuotasFound
 from features.reservations import pages
 from features.reservations.messages import (
     FILL_RESERVATION,
@@ -23,8 +19,6 @@ from features.reservations.messages import (
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
-    ReservationsFound,
-    ReservedSlot,
     choice_from,
     slot_consumer,
 )
@@ -172,22 +166,3 @@ async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
         await room.sign_in("admin")
         assert (await room.send("/reservations", act="<x>")).status_code == 400
         assert "Placement does not answer: no consumer" in await room.page("/reservations?wait=1")
-
-
-async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:
-    named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
-    slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
-    slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
-    found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
-    told = {
-        "trees": TreesFound(trees=(), more=None),
-        "aggregates": AggregatesFound(seen=0, aggregates=()),
-        "cells": CellsFound(seen=0, cells=()),
-        RESERVATIONS.name: found,
-        QUOTAS.name: QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
-    }
-    async with a_visited_room(told=told) as room:
-        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
-    assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
-    assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
-    assert "VCPU:1: 8 fit on the hosts; the quota permits 0: VCPU, 4 of 4 used." in page
