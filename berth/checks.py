@@ -101,8 +101,6 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in _POSITIVE_SECONDS:
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    if not 0 <= values["waiting_hosts_share"] <= 1:
-        refuse("waiting_hosts_share", "is a share between 0 and 1")
     if values["probe_port"] > 65535:
         refuse("probe_port", "must be at most 65535")
 

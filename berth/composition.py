@@ -312,7 +312,6 @@ def scheduler_of(
         options=SchedulerOptions(
             policy=policy(settings),
             requests=request_options(settings),
-            held_share=settings.scheduler.waiting_share,
             keep=settings.keep.ended,
             keep_acts=settings.keep.acts,
         ),

@@ -27,10 +27,10 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested, MoveStands, Steering
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
+from features.moves.messages import MoveRequested, MoveStands, Steering
 from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bus import decisions, parts, topics
+from bus import acts, decisions, invalid_requests, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
@@ -46,8 +46,8 @@ def features() -> tuple[Feature, ...]:
 
 @cache
 def add_messages() -> None:
-    """Add the messages, parts of messages, topics, queries and reason codes of all features to those of this
-    process.
+    """Add the messages, parts of messages, topics, queries, acts and reason codes of all features to those of
+    this process.
     """
     for feature in features():
         decisions.add_reasons(feature.reasons)
@@ -56,8 +56,10 @@ def add_messages() -> None:
             topics.add(messages)
             for owner, part in getattr(messages, "PARTS", {}).items():
                 parts.TYPES.add(feature.name, owner, part)
+        if (judged := module_of(feature, "acts")) is not None:
+            acts.add(judged.ACTS, getattr(judged, "REQUESTED", {}), getattr(judged, "DONE", ()))
+            invalid_requests.add(getattr(judged, "REQUEST_KINDS", ()))
     parts.TYPES.freeze()
-    import_module("berth.feature_acts")
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import field
 
 from bus.feature import SettingsGroup
-from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS
+from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -79,9 +79,6 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     subset: int = field(default=1, name="host_subset_size")
     # difference of scores up to which two hosts count as equally good
     near: float = field(default=0.0, name="scheduler_near")
-    # share of all hosts that are held at most for the waiting requests of one project, at least one host
-    # (docs/waiting.md)
-    waiting_share: float = field(default=HELD_SHARE, name="waiting_hosts_share")
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):

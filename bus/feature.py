@@ -5,6 +5,8 @@ their names, and each may be missing:
 
     messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
                  of messages of the kernel (`bus.parts`)
+    acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
+                 kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
     http         HTTP is its part of the Placement API over HTTP

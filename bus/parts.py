@@ -12,16 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
 
 from bus.requests import Flavor
 from bus.vocabulary import Id, Value
-
-if TYPE_CHECKING:
-    from bus.messages import BuildRequested
-    from bus.moves import MoveRequested
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -59,7 +55,7 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         """Return the consumers whose allocations a claim takes, and which it retires: it cannot be undone."""
         return ()
 
-    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+    def contradiction(self, request: Any, options: Any = None) -> str:
         """Return why this part makes a request invalid, after the name of the field; empty: it does not.
         `options`: those of the scheduler for requests, if it has the request.
         """
@@ -70,6 +66,11 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         `waits_since`: when the request began to wait for a host; 0: it did not wait.
         """
         return None
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that a decision with this part is about."""
+        return ()
 
     @property
     def waits_since(self) -> float:
@@ -178,7 +179,25 @@ class PlacedParts(Parts):
     __slots__ = ()
 
 
-OWNERS: tuple[type[Parts], ...] = (RequestParts, MoveParts, ClaimParts, ChoiceParts, PlacedParts)
+class DecisionParts(Parts):
+    """Parts of the decision that explains why a request got no host."""
+
+    __slots__ = ()
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        """Return the builds that the decision is about, if its request has none of its own."""
+        return tuple(build for part in self for build in part.builds)
+
+
+OWNERS: tuple[type[Parts], ...] = (
+    RequestParts,
+    MoveParts,
+    ClaimParts,
+    ChoiceParts,
+    PlacedParts,
+    DecisionParts,
+)
 _NONE = {owner: owner() for owner in OWNERS}
 
 
@@ -273,7 +292,7 @@ def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str
     `flat`, below the objects that have them.
     """
     try:
-        return msgspec.convert(value, type_)
+        return msgspec.convert(value, type_, dec_hook=_restored)  # parts of a request in a part
     except msgspec.ValidationError as problem:
         text, _, path = str(problem).partition(" - at `$")
         path = path.removesuffix("`")

@@ -6,8 +6,7 @@ from msgspec import Meta, field
 
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
-from bus.moves import MoveRequested
-from bus.parts import PlacedParts, none_of
+from bus.parts import DecisionParts, PlacedParts, none_of
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
@@ -213,7 +212,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     waits: bool = False
     until: Seconds = 0.0  # end of waiting
     wakes: Cause = ""  # the event that causes a retry
-    move: MoveRequested | None = None  # for a move: the request; its demands on hosts are in `request`
+    parts: DecisionParts = none_of(DecisionParts)
     placed: BuildPlaced | None = None  # the last chosen host, for an instance that another system builds
     # times by which the waiting request gets a host with a probability of 50 % and 90 %
     # (in the backlog: is evaluated); None: unknown

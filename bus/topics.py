@@ -18,9 +18,7 @@ from bus import (
     ironic,
     leases,
     messages,
-    moves,
     names,
-    preemption,
     queries,
     relays,
     replication,
@@ -61,11 +59,6 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
 BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
-BUILD_VACATE = Topic("build.vacate.{cell}", preemption.Vacating,
-    "between a build and the instances that it preempts: leave the host; the host is left", "conductor",
-    "conductor")
-BUILD_PREEMPTED = Topic("build.preempted.{cell}", preemption.BuildPreempted,
-    "an instance was deleted or shelved for a build of higher priority", "conductor", "scheduler")
 BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
 BUILD_ADOPTED = outcome("build.adopted.{cell}", guests.BuildAdopted,
@@ -75,32 +68,12 @@ BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,
     "stop waiting for a host; with `anywhere`, also delete instances that have one", ANYONE, "scheduler")
 BUILD_CANCELLED = outcome("build.cancelled", messages.BuildCancelled, "end of a cancellation", "scheduler")
-MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
-    "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
-MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
-    "scheduler", _CONDUCTOR, direct="handled")
-MOVE_REFUSED = outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
-MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
-    _CONDUCTOR)
-MOVE_PROGRESS = outcome("move.told.{cell}", moves.MoveProgress,
-    "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
-MOVE_ENDED = outcome("move.ended.{cell}", moves.MoveEnded, "end of a move with its attempts", "conductor")
-MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
-    "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
-    "the conductor of the source cell")
-MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
-    "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
     "agent", direct="stored", relayed=True)
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
     "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor", direct="handled")
-AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent", direct="stored", relayed=True)
-AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
-    "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
     "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
@@ -165,8 +138,6 @@ USAGES = Query("placement.usages", resources.FindUsages, resources.UsagesFound,
 NAMES = Query("placement.names", names.FindNames, names.NamesFound, "classes or traits", ANYONE, "placement")
 EDIT_NAME = Query("placement.name", names.NameEditRequested, names.NameEditAnswered,
     "create, rename or delete a custom resource class or trait", ANYONE, "placement")
-PREEMPTIONS = Query("placement.preemptions", preemption.FindPreemptions, preemption.PreemptionsFound,
-    "instances that builds of higher priority replaced", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
@@ -180,8 +151,6 @@ FIND_BUILDS = Query("cell.builds.{cell}", queries.FindBuilds, queries.BuildsFoun
     "states of builds, with the decisions that placed them", ANYONE, _CONDUCTOR)
 FIND_INSTANCES = Query("cell.instances.{cell}", queries.FindInstances, queries.InstancesFound,
     "instances of a cell by project, host, status or name, page by page", ANYONE, _CONDUCTOR)
-FIND_MOVES = Query("cell.moves.{cell}", moves.FindMoves, moves.MovesFound,
-    "moves of a cell, active and ended", ANYONE, _CONDUCTOR)
 LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
     "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
 REPORT_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,
@@ -199,10 +168,6 @@ REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFou
     "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
-PRIORITIES = Query("scheduler.priorities", preemption.FindPriorities, preemption.PrioritiesFound,
-    "priority classes", ANYONE, "scheduler")
-EDIT_PRIORITY = Query("scheduler.priority", preemption.PriorityEditRequested, preemption.PriorityEditAnswered,
-    "store, replace or remove a priority class", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,

@@ -15,7 +15,6 @@ MAX_GROUPS = 256  # request groups in one query
 LONG = 50_000
 MAX_RATIO = 3.40282e38  # maximum allocation_ratio, as in the Placement API
 KEEP_SECONDS = 7 * 86400.0  # workers store ended work for this time, unless settings state another time
-HELD_SHARE = 0.1  # share of all hosts that schedulers hold at most for the waiting requests of one project
 KEEP_ACTS_SECONDS = 90 * 86400.0  # for this time the audit trail stores what operators requested
 MAX_CAPACITY = 2**45  # limit for one inventory, so that the sum over 100,000 hosts fits into 64 bits
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
 from bus.messages import BuildRequested
-from bus.moves import MoveStands
 from bus.protocol import Ask, Transport
 from bus.queries import BuildStands, FindInstances, FindWaiting, InstancesFound, WaitingFound
 from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
@@ -29,6 +28,7 @@ from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
+from features.moves.messages import FIND_MOVES, MoveStands
 
 R = TypeVar("R")
 
@@ -54,7 +54,7 @@ class Queries:
         self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
-        self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
+        self.moves = bus.asker(FIND_MOVES, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features
         self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features

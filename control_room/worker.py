@@ -20,7 +20,6 @@ from bus.messages import (
     HostReported,
     SchedulerAlive,
 )
-from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
 from bus.relays import HeartbeatsMerged
 from bus.topics import Address, Query
 from bus.vocabulary import Message
@@ -28,6 +27,15 @@ from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_PROGRESS,
+    MoveEnded,
+    MoveProgress,
+    MoveRequested,
+    MoveSteered,
+)
 
 
 class NodeChanges(Changes):
@@ -123,7 +131,7 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.HOST_HEALTH, topics.FIND_BUILDS,
-    topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.FIND_ACTS,
+    topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS, topics.FIND_ACTS,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset(
@@ -145,8 +153,8 @@ def control_room(
                 Address(topics.BUILD_ENDED, "build.ended.#"), events.on_builds_ended, private=True, batch=256
             ),
             on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), events.on_unplaceable, private=True),
-            on(Address(topics.MOVE_ENDED, "move.ended.#"), events.on_move_ended, private=True),
-            on(Address(topics.MOVE_PROGRESS, "move.told.#"), events.on_move_changed, private=True),
+            on(Address(MOVE_ENDED, "move.ended.#"), events.on_move_ended, private=True),
+            on(Address(MOVE_PROGRESS, "move.told.#"), events.on_move_changed, private=True),
             on(topics.HOST_FAILED, events.on_host_failed, private=True),
             on(topics.HOST_REPORTED, events.on_host_reported, private=True),
             on(topics.HEARTBEATS_MERGED, events.on_heartbeats_merged, private=True),

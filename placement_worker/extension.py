@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bus.clock import Clock
 from bus.feature import PartNeeds
@@ -39,9 +39,6 @@ from placement_worker.store.tree_reads import load as load_trees
 from placement_worker.store.tree_reads import roots_after
 from placement_worker.transactions import ClaimOperations
 
-if TYPE_CHECKING:
-    from placement_worker.worker import Placement
-
 __all__ = [
     "IS_SHARING",
     "LAST_ARCHIVED",
@@ -56,7 +53,7 @@ __all__ = [
     "Free",
     "Holder",
     "Index",
-    "Placement",
+    "OpenPlacement",
     "PlacementNeeds",
     "PlacementOperations",
     "PlacementPart",
@@ -110,7 +107,17 @@ class PlacementNeeds(PartNeeds):
         return self.database, self.clock, self.book, self.log, self.numbers
 
 
-def _no_rows(placement: Placement) -> WorkerRows:
+class OpenPlacement(Protocol):
+    """The placement of a worker, as the rows of parts use it."""
+
+    claims: ClaimOperations
+    keep: float  # seconds for which retired consumers and records are kept
+
+    def oldest_kept(self) -> float:
+        """Return the time since when retired consumers and records are kept; older ones are deleted."""
+
+
+def _no_rows(placement: OpenPlacement) -> WorkerRows:
     return WorkerRows()
 
 
@@ -123,4 +130,4 @@ class PlacementPart:
     # object, "''" if no client may use the id
     objects: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[object, ...] = ()  # for the parts of features that need this one
-    rows: Callable[[Placement], WorkerRows] = _no_rows  # its rows of the worker's table
+    rows: Callable[[OpenPlacement], WorkerRows] = _no_rows  # its rows of the worker's table

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.claims import (
     CLEANUP,
+    HOLDER_TYPES,
     ClaimAnswered,
     Claimed,
     ClaimRequested,
@@ -42,6 +43,8 @@ class ClaimOperations(PlacementOperations):
 
     def __post_init__(self) -> None:
         self._columns = {column: why for rule in self.rules for column, why in rule.columns.items()}
+        # consumer types that are no instances
+        self.holder_types = (*HOLDER_TYPES, *(type_ for rule in self.rules for type_ in rule.holder_types))
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
@@ -128,7 +131,8 @@ class ClaimOperations(PlacementOperations):
             await rule.prepare(scope, now)
         active = [rule for rule in self.rules if rule.needs(scope)]
         async with changing(self.database, self.book) as tx:
-            yield tx, await claims.open_world(tx, self.book, scope, now, active, self._columns)
+            rules = active, self._columns, self.holder_types
+            yield tx, await claims.open_world(tx, self.book, scope, now, *rules)
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         wakes: list[str] = []

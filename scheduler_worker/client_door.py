@@ -180,8 +180,8 @@ class ClientDoor:
     ) -> DecisionFound:
         decision = await self.explanations.decision(question)
         project = decision.request.project if decision.request is not None else None
-        if project is None and decision.move is not None:
-            project = (await known((), (decision.move.build,))).get(decision.move.build)
+        if project is None and decision.parts.builds:
+            project = (await known((), decision.parts.builds)).get(decision.parts.builds[0])
         mine = tuple(each for each in decision.held if each.project in client.projects)
         return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
 

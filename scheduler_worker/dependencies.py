@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.parts import replaced_by
-from bus.vocabulary import HELD_SHARE, KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
+from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.held_claim import place_of
@@ -42,7 +42,6 @@ class SchedulerOptions:
     undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
-    held_share: float = HELD_SHARE  # share of all hosts reserved at most for a project's waiting requests
     # seconds for which decisions, ended moves between cells, and acts of clients and services are stored
     keep: float = KEEP_SECONDS
     keep_acts: float = KEEP_ACTS_SECONDS  # seconds for which audit records of operators are stored

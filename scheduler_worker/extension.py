@@ -9,7 +9,7 @@ from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.choosing import Choosing, JointChoice
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import capacities, masks_of, unfit, unfit_image
@@ -18,16 +18,7 @@ from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.host_map import AllHosts, HostsNow
-from scheduler_worker.core.narrowing import (
-    PLAIN,
-    ClaimPart,
-    HostLimit,
-    JointChoice,
-    Narrowing,
-    NoNarrowing,
-    Remedies,
-    Scope,
-)
+from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
@@ -40,7 +31,6 @@ from scheduler_worker.core.order import (
     Verdict,
     alternates_of,
     attempts_of,
-    claims_of,
     failed,
     unplaceable,
     with_ended,
@@ -60,6 +50,7 @@ from scheduler_worker.core.scale import (
     replay,
     scores_of,
 )
+from scheduler_worker.core.scope import PLAIN, ClaimPart, HostLimit, Scope
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -95,7 +86,7 @@ from scheduler_worker.placing import (
     SchedulerPart,
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
-from scheduler_worker.refusals import RefusalRecords, RefusedMoves
+from scheduler_worker.refusals import RefusalRecords
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
@@ -154,7 +145,6 @@ __all__ = [
     "Purpose",
     "Ranking",
     "RefusalRecords",
-    "RefusedMoves",
     "Remedies",
     "Replayed",
     "RolePart",

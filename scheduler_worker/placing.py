@@ -27,11 +27,12 @@ from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.narrowing import ClaimPart, Narrowing, Remedies
-from scheduler_worker.core.order import Order, Purpose, claims_of
+from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
+from scheduler_worker.core.order import Order, Purpose
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import HasReservations
+from scheduler_worker.core.scope import ClaimPart
 from scheduler_worker.help_search import helps_of
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.named_instances import NamedInstances

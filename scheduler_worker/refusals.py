@@ -9,15 +9,10 @@ from prometheus_client import Counter
 from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
-from bus.moves import MoveRefused, MoveRequested
 from bus.sql.database import Database
 from scheduler_worker.agents import UNPLACEABLE
 from scheduler_worker.core.narrowing import Narrowing
 from scheduler_worker.store import decisions
-
-# refused moves, each with the request for its destination, if one was made
-RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
-
 
 CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])
 TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
@@ -64,8 +59,8 @@ class RefusalRecords:
             async with self._database.write() as tx:
                 await decisions.add(tx, ending, self._scheduler.clock.now())
 
-    async def add_moves(self, ending: RefusedMoves) -> None:
-        """Store why moves were refused."""
-        if ending:
+    async def add(self, refusals: Sequence[decisions.StoredRefusal]) -> None:
+        """Store why requests of features, such as moves, were refused."""
+        if refusals:
             async with self._database.write() as tx:
-                await decisions.add_moves(tx, ending, self._scheduler.clock.now())
+                await decisions.add_refusals(tx, refusals, self._scheduler.clock.now())

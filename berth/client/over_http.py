@@ -25,7 +25,7 @@ from berth.rest.bodies import (
 from bus import parts
 from bus.clock import monotonic
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested, Steering
+from features.moves.messages import MoveRequested, Steering
 
 R = TypeVar("R")
 LONG_POLL = 60.0  # seconds of one request that waits

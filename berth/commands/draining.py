@@ -31,9 +31,9 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN
 from bus.masking import printable
-from bus.moves import MoveKind, MoveRequested
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
+from features.moves.messages import MoveKind, MoveRequested
 from features.waiting.messages import WaitPart
 
 _SHOWN = 20  # instances or consumers that are listed

@@ -19,8 +19,8 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.moves import FindMoves, MoveStands, Steering
 from bus.queries import WaitingRequest
+from features.moves.messages import FindMoves, MoveStands, Steering
 
 commands = Commands()
 moves = Commands(name="moves", no_args_is_help=True)

@@ -15,8 +15,8 @@ from bus.clock import moment_text
 from bus.decisions import Decision, Record, RecordedHost
 from bus.masking import printable
 from bus.messages import Attempt
-from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import HeldHost, WaitingRequest
+from features.moves.messages import MoveProgress, MoveRequested, MoveStands
 from features.what_if.messages import WhatIfAnswered
 
 NAME, NUMBER = 34, 8  # widths of columns

@@ -25,9 +25,9 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
 from bus.vocabulary import seconds_of
+from features.moves.messages import MoveKind, MoveRequested
 from features.waiting.messages import WaitPart, wait_of
 
 _WHERE = "Where"

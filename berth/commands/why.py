@@ -20,10 +20,10 @@ from bus.decisions import BACKLOG
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.moves import FindMoves, MoveStands
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.words import expected_evaluation, expected_start
+from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
 from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservations, Reservation
 from features.what_if.messages import WHAT_IF, WhatIf
 
@@ -119,10 +119,10 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
     OperationRefused without any record."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
-    find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
+    find_moves = bus.asker(FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
+    preemptions = bus.asker(PREEMPTIONS, timeout=SECONDS)
     reservations = bus.asker(RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.
     drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)
@@ -194,7 +194,8 @@ def _show_placed(build: BuildStands, cli: Cli) -> None:
 
 
 def _show_decided(found: DecisionFound, cli: Cli) -> None:
-    of = f"{found.move.kind} {found.move.move} of {found.move.build}: " if found.move is not None else ""
+    move = decided_move(found)
+    of = f"{move.kind} {move.move} of {move.build}: " if move is not None else ""
     if found.waits:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
@@ -250,8 +251,8 @@ def _repeat_decisions(cli: Cli, known: Known) -> int:
 async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
     if known.moves:
         raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
-    if known.decided.move is not None:
-        moves = [known.decided.move]
+    if (move := decided_move(known.decided)) is not None:
+        moves = [move]
         return print_what_if(cli, moves, await supposed(bus, moves))
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:

@@ -24,10 +24,10 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.moves import FindMoves, MoveRequested
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
+from features.moves.messages import FindMoves, MoveRequested
 from features.what_if.messages import WhatIfAnswered
 
 _HOSTS_A_QUESTION = 200

@@ -10,8 +10,20 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.messages import Attempt
-from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveRequested, MoveStands, PhaseOver
 from bus.queries import FindWaiting, WaitingRequest
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    FindMoves,
+    MoveEnded,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MoveStands,
+    PhaseOver,
+)
 from features.waiting.messages import wait_of
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
@@ -195,7 +207,7 @@ def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> M
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
     """Query a cell for one page of its moves; return None if the cell does not answer."""
     try:
-        return (await bus.asker(topics.FIND_MOVES)(question)).moves
+        return (await bus.asker(FIND_MOVES)(question)).moves
     except UNANSWERED:
         return None
 
@@ -218,9 +230,9 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
     `name`: the reply address (`reply_to`) at which the client receives progress and results of its moves.
     """
     moves = FollowedMoves(bus, name, listener)
-    refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
-    ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
-    progress = await bus.listen(topics.MOVE_PROGRESS.at(reply_to=name))
+    refusals = await bus.listen(MOVE_REFUSED.at(reply_to=name))
+    ends = await bus.listen(MOVE_ENDED.at(reply_to=name))
+    progress = await bus.listen(MOVE_PROGRESS.at(reply_to=name))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(each_message(refusals, moves.refused)),

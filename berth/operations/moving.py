@@ -25,11 +25,11 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildCancelled, BuildCancelRequested
-from bus.moves import FindMoves, MoveProgress, MoveRequested, MoveStands, MoveSteered, Steering
 from bus.queries import BuildStands, WaitingRequest
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
 from bus.vocabulary import portions
+from features.moves.messages import FindMoves, MoveProgress, MoveRequested, MoveStands, MoveSteered, Steering
 from features.what_if.messages import WHAT_IF_MOVES, WhatIfAnswered, WhatIfMoves
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets

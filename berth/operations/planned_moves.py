@@ -15,9 +15,9 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.moves import MovePlan
 from bus.resources import FindAllocations
 from bus.vocabulary import MAX_CAUSE, Id, portions
+from features.moves.messages import MovePlan
 from features.planning.messages import GUARD_EXCHANGE, BalanceMove, GuardExchange, PlannedStep
 
 POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances

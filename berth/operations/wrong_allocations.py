@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from bus.claims import holder_consumer
 from bus.guests import ReportedGuest
-from bus.moves import SHELVED
 from bus.vocabulary import Allocations
+from features.moves.messages import SHELVED
 
 if TYPE_CHECKING:
     from berth.operations.cell_records import KnownBuild

@@ -32,10 +32,10 @@ from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.http import LongRequests, TooManyRequests
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
 from bus.queries import FindInstances
 from bus.unknown_fields import read
 from bus.vocabulary import Id, Message
+from features.moves.messages import MoveRequested
 from placement_worker.http.access import Authenticate
 from placement_worker.http.described import DescribedOperation
 from placement_worker.http.errors import Problem

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from bus.messages import BuildRequested
-from bus.moves import MoveStands, Steering
 from bus.queries import BuildStands, DecisionFound, Instance, WaitingRequest
 from bus.vocabulary import Id, Message, ReplyTo, Value
+from features.moves.messages import MoveStands, Steering
 
 MOST_REQUESTS = 1000
 

@@ -33,13 +33,11 @@ from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.acts import ids_of
 from bus.client_acts import permitted_boot
-from bus.client_moves import permitted_move
 from bus.clients import ProjectsFound
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import FindMoves, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered, Steering
 from bus.queries import (
     BuildStands,
     FindBuilds,
@@ -51,6 +49,17 @@ from bus.queries import (
 )
 from bus.sql.database import Database
 from bus.vocabulary import Message
+from features.moves.client_rules import permitted_move
+from features.moves.messages import (
+    FIND_MOVES,
+    FindMoves,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+    Steering,
+)
 
 CONFIRMED = 100_000  # digests of published requests in memory
 BuildAct = BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
@@ -290,7 +299,7 @@ class RestDoor:
         return MoveAccepted(move=id_, build=stands.build)
 
     async def _move_stands(self, move: str) -> MoveStands | None:
-        find = self.bus.asker(topics.FIND_MOVES)
+        find = self.bus.asker(FIND_MOVES)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))
         every = [stands for answer in found.values() for stands in answer.moves]

@@ -18,9 +18,9 @@ from bus import protocol, topics
 from bus.clock import Clock, set_within
 from bus.errors import Unavailable
 from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
-from bus.moves import MoveEnded, MoveProgress, MoveRefused
 from bus.sql.database import Database
 from bus.sql.failures import retrying
+from features.moves.messages import MoveEnded, MoveProgress, MoveRefused
 
 log = logging.getLogger(__name__)
 

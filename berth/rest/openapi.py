@@ -5,7 +5,7 @@ from typing import Any
 
 from berth.rest import bodies
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
+from features.moves.messages import MoveRequested
 from placement_worker.http.described import DescribedOperation
 from placement_worker.http.openapi import EVENT_STREAM, document
 

@@ -10,9 +10,9 @@ from bus import topics
 from bus.audit_trail import ActsRecorded
 from bus.delivery.runner import Bus
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
+from features.moves.messages import FIND_MOVES, MoveRequested, MoveSteered
 
 LINGER = 0.05  # seconds to wait under load for further results, to store them in the same transaction
 _ASKED = (
@@ -20,7 +20,7 @@ _ASKED = (
     topics.PROJECTS,
     topics.FIND_BUILDS,
     topics.FIND_INSTANCES,
-    topics.FIND_MOVES,
+    FIND_MOVES,
     topics.WAITING,
     topics.DECISION,
 )

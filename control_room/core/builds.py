@@ -10,7 +10,7 @@ from typing import Literal
 
 from bus.decisions import Decision, Record, RecordedHost
 from bus.messages import Attempt
-from bus.moves import MoveStands
+from features.moves.messages import MoveStands
 
 MOST_WEIGHERS = 5
 

@@ -9,9 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus import topics
-from bus.moves import FindMoves, MoveStands
-from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room import queries
 from control_room.core.builds import latest, shown, timeline
@@ -20,6 +17,8 @@ from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUp
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
+from features.moves.messages import FindMoves, MoveStands, decided_move
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
 from features.reservations.messages import RESERVATIONS, FindReservations, Reservation
 from features.what_if.messages import WHAT_IF, WhatIf
 
@@ -83,7 +82,7 @@ class BuildPages(PageGroup):
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
-        if records.decided.move is not None:
+        if decided_move(records.decided) is not None:
             requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])
@@ -135,7 +134,7 @@ class BuildPages(PageGroup):
         drawing = query(
             "placement", ask.asker(RESERVATIONS), FindReservations(drawn_by=id_, ids=(id_,), slots=False)
         )
-        asks_preemptions = ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS)
+        asks_preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
         preempting = query("placement", asks_preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
         *replies, drawn, preempted = await asyncio.gather(*pending, drawing, preempting)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()

@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN, FindHostHealth, standing, unanswered
-from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
@@ -34,6 +33,7 @@ from control_room.placement_watch import PlacementWatch
 from control_room.queries import NO_ANSWER, FleetReader, Operations, query
 from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
 from control_room.worker import NodeChanges
+from features.moves.messages import FindMoves
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
 MOST = 40  # nodes that are read separately at a time

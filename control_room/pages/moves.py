@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
-from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
@@ -23,6 +22,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
 from control_room.queries import query
 from control_room.shared_data import TIMES, SharedData
+from features.moves.messages import FindMoves, MovesFound, MoveStands
 from features.planning.messages import SWITCH_BALANCING, BalancingSwitched, SwitchBalancing
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts

@@ -52,7 +52,7 @@ class GroupLimitRule(ClaimRule):
             limit is None
             or GroupClaim not in claim.parts
             or claim.take_over
-            or not is_counted(claim)
+            or not is_counted(claim, world.holder_types)
             or not holder.held
         ):
             return None

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bus.worker import WorkerRows, answers, every, prune_period
 from features.groups.messages import EDIT_GROUP, GROUPS
 from features.groups.operations import ServerGroups
 from features.groups.rule import GroupRule
 from features.groups.settings import GroupSettings
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
     operations = ServerGroups(*needs.operations, settings)
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         async def prune() -> None:
             await operations.prune(placement.oldest_kept())
 

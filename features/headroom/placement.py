@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bus.worker import WorkerRows, answers, every
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import HEADROOM
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 ADJUST_SECONDS = 5.0
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         controller = HeadroomController(*needs.operations, placement.claims)
         needs.offers.add(controller)
         return WorkerRows(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bus.worker import WorkerRows, answers, every, prune_period
 from features.history.archive import ARCHIVE_SECONDS, Archive
 from features.history.messages import HISTORY
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
     archive = Archive(*needs.operations)
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         async def prune() -> None:
             await archive.prune(placement.keep)
 

@@ -11,7 +11,6 @@ from prometheus_client import Gauge
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
@@ -40,6 +39,7 @@ from features.maintenance.messages import (
 from features.maintenance.options import MaintenanceOptions
 from features.maintenance.quorum import AgentQuorum
 from features.maintenance.windows import MaintenanceWindows
+from features.moves.messages import FindMoves, MoveRequested, MovesFound
 from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
 
 STEP_SECONDS = 2.0

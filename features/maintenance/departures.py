@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
-from bus.moves import FindMoves, MoveKind, MovePlan, MoveRequested, MovesFound, MoveStands
 from bus.protocol import Ask
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
@@ -20,6 +19,7 @@ from bus.vocabulary import Id, portions
 from features.maintenance import store as stored
 from features.maintenance.messages import MaintenanceMove
 from features.maintenance.store import StoredMove
+from features.moves.messages import FindMoves, MoveKind, MovePlan, MoveRequested, MovesFound, MoveStands
 from scheduler_worker.extension import CellQueries, PlacementQueries
 
 # seconds after which a move of which no cell or scheduler has a record is requested again

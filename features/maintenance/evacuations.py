@@ -15,7 +15,6 @@ from bus.clock import Clock
 from bus.domains import ZONE
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
-from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
@@ -25,6 +24,7 @@ from features.maintenance.departures import Departures
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
 from features.maintenance.options import EvacuationOptions
+from features.moves.messages import MoveRequested
 from scheduler_worker.extension import PlacementQueries, force_down_host
 
 MOVES_AT_ONCE = 50  # moves in progress from one host

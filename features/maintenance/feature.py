@@ -17,5 +17,5 @@ FEATURE = Feature(
         ("features.maintenance.evacuations", "scheduler"),
     ),
     settings=MaintenanceSettings,
-    needs=("moves",),
+    needs=("moves", "reservations"),
 )

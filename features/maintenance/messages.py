@@ -1,11 +1,10 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from bus.acts import Act, Requested, add, describe, sent
 from bus.addressing import ANYONE, Query
 from bus.domains import LevelOrNone
 from bus.vocabulary import (
@@ -233,15 +232,3 @@ EDIT_MAINTENANCE = Query(
     "scheduler",
 )
 PAGE_ASKS = (MAINTENANCE,)
-
-
-def _window_state(message: MaintenanceEditRequested) -> Any:
-    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
-        return None
-    return MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
-
-
-add(
-    [Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE))],
-    {MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))},
-)

@@ -8,6 +8,7 @@ from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
 from features.maintenance.options import options_of
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
+from features.moves.messages import FIND_MOVES, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
@@ -27,12 +28,12 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
     controller = MaintenanceController(given, options_of(settings))
     return SchedulerPart(
         rows=WorkerRows(
-            asks=(topics.FIND_MOVES,),
+            asks=(FIND_MOVES,),
             announces=frozenset({GuestsAsked}),
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
             answers=[answers(MAINTENANCE, controller.find), answers(EDIT_MAINTENANCE, controller.edit)],
             timers=[
-                every(STEP_SECONDS, controller.step, emits=[topics.MOVE_REQUESTED]),
+                every(STEP_SECONDS, controller.step, emits=[MOVE_REQUESTED]),
                 every(prune_period(keep), lambda: controller.prune(keep)),
             ],
             runs=[controller.dead_hosts.run_fencing],

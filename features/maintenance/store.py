@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bus.moves import MoveKind
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from features.maintenance.core.maintenance import MeasuredMove
@@ -17,6 +16,7 @@ from features.maintenance.messages import (
     WindowHost,
     WindowState,
 )
+from features.moves.messages import MoveKind
 
 MEASURED = 200  # latest moves whose durations are used for estimates
 PAGE = 1000

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.moves import MoveRequested
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import Id
@@ -25,6 +24,7 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.store import StoredWindow
+from features.moves.messages import MoveRequested
 from features.reservations.messages import RESERVATION
 from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, open_host
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from bus.topics import AGENT_MOVE, AGENT_MOVED
 from bus.worker import WorkerRows, every, on
 from compute_sim.extension import AgentNeeds, AgentPart, GuestDriver, SimulatedAgent
 from features.moves.agent_moves import SimulatedMoves, moves_of
 from features.moves.driver_rules import rules_of
+from features.moves.messages import AGENT_MOVE, AGENT_MOVED
 
 BUILT_MOVES = "evacuate", "unshelve"  # moves that build the guest again
 SIMULATED_MOVES = "migrate", "resize", "live", "shelve", "rebuild", *BUILT_MOVES

@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec.structs import replace
 
 from bus.agent_builds import allocations_of
-from bus.moves import MoveKind, MoveOrdered, MoveReported
 from compute_sim.extension import (
     HANG_SECONDS,
     NOTHING_HERE,
@@ -23,6 +22,7 @@ from compute_sim.extension import (
     SimulatedAgent,
 )
 from features.moves.core.guest_phases import MoveSteps, PhaseEnd, afterwards, entry_of, meanwhile, refusal
+from features.moves.messages import MoveKind, MoveOrdered, MoveReported
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from bus.errors import Poison
-from bus.moves import FindMoves, MoveEnded, MovePlaced, MovesFound
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from cell_conductor.extension import Applied, BaseCourseStore, Build, Event
@@ -22,6 +21,7 @@ from features.moves.core.move import (
     move_state,
     refused_move,
 )
+from features.moves.messages import FindMoves, MoveEnded, MovePlaced, MovesFound
 
 # Conditions of partial indexes: an index is used only if the query repeats its condition literally.
 UNDER_WAY = "status = 'open'"

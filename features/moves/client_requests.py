@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from bus.client_acts import Known, NotAllowed, Projects, check_project
-from bus.client_moves import permitted_move
 from bus.clients import RegisteredClient
 from bus.errors import Unroutable
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
 from bus.protocol import Ask
+from features.moves.client_rules import permitted_move
+from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveSteered
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,24 @@
 """The part of moves in the conductor of a cell."""
 
-from bus import topics
-from bus.moves import MoveOrdered, MoveReported
-from bus.topics import AGENT_MOVE, AGENT_MOVED, MOVE_HALF
 from bus.worker import WorkerRows, answers, on_many
 from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, EndedOrders
 from features.moves.cell_moves import CellMoves
 from features.moves.cell_store import MoveStore, prune
 from features.moves.core.course import MovesCourse
 from features.moves.core.phases import removed_report
+from features.moves.messages import (
+    AGENT_MOVE,
+    AGENT_MOVED,
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_HALF,
+    MOVE_HANDOVER,
+    MOVE_PLACED,
+    MOVE_PROGRESS,
+    MOVE_STEER,
+    MoveOrdered,
+    MoveReported,
+)
 
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one
 
@@ -20,19 +30,19 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
         moves, receive, effects = CellMoves(builds), builds.receive_many, builds.effects
         return WorkerRows(
             consumes=[
-                on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=effects),
-                on_many(topics.MOVE_HANDOVER.at(cell=cell), receive, emits=effects),
+                on_many(MOVE_PLACED.at(cell=cell), moves.place_many, emits=effects),
+                on_many(MOVE_HANDOVER.at(cell=cell), receive, emits=effects),
                 on_many(AGENT_MOVED.at(cell=cell), receive, emits=effects, concurrency=1, linger=LINGER),
-                on_many(topics.MOVE_STEER.at(cell=cell), receive, emits=effects),
+                on_many(MOVE_STEER.at(cell=cell), receive, emits=effects),
             ],
-            answers=[answers(topics.FIND_MOVES, moves.find, cell=cell)],
+            answers=[answers(FIND_MOVES, moves.find, cell=cell)],
         )
 
     return ConductorPart(
         courses=(MovesCourse(),),
         stores=(MoveStore(),),
         prunes=(prune,),
-        effects=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF, topics.MOVE_ENDED, topics.MOVE_PROGRESS),
+        effects=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF, MOVE_ENDED, MOVE_PROGRESS),
         ended_orders=(EndedOrders(MoveOrdered, MoveReported, removed_report),),
         repeats=(AGENT_MOVE, AGENT_MOVED, MOVE_HALF),
         rows=rows,

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
 from compute_sim.extension import AgentDisk, DriverStand, Rule, RuleBroken, SimOptions, SimulatedAgent
 from features.moves.agent_moves import MovingDriver, SimulatedMoves, moves_of
+from features.moves.messages import MoveKind, MoveOrdered, MovePhase, MoveReported
 
 
 def rules_of(stand: DriverStand) -> Sequence[Rule]:

@@ -12,7 +12,6 @@ from bus import parts
 from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Released, Retired
 from bus.clock import Clock
 from bus.errors import Retry
-from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
@@ -28,6 +27,7 @@ from features.moves.core.state import (
     messages_of,
     no_consumer,
 )
+from features.moves.messages import HandoverProgress, HandoverReported, MovePlaced
 from scheduler_worker.extension import Ending, PlacementQueries
 
 log = logging.getLogger(__name__)

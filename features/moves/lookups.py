@@ -13,7 +13,6 @@ from msgspec import structs
 from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
@@ -21,6 +20,7 @@ from bus.vocabulary import Id, portions
 from features.groups.messages import GROUPS, FindGroups
 from features.moves.core.start import Barred, MoveStart, misread, move_start, stuck, unready
 from features.moves.core.state import LookedUpMove, NotYet, SeenThrough, Stopped
+from features.moves.messages import FindMoves, MoveRequested, MovesFound
 from scheduler_worker.extension import CellQueries, Ending, PlacementQueries, place_of, providers_of, together
 
 BUILDS_ASKED = 100  # build ids in one query to a cell

@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from bus.claims import BEGUN, Held, Released, Retired
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
-from bus.moves import MovePlaced, MoveRefused, MoveRequested
+from bus.parts import DecisionParts
 from bus.vocabulary import Id
 from features.moves.begun_claims import claims_of_begun
 from features.moves.core import state as move_state
@@ -21,6 +21,7 @@ from features.moves.core.purpose import asked_by
 from features.moves.core.start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
+from features.moves.messages import DecidedMove, MovePlaced, MoveRefused, MoveRequested
 from features.moves.undoing import MoveUndoing
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
@@ -29,10 +30,10 @@ from scheduler_worker.extension import (
     DeadLetterRequest,
     HostLimit,
     Order,
-    RefusedMoves,
     RuleError,
     Scheduler,
     Verdict,
+    decisions,
     postponed,
     together,
     unfit,
@@ -41,7 +42,7 @@ from scheduler_worker.extension import (
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = move_state.MoveMessages | Retry | Poison
 
-StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
+StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
 
 PLANNED = Counter(
     "berth_scheduler_planned_moves",
@@ -139,11 +140,11 @@ class MovePlacing:
         await self._fence(barred, unplaceable=True)
         await self._publish_again([course for course in courses if course.state.again])
         await self._hand_over(courses)
-        refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = []
+        refusals: list[decisions.StoredRefusal] = []
         for course in courses:
             request = course.state.start.request() if course.state.start is not None else None
             messages = [message for message in messages_of(course) if isinstance(message, MoveRefused)]
-            refusals += [(course.asked, request, message) for message in messages]
+            refusals += [refusal_of(course.asked, request, message) for message in messages]
             if course.asked.plan and messages_of(course):
                 PLANNED.labels(course.asked.plan, "refused" if messages else "placed").inc()
         await self._store_refusals(refusals)
@@ -324,6 +325,17 @@ class MovePlacing:
                 course.take(())
             else:
                 course.take((start.placed(None, None) if start.seeks else start.stays(),))
+
+
+def refusal_of(
+    asked: MoveRequested, request: BuildRequested | None, message: MoveRefused
+) -> decisions.StoredRefusal:
+    """Return the decision to store about a refused move, with the request for its destination if one was
+    made.
+    """
+    decision = structs.replace(message.decision, code=message.code)
+    parts = DecisionParts(DecidedMove(request=asked))
+    return decisions.StoredRefusal(asked.move, request, message.reason, decision, parts)
 
 
 def messages_of(course: RequestedMove) -> move_state.MoveMessages:

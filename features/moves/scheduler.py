@@ -2,12 +2,26 @@
 
 from bus import topics
 from bus.client_acts import ClientQuery
-from bus.moves import FindMoves, MovePlaced, MoveRefused, MoveRequested, MoveSteered
 from bus.worker import WorkerRows, every, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.lookups import MoveLookups
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_HALF,
+    MOVE_HANDOVER,
+    MOVE_PLACED,
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+    MoveSteered,
+)
 from features.moves.placing import MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
@@ -17,32 +31,32 @@ CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other c
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
     placement, clock = scheduler.placement, scheduler.clock
-    find_moves = needs.asker(topics.FIND_MOVES, timeout=CELL_SECONDS)
+    find_moves = needs.asker(FIND_MOVES, timeout=CELL_SECONDS)
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
-    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add_moves)
+    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
     of_clients = MovesOfClients(find_moves)
     return SchedulerPart(
         offers=(courses,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
-        client_topics=(topics.MOVE_REQUESTED, topics.MOVE_STEER, topics.MOVE_REFUSED, topics.MOVE_PROGRESS),
+        client_topics=(MOVE_REQUESTED, MOVE_STEER, MOVE_REFUSED, MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
-            asks=(GROUPS, topics.FIND_MOVES),
+            asks=(GROUPS, FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused}),
             consumes=[
                 on_many(
-                    topics.MOVE_HALF,
+                    MOVE_HALF,
                     handovers.handle_many,
-                    emits=[topics.MOVE_PLACED, topics.MOVE_HANDOVER, topics.BUILD_DELETE],
+                    emits=[MOVE_PLACED, MOVE_HANDOVER, topics.BUILD_DELETE],
                     unheard=handovers.unheard,
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,
                 )
             ],
             timers=[
-                every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[topics.MOVE_HANDOVER]),
+                every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[MOVE_HANDOVER]),
                 every(prune_period(keep), lambda: handovers.prune(keep)),
             ],
         ),

@@ -3,10 +3,10 @@
 from bus import claims
 from bus.claims import Claimed, Held, NothingHeld, Refused, Released, Retired
 from bus.errors import Retry
-from bus.moves import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Contended, Id
 from features.moves.core.start import SEEKING, no_conductor_reason, refused, undo_claim_id, undoing
 from features.moves.handovers import Handovers
+from features.moves.messages import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from scheduler_worker.extension import LONGEST_PAUSE, Scheduler, log
 
 

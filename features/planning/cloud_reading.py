@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import Bools, CandidateSearch, PlacedHost
-from bus.moves import MoveRequested
 from bus.vocabulary import Id
 from features.moves.core.purpose import asked_by
 from features.moves.core.start import MoveStart
 from features.moves.lookups import MoveLookups
+from features.moves.messages import MoveRequested
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from features.planning.messages import PlannedStep
 from scheduler_worker.extension import (

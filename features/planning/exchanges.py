@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from bus.claims import BEGUN, Retired
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.protocol import Ask
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from features.moves.core.start import undo_claim_id
+from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveStands
 from features.planning import store as stored
 from features.planning.core.exchanges import ExchangeAct, MoveResult, next_act
 from features.planning.messages import ExchangeGuarded, ExchangePart, GuardExchange

@@ -7,12 +7,10 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
-from bus.acts import Act, Requested, add, sent
 from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
-from bus.moves import MovePlan, MoveRequested
 from bus.vocabulary import (
     Cause,
     ClassName,
@@ -28,6 +26,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+from features.moves.messages import MovePlan, MoveRequested
 from features.what_if.messages import PlacedThere
 
 MOST_MOVES = 1000  # moves in one plan
@@ -241,19 +240,3 @@ HOLD_HOSTS = Query(
     "scheduler",
 )
 PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
-
-add(
-    [
-        Act(
-            "rebalance",
-            "operator",
-            "stop or permit rebalancing, and hold hosts for a plan of moves",
-            sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
-        )
-    ],
-    {
-        SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
-        HoldHosts: Requested(targets=("roots", "plan")),
-        GuardExchange: Requested(targets=("exchange",)),
-    },
-)

@@ -1,7 +1,7 @@
 """The part of planning in a scheduler: plans of moves, hosts closed for plans, and guarded exchanges."""
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
+from features.moves.messages import FIND_MOVES, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from features.planning.balance_planning import BalancePlanner
 from features.planning.exchanges import CHECK_SECONDS, ExchangeGuard
@@ -24,7 +24,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         offers=(rooms,),
         rows=WorkerRows(
-            asks=(topics.FIND_MOVES,),
+            asks=(FIND_MOVES,),
             answers=[
                 answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
                 answers(PLAN_ROOM, rooms.answer),
@@ -35,7 +35,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             ],
             timers=[
                 every(OPEN_SECONDS, holds.open_expired),
-                every(CHECK_SECONDS, exchanges.step, emits=[topics.MOVE_REQUESTED]),
+                every(CHECK_SECONDS, exchanges.step, emits=[MOVE_REQUESTED]),
                 every(prune_period(keep), lambda: exchanges.prune(keep)),
             ],
         ),

@@ -6,8 +6,8 @@ from msgspec import Meta, field
 
 from bus.addressing import ANYONE, Query
 from bus.messages import BuildRequested
-from bus.preemption import PriorityClass
 from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, ShortList, Text, Value, Whole
+from features.preemption.messages import PriorityClass
 
 MOST_TRIED = 20  # requests in one query
 

@@ -13,13 +13,12 @@ from msgspec import structs
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.reservations import reservation_named
 from berth.settings import BadSetting
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from bus.preemption import FindPriorities, PriorityClass
 from control_room.core.flavor_form import parse_flavor
 from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
 from features.policies.messages import TrialPolicy
+from features.preemption.messages import PRIORITIES, FindPriorities, PriorityClass
 
 _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool}
 
@@ -65,7 +64,7 @@ class StoredChanges:
         return structs.replace(trial, without_reservations=tuple(ids), reserves=tuple(self.added))
 
     async def _classes(self, bus: Bus) -> tuple[PriorityClass, ...]:
-        stored = (await bus.asker(topics.PRIORITIES)(FindPriorities())).classes
+        stored = (await bus.asker(PRIORITIES)(FindPriorities())).classes
         classes = {each.name: each for each in stored}
         for name, options in self.priorities.items():
             if name not in classes and "value" not in options:

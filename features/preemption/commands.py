@@ -7,10 +7,12 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.preemption import (
+from bus.vocabulary import Taken, seconds_of
+from features.preemption.messages import (
+    EDIT_PRIORITY,
+    PRIORITIES,
     FindPriorities,
     PriorityClass,
     PriorityEdited,
@@ -18,7 +20,6 @@ from bus.preemption import (
     SetPriority,
     UnsetPriority,
 )
-from bus.vocabulary import Taken, seconds_of
 
 commands = Commands(name="priority", no_args_is_help=True)
 
@@ -69,7 +70,7 @@ async def unset_command(cli: Cli, name: Name) -> None:
 async def show(cli: Cli) -> None:
     """Show the priority classes."""
     async with cli.bus("priority") as bus:
-        found = (await bus.asker(topics.PRIORITIES)(FindPriorities())).classes
+        found = (await bus.asker(PRIORITIES)(FindPriorities())).classes
     titles = ("name", "priority", "preempts", "budget per hour", "grace", "requeue")
     rows = [
         (
@@ -86,7 +87,7 @@ async def show(cli: Cli) -> None:
 
 
 async def _edit(bus: Bus, edit: SetPriority | UnsetPriority) -> PriorityClass:
-    result = (await bus.asker(topics.EDIT_PRIORITY)(checked(PriorityEditRequested(edit=edit)))).result
+    result = (await bus.asker(EDIT_PRIORITY)(checked(PriorityEditRequested(edit=edit)))).result
     if isinstance(result, PriorityEdited):
         return result.priority
     if isinstance(result, Taken):

@@ -1,10 +1,10 @@
 """The part of preemption in the conductor of a cell."""
 
-from bus.topics import BUILD_PREEMPTED, BUILD_VACATE
 from bus.worker import WorkerRows, on_many
 from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
 from features.preemption.build_metrics import PreemptionMetrics
 from features.preemption.core.courses import PreemptorCourse, VictimCourse
+from features.preemption.messages import BUILD_PREEMPTED, BUILD_VACATE
 
 
 def part(needs: ConductorNeeds, settings: None) -> ConductorPart:

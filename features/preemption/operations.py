@@ -1,7 +1,7 @@
 """Operations on the records of preemptions, which claims make."""
 
-from bus.preemption import FindPreemptions, PreemptionsFound
 from features.preemption import store as preemptions
+from features.preemption.messages import FindPreemptions, PreemptionsFound
 from placement_worker.extension import PlacementOperations
 
 

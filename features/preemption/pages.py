@@ -8,12 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bus import topics
-from bus.preemption import FindPreemptions, FindPriorities, PreemptionsFound, PrioritiesFound
 from control_room import queries
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.queries import query
+from features.preemption.messages import (
+    PREEMPTIONS,
+    PRIORITIES,
+    FindPreemptions,
+    FindPriorities,
+    PreemptionsFound,
+    PrioritiesFound,
+)
 
 SECONDS = 2.0  # between two updates; builds that end cause one immediately
 LATEST = 100  # victims on the page
@@ -45,8 +51,8 @@ class PreemptionPages(frame.PageGroup):
 
     async def _read(self, _: None) -> str:
         ask = self._context.queries
-        preemptions = ask.asker(topics.PREEMPTIONS, timeout=queries.SECONDS)
-        priorities = ask.asker(topics.PRIORITIES, timeout=queries.SECONDS)
+        preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
+        priorities = ask.asker(PRIORITIES, timeout=queries.SECONDS)
         data = await asyncio.gather(
             query("placement", preemptions, FindPreemptions(latest=LATEST)),
             query("the scheduler", priorities, FindPriorities()),

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from bus import topics
 from bus.worker import WorkerRows, answers, every, prune_period
+from features.preemption.messages import PREEMPTIONS
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import PreemptionRule
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
     records = PreemptionRecords(*needs.operations)
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         async def prune() -> None:
             await records.prune(placement.oldest_kept())
 
         return WorkerRows(
-            answers=[answers(topics.PREEMPTIONS, records.find)],
-            timers=[every(prune_period(placement.keep), prune)],
+            answers=[answers(PREEMPTIONS, records.find)], timers=[every(prune_period(placement.keep), prune)]
         )
 
     return PlacementPart(rules=[PreemptionRule(needs.database, needs.book)], offers=(records,), rows=rows)

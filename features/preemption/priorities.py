@@ -6,7 +6,10 @@ import msgspec
 from sqlalchemy.exc import IntegrityError
 
 from bus.messages import BuildRequested
-from bus.preemption import (
+from bus.sql.database import Database
+from bus.sql.statement import sql
+from bus.vocabulary import Missing, Taken
+from features.preemption.messages import (
     FindPriorities,
     PrioritiesFound,
     PriorityClass,
@@ -15,9 +18,6 @@ from bus.preemption import (
     PriorityEditRequested,
     SetPriority,
 )
-from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.vocabulary import Missing, Taken
 from features.waiting.messages import priority_of
 
 _FIND = sql("SELECT spec FROM priority_classes ORDER BY priority")

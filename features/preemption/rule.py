@@ -11,14 +11,13 @@ from prometheus_client import Counter
 
 from bus import amounts
 from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, RuleRefused
-from bus.moves import SHELVED
-from bus.preemption import Preemption, Victim
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
+from features.moves.messages import SHELVED
 from features.preemption import store as preemptions
-from features.preemption.messages import Preempts
+from features.preemption.messages import Preemption, Preempts, Victim
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
 VICTIMS = Counter(

@@ -1,7 +1,8 @@
 """The part of preemption in a scheduler: the search for victims, and the priority classes."""
 
-from bus import topics
 from bus.worker import WorkerRows, answers, every, on
+from features.moves.messages import MOVE_REQUESTED
+from features.preemption.messages import BUILD_PREEMPTED, EDIT_PRIORITY, PREEMPTIONS, PRIORITIES
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -16,12 +17,9 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         fallbacks=(victims,),
         offers=(victims,),
         rows=WorkerRows(
-            asks=(topics.PREEMPTIONS,),
-            consumes=[on(topics.BUILD_PREEMPTED, victims.requeue, emits=[topics.MOVE_REQUESTED])],
-            answers=[
-                answers(topics.PRIORITIES, priorities.find),
-                answers(topics.EDIT_PRIORITY, priorities.edit),
-            ],
+            asks=(PREEMPTIONS,),
+            consumes=[on(BUILD_PREEMPTED, victims.requeue, emits=[MOVE_REQUESTED])],
+            answers=[answers(PRIORITIES, priorities.find), answers(EDIT_PRIORITY, priorities.edit)],
             timers=[every(REFRESH_SECONDS, priorities.refresh, at_once=True)],
         ),
     )

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from bus.preemption import BUDGET_SECONDS, FindPreemptions, Preemption
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
+from features.preemption.messages import BUDGET_SECONDS, FindPreemptions, Preemption
 
 INSERT = sql("""
     INSERT INTO preemptions (victim, preemptor, project, at, record)

@@ -14,16 +14,22 @@ from bus.amounts import common, joined
 from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
 from bus.parts import MoveParts
-from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, PriorityClass, Victim
 from bus.queries import Instance
 from bus.resources import FindAllocations
-from bus.topics import PREEMPTIONS
 from bus.vocabulary import Allocations, Id, portions
+from features.moves.messages import MoveRequested
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
+from features.preemption.messages import (
+    PREEMPTIONS,
+    REQUEUE_WAIT,
+    BuildPreempted,
+    FindPreemptions,
+    PriorityClass,
+    Victim,
+)
 from features.preemption.priorities import Priorities
 from features.waiting.messages import WaitPart, priority_of
 from scheduler_worker.extension import (

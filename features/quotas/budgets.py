@@ -4,12 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bus.claims import HOLDER_TYPES, ConsumerClaim
+from bus.claims import ConsumerClaim
 from bus.vocabulary import Allocations
 from features.quotas.messages import DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
-from features.reservations.messages import RESERVATION
-
-UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 
 Amounts = Mapping[str, int]
 Parts = Mapping[str, Counter[str]]  # for a moved instance: each of its consumers → amounts that it holds
@@ -91,10 +88,10 @@ class ProjectBudget:
             self.usage.used[name] += sign * more
 
 
-def is_counted(claim: ConsumerClaim) -> bool:
+def is_counted(claim: ConsumerClaim, holder_types: Collection[str]) -> bool:
     """Return whether a claim's consumer counts against its project's quota. Holder consumers of moves and
     clean-ups do not, so that a move never counts twice; neither do the slots of reservations."""
-    return claim.type not in UNCOUNTED_TYPES
+    return claim.type not in holder_types
 
 
 def amounts(allocations: Allocations) -> Counter[str]:

@@ -12,6 +12,9 @@ class ProjectCount:
     resource: ClassVar[str]  # name in quotas
     keystone_name: ClassVar[str]  # name in Keystone's unified limits
 
-    async def used(self, tx: Transaction, projects: Collection[int]) -> Mapping[int, int]:
-        """Return the number of each given project (database ids); a project without may be missing."""
+    async def used(
+        self, tx: Transaction, projects: Collection[int], holder_types: Collection[str]
+    ) -> Mapping[int, int]:
+        """Return the number of each given project (database ids); a project without may be
+        missing. Consumers of the types `holder_types` do not count."""
         raise NotImplementedError

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.acts import Act, Requested, add, sent
 from bus.addressing import ANYONE, Query
 from bus.vocabulary import (
     Contended,
@@ -256,14 +255,3 @@ EDIT_QUOTA = Query(
     "placement",
 )
 PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
-
-add(
-    [Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA))],
-    {
-        QuotaEditRequested: Requested(
-            state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
-            id=lambda message: "" if message.edit.project else "default",
-        )
-    },
-    [QuotaEdited],
-)

@@ -1,6 +1,6 @@
 """Operations on the quotas of projects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,7 @@ class QuotaOperations(PlacementOperations):
 
     cache: CachedLimits
     offers: Offers  # with every ProjectCount
+    holder_types: Collection[str]  # consumer types that no quota counts
     source: Literal["berth", "keystone"] = "berth"  # keystone: edits are refused, except by `replace_all`
 
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
@@ -42,9 +43,9 @@ class QuotaOperations(PlacementOperations):
             else:
                 projects = await usage.page(tx, query.after, query.limit, used=query.used)
             numbers = await usage.numbers(tx, projects)
-            usages = await usage.usage(tx, self.book, numbers.values()) if numbers else {}
+            usages = await usage.usage(tx, self.book, numbers.values(), self.holder_types) if numbers else {}
             for count in self.offers.every(ProjectCount) if usages else ():
-                for id_, number in (await count.used(tx, usages)).items():
+                for id_, number in (await count.used(tx, usages, self.holder_types)).items():
                     usages[id_].used[count.resource] = number
         more = projects[-1] if query.project is None and len(projects) == query.limit else ""
         if query.project is None and not query.after:

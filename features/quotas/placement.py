@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from bus.worker import WorkerRows, answers
 from features.quotas.limits import CachedLimits
@@ -11,25 +11,23 @@ from features.quotas.messages import EDIT_QUOTA, QUOTAS
 from features.quotas.operations import QuotaOperations
 from features.quotas.rule import QuotaRule
 from features.quotas.settings import QuotaSettings
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
 def part(needs: PlacementNeeds, settings: QuotaSettings) -> PlacementPart:
     cache = CachedLimits(needs.database, needs.book)
-    operations = QuotaOperations(
-        *needs.operations, cache, needs.offers, "keystone" if settings.cloud else "berth"
-    )
+    source: Literal["berth", "keystone"] = "keystone" if settings.cloud else "berth"
 
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
+        holder_types = placement.claims.holder_types
+        operations = QuotaOperations(*needs.operations, cache, needs.offers, holder_types, source)
+        needs.offers.add(operations)
         return WorkerRows(
             answers=[answers(QUOTAS, operations.find), answers(EDIT_QUOTA, operations.edit)],
             runs=[_copying(settings.cloud, operations)] if settings.cloud else [],
         )
 
-    return PlacementPart(rules=[QuotaRule(needs.book, cache)], offers=(cache, operations), rows=rows)
+    return PlacementPart(rules=[QuotaRule(needs.book, cache)], offers=(cache,), rows=rows)
 
 
 def _copying(cloud: str, operations: QuotaOperations) -> Callable[[], Coroutine[Any, Any, None]]:

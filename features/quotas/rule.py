@@ -66,7 +66,7 @@ class QuotaRule(ClaimRule):
         limits = self._cache.limits
         limited = {self._book.projects.ids[name]: name for name in limits.limited(scope.projects)}
         if limited:
-            usages = await usage.usage(tx, self._book, limited)
+            usages = await usage.usage(tx, self._book, limited, world.holder_types)
             state.projects = limited
             state.budgets = {
                 name: ProjectBudget(name, limits.of(name), usages[id_]) for id_, name in limited.items()
@@ -126,7 +126,7 @@ def mark_moves(request: ClaimRequested, world: ClaimWorld) -> None:
     }
     for claim in request.claims:
         holder, held = world.holders[claim.consumer], world.before(claim.consumer)
-        if not (claim.client and holder.held and budgets.is_counted(claim)):
+        if not (claim.client and holder.held and budgets.is_counted(claim, world.holder_types)):
             continue
         if held:
             if _adds_a_tree(held, holder.held, world):
@@ -172,7 +172,7 @@ def _charge(claim: ConsumerClaim, charges: Charges, state: QuotaWorld, world: Cl
     Only growth beyond what the instance counted before is refused. The addition is recorded in `charges`.
     """
     budget = state.budgets.get(claim.project)
-    if budget is None or claim.take_over or not budgets.is_counted(claim):
+    if budget is None or claim.take_over or not budgets.is_counted(claim, world.holder_types):
         return None
     holder = world.holders[claim.consumer]
     move_of = holder.marks.get(MOVE_OF)

@@ -7,22 +7,29 @@ can differ from them.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 
-from bus.sql.statement import sql
+from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
-from features.quotas.budgets import UNCOUNTED_TYPES, ProjectUsage, QuotaLimits, largest
+from features.quotas.budgets import ProjectUsage, QuotaLimits, largest
 from features.quotas.messages import INSTANCES
 from placement_worker.extension import Book
 
-# The consumers that quotas count, for a WITH clause.
-COUNTED = f"""
-    counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for FROM {{n: id int}}
-    JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
-    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))}))
-"""
-# Usage of projects. For an instance that a client moves, one row for each tree of each of its consumers.
-_USED = sql(f"""
-    WITH {COUNTED},
+
+def counted(holder_types: Collection[str]) -> str:
+    """Return the SQL, for a WITH clause, of the consumers that quotas count: all but those of these types."""
+    return f"""
+        counted AS (SELECT c.project_id, c.id, c.uuid, c.keeps_for FROM {{n: id int}}
+        JOIN consumers c ON c.project_id = n.id LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+        WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, holder_types))}))
+    """
+
+
+@cache
+def _used(holder_types: tuple[str, ...]) -> Statement:
+    # Usage of projects. For an instance that a client moves, one row for each tree of each of its consumers.
+    return sql(f"""
+    WITH {counted(holder_types)},
     moved AS (SELECT DISTINCT m.keeps_for AS instance FROM counted m WHERE m.keeps_for IS NOT NULL),
     held AS (SELECT o.project_id, o.id, o.uuid, m.instance, a.resource_provider_id, a.resource_class_id,
     a.used FROM counted o LEFT JOIN moved m ON m.instance = COALESCE(o.keeps_for, o.uuid)
@@ -36,6 +43,8 @@ _USED = sql(f"""
     FROM held h JOIN resource_providers p ON p.id = h.resource_provider_id WHERE h.instance IS NOT NULL
     GROUP BY h.project_id, h.resource_class_id, h.instance, h.uuid, p.root_provider_id
 """)
+
+
 MARK_MOVE = sql("""
     UPDATE consumers SET keeps_for = n.instance FROM {n: id int, instance str} WHERE consumers.id = n.id
 """)
@@ -51,12 +60,14 @@ _PAGE = sql("""
 """)
 
 
-async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, ProjectUsage]:
+async def usage(
+    tx: Transaction, book: Book, projects: Collection[int], holder_types: Collection[str]
+) -> dict[int, ProjectUsage]:
     """Return what the instances of each project, given by its database id, hold by resource class, with the
-    number of instances.
+    number of instances. Consumers of the types `holder_types` do not count.
     """
     usages = {id_: ProjectUsage() for id_ in projects}
-    rows = await _USED(tx, [(id_,) for id_ in projects])
+    rows = await _used(tuple(holder_types))(tx, [(id_,) for id_ in projects])
     names = await book.class_names(tx, {row[1] for row in rows if row[1] is not None})
     moved: dict[tuple[int, str], dict[str, Counter[str]]] = {}
     for project, class_id, amount, instance, consumer, _ in rows:

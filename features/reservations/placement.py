@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bus.worker import WorkerRows, answers, every
 from features.reservations.messages import EDIT_RESERVATION, RESERVATIONS
 from features.reservations.operations import ReservationOperations
 from features.reservations.rule import ReservationRule
 from features.reservations.settings import ReservationSettings
-from placement_worker.extension import PlacementNeeds, PlacementPart
-
-if TYPE_CHECKING:
-    from placement_worker.extension import Placement
+from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 EXPIRE_SECONDS = 5.0
 
 
 def part(needs: PlacementNeeds, settings: ReservationSettings) -> PlacementPart:
-    def rows(placement: Placement) -> WorkerRows:
+    def rows(placement: OpenPlacement) -> WorkerRows:
         operations = ReservationOperations(*needs.operations, placement.claims, settings)
         needs.offers.add(operations)
         return WorkerRows(

@@ -11,7 +11,7 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from features.reservations import store as reservations
-from features.reservations.messages import SlotClaim, reserves, slot_drawn
+from features.reservations.messages import RESERVATION, SlotClaim, reserves, slot_drawn
 from features.reservations.slots import ReservationWorld, SlotRecord, reservation_refusal
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
@@ -30,6 +30,7 @@ class ReservationRule(ClaimRule):
     name = "reservations"
     locks = "reservations"
     columns: ClassVar = {SLOT: "it draws from a reservation"}
+    holder_types = (RESERVATION,)
 
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from msgspec import Meta
 
 from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole
-from bus.moves import MoveRequested
 from bus.parts import Part, RequestParts, Section
 from features.groups.messages import group_of
+from features.moves.messages import MoveRequested
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested

@@ -11,7 +11,8 @@ from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
 from features.waiting.messages import wait_of
-from features.waiting.queue import (
+from features.waiting.reasons import Waits, decision_of, expired_order
+from features.waiting.results import (
     PATIENCE,
     SOON,
     Ended,
@@ -21,7 +22,6 @@ from features.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from features.waiting.reasons import Waits, decision_of, expired_order
 from features.waiting.store import Marked, Marks, WaitingStore
 from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.extension import (

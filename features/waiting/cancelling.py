@@ -7,10 +7,11 @@ import msgspec
 from bus.context import resumed
 from bus.decisions import BACKLOG, Decision
 from bus.messages import BuildCancelRequested, BuildUnplaceable
-from bus.moves import MoveRefused
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from features.moves.core.start import refused
+from features.moves.messages import MoveRefused
+from features.moves.placing import refusal_of
 from features.waiting.store import WaitingStore
 from features.waiting.tables import backlog, parked
 from features.waiting.tables.parked import FoundParked, ParkedRequest
@@ -89,7 +90,7 @@ class CancelledWaits:
             refusal = refused(start.asked, why, "cancelled", decision)
             if why != CANCELLED:  # the move ended before, for another reason
                 refusal = refused(start.asked, why, "")
-            await self._store.refusals.add_moves([(start.asked, message, refusal)])
+            await self._store.refusals.add([refusal_of(start.asked, message, refusal)])
             return refusal
         end = unplaceable(message, tuple(fenced.ended), CANCELLED, decision)
         await self._store.refusals.add_builds([(message, [end])])

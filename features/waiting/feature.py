@@ -2,11 +2,13 @@
 
 from bus.decisions import OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
+from features.waiting.settings import WaitingSettings
 
 FEATURE = Feature(
     name="waiting",
     says="lets requests without a host wait for free capacity",
-    needs=("moves",),
+    settings=WaitingSettings,
+    needs=("moves", "quotas"),
     pages={"/waiting": "Waiting"},
     meters=(
         ("features.waiting.signal", "scheduler"),

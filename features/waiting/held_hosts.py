@@ -11,6 +11,7 @@ from features.waiting.core.waiting_shares import Contender
 from features.waiting.hosts import Sight
 from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes
+from features.waiting.settings import HELD_SHARE
 from features.waiting.start_estimates import StartEstimates
 from features.waiting.tables.parked import ParkedRequest, StoredHold
 from scheduler_worker.extension import HostLimit, KnownHosts, NoNarrowing, Order, Orders, SchedulerOptions
@@ -21,12 +22,14 @@ class HeldHosts(NoNarrowing):
     scheduler's waiting requests.
     """
 
-    def __init__(self, hosts: KnownHosts, orders: Orders, options: SchedulerOptions) -> None:
+    def __init__(
+        self, hosts: KnownHosts, orders: Orders, options: SchedulerOptions, share: float = HELD_SHARE
+    ) -> None:
         self.sizes = RequestSizes(hosts.source, hosts.clock)
         self.sight = Sight(
             hosts.source, options.policy, hosts.now, orders.alternatives_of, self.sizes.of_request
         )
-        self.queues = WaitingQueues(self.sight, options.held_share, self._has_chance)
+        self.queues = WaitingQueues(self.sight, share, self._has_chance)
         self.requests: dict[Id, ParkedRequest] = {}
         self.starts = StartEstimates(hosts.clock)
         self.elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved

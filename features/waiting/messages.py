@@ -1,15 +1,18 @@
 """Parts of messages about waiting for capacity."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from bus.moves import SEEKING, MoveRequested
+from msgspec import Meta
+
 from bus.parts import MoveParts, Part, PlacedParts, RequestParts
-from bus.preemption import Priority
 from bus.vocabulary import Seconds, Wait, seconds_of
+from features.moves.messages import SEEKING, MoveRequested
 
 if TYPE_CHECKING:
     from bus.messages import BuildRequested
+
+Priority = Annotated[int, Meta(ge=0, le=9)]
 
 
 class WaitPart(Part, frozen=True, kw_only=True):

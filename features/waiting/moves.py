@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from bus.context import stored_context
 from bus.decisions import CRASHED
-from bus.moves import MoveRequested
 from bus.vocabulary import Id
 from features.moves.core.start import Barred
 from features.moves.core.state import SeenThrough, Stopped
+from features.moves.messages import MoveRequested
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove
 from features.waiting.messages import wait_of
-from features.waiting.queue import (
+from features.waiting.reasons import decision_of, expired_order, waited_for
+from features.waiting.results import (
     PATIENCE,
     SOON,
     Ended,
@@ -20,7 +21,6 @@ from features.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from features.waiting.reasons import decision_of, expired_order, waited_for
 from features.waiting.store import Marked, WaitingStore
 from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.extension import LONGEST_PAUSE, ComeAgain, DeadLetterRequest, Order, log

@@ -7,9 +7,11 @@ import msgspec
 
 from bus.clock import Clock, moment_text
 from bus.decisions import Decision
+from bus.parts import DecisionParts
 from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from features.moves.messages import DecidedMove
 from features.waiting.cancelling import find_waiting
 from features.waiting.core.fair_queue import shares_of
 from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
@@ -236,7 +238,7 @@ class WaitingOwner:
             waits=True,
             until=entry.until,
             wakes=entry.wakes,
-            move=entry.start.asked if entry.start is not None else None,
+            parts=DecisionParts(DecidedMove(request=entry.start.asked) if entry.start is not None else None),
             start_p50=start_p50,
             start_p90=start_p90,
             held=held_named(entry.decision, self.held(roster), entry.request),

@@ -5,79 +5,33 @@ result is published before its request is deleted, so after a crash the next own
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from msgspec import Struct
 
 from bus.clock import Clock
 from bus.context import resumed
-from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
-from bus.moves import MovePlaced
 from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
-from features.moves.core.start import MoveStart
+from features.moves.messages import MovePlaced
+from features.waiting.builds import WaitingBuilds
 from features.waiting.messages import priority_of
+from features.waiting.moves import WaitingMoves
+from features.waiting.results import PATIENCE, SOON, Ended, Results, RetryLater, StillWaiting, Woken
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
 from features.waiting.tables.parked import ParkedRequest
 from scheduler_worker.extension import Publish, log
 
-if TYPE_CHECKING:
-    from features.waiting.builds import WaitingBuilds
-    from features.waiting.moves import WaitingMoves
-
-Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # both return results in the sequence of requests
+Evaluator = WaitingBuilds | WaitingMoves  # both return results in the sequence of requests
 
 PREEMPTING = 8  # waiting requests evaluated at a time that may preempt instances
 BATCH = 128  # waiting requests evaluated in one step
-PATIENCE = 1.0  # seconds before a step that failed is repeated
 LONGEST_SLEEP = 1.0  # seconds after which the task checks for expired requests at the latest
-SOON = 0.2
 CLEARS = 0.01  # seconds until the next step if an evaluation released capacity, which no event reports
 LONGEST_PAUSE = 10.0  # seconds between evaluations of a request that fails repeatedly without a change
-
-
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """A waiting request to evaluate now, and the hosts that it may not use."""
-
-    parked: ParkedRequest
-    excluding: frozenset[str]
-    swept: bool = False  # True if only the periodic search of all hosts found a host for the request
-
-
-class Ended(Struct, frozen=True):
-    """The result of an evaluation that ends a waiting request, with the messages to publish."""
-
-    messages: Sequence[Message]
-
-
-class StillWaiting(Struct, frozen=True):
-    """The result of an evaluation in which no host fits a waiting request, with the reason."""
-
-    lacks: str
-    decision: Decision
-    start: MoveStart | None = None  # for a move: its present data
-    wakes_on: str = ""  # key of the commits that may help, if a rule refused the claim
-
-
-class RetryLater(Struct, frozen=True):
-    """The result of an evaluation that failed; it is repeated after `after` seconds, then after twice as
-    long.
-    """
-
-    after: float
-    start: MoveStart | None = None
-
-
-Evaluated = Ended | StillWaiting | RetryLater
-UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends a build or move that no conductor receives
-Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
 @dataclass(slots=True)
@@ -96,12 +50,7 @@ class WaitingQueue:
     """
 
     def __init__(
-        self,
-        store: WaitingStore,
-        builds: "WaitingBuilds",
-        moves: "WaitingMoves",
-        publish: Publish,
-        clock: Clock,
+        self, store: WaitingStore, builds: WaitingBuilds, moves: WaitingMoves, publish: Publish, clock: Clock
     ) -> None:
         self.store = store
         self._builds = builds

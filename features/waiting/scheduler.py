@@ -7,6 +7,7 @@ from bus.client_acts import ClientQuery, Known, project_of
 from bus.clients import RegisteredClient
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, answers, every, on_many
+from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.builds import WaitingBuilds
@@ -18,6 +19,7 @@ from features.waiting.moves import WaitingMoves
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
+from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
@@ -41,10 +43,10 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
     return ClientQuery(FindWaiting, find)
 
 
-def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
+def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
     courses = needs.of(MovePlacing)
-    held = HeldHosts(scheduler.hosts, scheduler.orders, options)
+    held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
     builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, courses)
@@ -83,9 +85,9 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                 prefetch=PREFETCH,
             ),
             on_many(
-                topics.MOVE_REQUESTED,
+                MOVE_REQUESTED,
                 moves.place_many,
-                emits=[topics.MOVE_PLACED, topics.MOVE_REFUSED, topics.MOVE_HANDOVER],
+                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
                 unheard=courses.undoing.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=options.concurrency,

@@ -8,15 +8,12 @@ request fails because of a different request.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bus.vocabulary import Id
+from features.waiting.results import Evaluated, Woken
 from features.waiting.store import WaitingStore
 from features.waiting.tables import parked
 from scheduler_worker.extension import log
-
-if TYPE_CHECKING:
-    from features.waiting.queue import Evaluated, Woken
 
 ALONE = 2  # at one strike, the ended scheduler owned the request; at two, another one evaluated it
 MAX_STRIKES = 4
@@ -30,10 +27,10 @@ class WaitingSuspects:
 
     async def evaluate(
         self,
-        evaluate: "Callable[[Sequence[Woken]], Awaitable[Sequence[Evaluated]]]",
-        fail: "Callable[[Sequence[Woken], str], Awaitable[Sequence[Evaluated]]]",
-        woken: "Sequence[Woken]",
-    ) -> "list[Evaluated]":
+        evaluate: Callable[[Sequence[Woken]], Awaitable[Sequence[Evaluated]]],
+        fail: Callable[[Sequence[Woken], str], Awaitable[Sequence[Evaluated]]],
+        woken: Sequence[Woken],
+    ) -> list[Evaluated]:
         """Evaluate waiting requests: with ALONE or more strikes one by one; with MAX_STRIKES they fail
         without an evaluation. Return the results in the order of `woken`.
         """

@@ -8,10 +8,10 @@ from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
 from bus.decisions import Decision
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
-from bus.preemption import Victim
 from bus.queries import HeldHost
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
+from features.moves.messages import MoveRequested
+from features.preemption.messages import Victim
 from features.quotas.messages import QuotaBound
 
 

@@ -5,9 +5,8 @@ from collections import Counter
 from msgspec import structs
 
 from bus.messages import BuildRequested
-from bus.preemption import FindPreemptions
-from bus.topics import PREEMPTIONS
 from features.preemption.core.preempting_claims import Replaces
+from features.preemption.messages import PREEMPTIONS, FindPreemptions
 from features.preemption.victim_search import VictimSearch
 from features.waiting.messages import priority_of
 from features.what_if.messages import PlacedThere, WhatIf, WhatIfAnswered

@@ -5,8 +5,8 @@ from msgspec import structs
 from bus.acts import ids_of
 from bus.client_acts import ClientQuery, Known, permitted_boot
 from bus.clients import RegisteredClient
-from bus.topics import PREEMPTIONS
 from bus.worker import WorkerRows, answers
+from features.preemption.messages import PREEMPTIONS
 from features.preemption.victim_search import VictimSearch
 from features.quotas.messages import QUOTAS
 from features.waiting.owner import WaitingOwner

@@ -4,7 +4,7 @@ A Holder is any consumer with its allocations; cells and rules restrict where it
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -118,6 +118,7 @@ class ClaimJudge:
     # Columns of `consumers` that the rule has: column → why a consumer with a value there must not be
     # preempted; "": it may be.
     columns: ClassVar[Mapping[str, str]] = {}
+    holder_types: ClassVar[tuple[str, ...]] = ()  # consumer types that the rule has and that are no instances
 
     def bars(self, claim: claims.ConsumerClaim, world: "ClaimWorld") -> claims.RuleRefused | None:
         """Return why no choice of a claim is possible."""
@@ -170,6 +171,7 @@ class ClaimWorld:
     rules: Sequence[ClaimJudge] = ()  # the active rules, in the order in which they judge
     state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # the data of each active rule
     protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
+    holder_types: Collection[str] = claims.HOLDER_TYPES  # consumer types that are no instances, of all rules
     sharing: set[str] = field(default_factory=set)  # sharing providers
     wall: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update

@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from bus.claims import ConsumerClaim, ReleaseRequested, Retired
+from bus.claims import HOLDER_TYPES, ConsumerClaim, ReleaseRequested, Retired
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
@@ -148,10 +148,11 @@ async def open_world(
     now: float,
     rules: Sequence[ClaimRule] = (),
     columns: Mapping[str, str] = MappingProxyType({}),
+    holder_types: Collection[str] = HOLDER_TYPES,
 ) -> ClaimWorld:
     """Lock and read the data that decides claims and releases; if a cell sent them, also read the agents that
     own the providers, because a cell may claim only on hosts of its agents. `columns` are those of all rules
-    in the table of consumers.
+    in the table of consumers, and `holder_types` the consumer types that are no instances.
     """
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
@@ -161,6 +162,7 @@ async def open_world(
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
     placeholders = {uuid: new_consumers[uuid] for uuid in holders}
     world = ClaimWorld({}, holders, {}, placeholders=placeholders, protected=columns, now=now)
+    world.holder_types = holder_types
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
         held = await _lock_holders(tx, older, tuple(columns))

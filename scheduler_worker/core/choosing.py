@@ -1,9 +1,10 @@
 """Chooses hosts for many requests: requests of one equivalence class share a search and evaluation."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -15,16 +16,43 @@ from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_hashes import drawn
 from scheduler_worker.core.host_map import HostMap, HostsNow
-from scheduler_worker.core.narrowing import PLAIN, Narrowing, Scope
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage, with_siblings
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
+from scheduler_worker.core.scope import PLAIN, Scope
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
+
+
+class HostRestriction(Protocol):
+    """A feature that restricts the hosts of orders (`narrowing.Narrowing`), as far as a choice calls it."""
+
+    def concerns(self, order: Order) -> bool:
+        """Return whether the other methods must be called for an order."""
+
+    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
+        """Return how hosts are chosen for the given alternatives of an order."""
+
+    def renew(self, alternative: Alternative, several: int, choosing: "Choosing") -> Alternative:
+        """Return an alternative with what its filters need to know about the hosts chosen so far, if a host
+        must fit `several` instances. Called before each evaluation, for alternatives of all orders.
+        """
+
+    def late(self, alternative: Alternative) -> Alternative:
+        """Return the alternative by which alternates are searched after the claim."""
+
+
+class JointChoice(Protocol):
+    """Chooses the hosts of all instances of an order together."""
+
+    def choose(self, choosing: "Choosing", order: Order, scope: Scope) -> Chosen: ...
+
+    def alternates(self, choosing: "Choosing", order: Order) -> Mapping[Id, tuple[Candidate, ...]]:
+        """Return alternates for the claimed instances of an order that have fewer than requested."""
 
 
 class TentativeHosts:
@@ -120,7 +148,7 @@ class Choosing:
     policy: ChoicePolicy
     pending: HasReservations
     tentative: TentativeHosts
-    narrowings: Sequence[Narrowing] = ()
+    narrowings: Sequence[HostRestriction] = ()
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""

@@ -17,11 +17,11 @@ from bus.requests import Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from scheduler_worker.core.events import ComeAgain, Fence
-from scheduler_worker.core.narrowing import ClaimPart, HostLimit, Narrowing
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
+from scheduler_worker.core.scope import ClaimPart, HostLimit
 
 T = TypeVar("T")
 
@@ -393,24 +393,3 @@ def usable_alternates(
         if other.root not in avoid and other.allocations.keys().isdisjoint(avoid):
             found[other.root] = other
     return tuple(found.values())[:several]
-
-
-def claims_of(
-    order: Order, taken: dict[Id, Allocations], narrowings: Sequence[Narrowing]
-) -> tuple[ConsumerClaim, ...]:
-    """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
-    placement allocates on the first host that still fits."""
-    claims: list[ConsumerClaim] = []
-    for instance, pick in zip(order.instances, order.picks, strict=False):
-        choices = choices_of(order.alternative_for(instance), pick.choices, taken)
-        claims.append(order.purpose.claim(order, instance, choices))
-    for narrowing in narrowings:
-        if narrowing.concerns(order):
-            claims = list(narrowing.add_parts(order, claims))
-    parts = [part for pick in order.picks for part in pick.parts]
-    if not parts:
-        return tuple(claims)
-    for at, pick in enumerate(order.picks):
-        for part in pick.parts:
-            claims[at] = part.in_claim(claims[at], parts)
-    return tuple(claims)

@@ -14,10 +14,10 @@ import numpy as np
 from bus.candidates import Floats
 from bus.queries import Candidate
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, Entry, FoundHosts
-from scheduler_worker.core.narrowing import PLAIN, Scope
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, HostOrder, tiers_of
 from scheduler_worker.core.rejections import Verdicts
 from scheduler_worker.core.scale import ChoiceRecorder, HasReservations, Pick, Weights
+from scheduler_worker.core.scope import PLAIN, Scope
 
 TIGHT = 0.75  # alternates with less than this fraction of the largest capacity count as nearly full
 _NOWHERE = (0, float("inf"), 0, 0, -1)

@@ -18,7 +18,7 @@ from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from scheduler_worker.core.domain_rules import InstanceGroup
-from scheduler_worker.core.narrowing import HostLimit
+from scheduler_worker.core.scope import HostLimit
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
 # share it.

@@ -16,9 +16,9 @@ from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.fitting import Entry, FoundHosts, with_more
 from scheduler_worker.core.host_hashes import drawn, tie
-from scheduler_worker.core.narrowing import PLAIN, ClaimPart, Scope
 from scheduler_worker.core.ranking_order import OUR_HOSTS, UNKNOWN_HOSTS
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, RuleError, View, Weigher
+from scheduler_worker.core.scope import PLAIN, ClaimPart, Scope
 
 Scales = Sequence[RecordedScale]
 

@@ -44,7 +44,7 @@ def upgrade() -> None:
         columns(text, "request", "project", "reason", "decision"),
         columns(text, "message"),  # the BuildRequested; for a move, the request for a destination or empty
         columns(sa.Double, "at"),
-        columns(text, "move", server_default=""),  # the MoveRequested, for a refused move
+        columns(text, "parts", server_default=""),  # for a refused request of a feature, as JSON
         columns(text, "placed", server_default=""),  # the BuildPlaced, if another system builds the instance
         columns(sa.Boolean, "external", server_default=sa.false()),  # true: another system builds it
     )

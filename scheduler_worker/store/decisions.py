@@ -1,24 +1,24 @@
-"""SQL for decisions (why a build got no host or a move was refused) and clients."""
+"""SQL for decisions (why a request got no host) and clients."""
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
-from msgspec import structs
 
 from bus import parts
 from bus.clients import RegisteredClient
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.moves import MoveRefused, MoveRequested
+from bus.parts import DecisionParts
 from bus.queries import DecisionFound
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 
 _INSERT = sql("""
-    INSERT INTO decisions (at, id, request, project, reason, decision, message, move)
-    SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, n.move
-    FROM {n: id str, request str, project str, reason str, decision str, message str, move str} WHERE true
+    INSERT INTO decisions (at, id, request, project, reason, decision, message, parts)
+    SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, n.parts
+    FROM {n: id str, request str, project str, reason str, decision str, message str, parts str} WHERE true
     ON CONFLICT (id) DO NOTHING RETURNING id
 """)
 _INSERT_BUILDS = sql("""
@@ -26,13 +26,13 @@ _INSERT_BUILDS = sql("""
     FROM {n: build str, decision str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
 """)
 _UPSERT = sql("""
-    INSERT INTO decisions (at, id, request, project, reason, decision, message, move, placed, external)
+    INSERT INTO decisions (at, id, request, project, reason, decision, message, parts, placed, external)
     SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, '',
     n.placed, true
     FROM {n: id str, request str, project str, reason str, decision str, message str, placed str} WHERE true
     ON CONFLICT (id) DO UPDATE SET at = excluded.at, request = excluded.request, project = excluded.project,
     reason = excluded.reason, decision = excluded.decision, message = excluded.message,
-    move = excluded.move, placed = excluded.placed
+    parts = excluded.parts, placed = excluded.placed
 """)
 _OF_BUILD = sql("""
     SELECT * FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
@@ -56,7 +56,7 @@ _PRUNE_BUILDS = sql(
 _encode = parts.stored_encoder().encode
 _cells = msgspec.json.Decoder(tuple[str, ...]).decode
 _message = parts.stored_decoder(BuildRequested).decode
-_move = parts.stored_decoder(MoveRequested).decode
+_parts = parts.stored_decoder(DecisionParts).decode
 _placed = parts.stored_decoder(BuildPlaced).decode
 _decision = parts.stored_decoder(Decision).decode
 
@@ -86,16 +86,27 @@ async def put_selected(
     await _INSERT_BUILDS(tx, [(id_, id_) for id_ in sorted(rows)])
 
 
-async def add_moves(
-    tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
-) -> None:
-    """Store the decisions about refused moves, with the requests for their destinations if any were made."""
-    rows = {}
-    for asked, request, message in ended:
-        decision = structs.replace(message.decision, code=message.code)
-        stored = _row(request, message.reason, decision)
-        rows[asked.move] = (asked.move, asked.move, *stored, _encode(asked).decode())
-    await _INSERT(tx, [rows[move] for move in sorted(rows)], at=at)
+class StoredRefusal(NamedTuple):
+    """The decision to refuse a request of a feature, such as a move."""
+
+    id: Id
+    request: BuildRequested | None  # for its host, if one was searched
+    reason: str
+    decision: Decision
+    parts: DecisionParts
+
+
+async def add_refusals(tx: Transaction, refusals: Iterable[StoredRefusal], at: float) -> None:
+    """Store the decisions about refused requests of features; stored decisions are not changed."""
+    rows = {
+        each.id: (
+            *(each.id, each.id),
+            *_row(each.request, each.reason, each.decision),
+            _encode(each.parts).decode(),
+        )
+        for each in refusals
+    }
+    await _INSERT(tx, [rows[id_] for id_ in sorted(rows)], at=at)
 
 
 def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tuple[str, str, str, str]:
@@ -112,15 +123,15 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
         return DecisionFound()
     row = rows[0]
     builds = tuple(build["build"] for build in await _BUILDS(tx, id=row["id"]))
-    move = _move(row["move"]) if row["move"] else None
+    of_features = _parts(row["parts"]) if row["parts"] else DecisionParts()
     return DecisionFound(
         known=True,
         request=_message(row["message"]) if row["message"] else None,
-        builds=builds if move is None else (move.build,),
+        builds=builds or of_features.builds,
         reason=row["reason"],
         decision=_decision(row["decision"]),
         at=row["at"],
-        move=move,
+        parts=of_features,
         placed=_placed(row["placed"]) if row["placed"] else None,
     )
 

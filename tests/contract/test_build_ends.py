@@ -13,21 +13,13 @@ from bus.errors import Retry
 from bus.messages import BuildEnded, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.topics import (
-    ALLOCATIONS,
-    BUILD_PLACED,
-    BUILD_UNPLACEABLE,
-    CLAIM,
-    FIND_BUILDS,
-    MOVE_REFUSED,
-    PROVIDERS,
-    RELEASE,
-)
+from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, FIND_BUILDS, PROVIDERS, RELEASE
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor import census
 from cell_conductor.builds import Builds
 from features.groups.messages import GROUPS
+from features.moves.messages import MOVE_REFUSED
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,

@@ -13,7 +13,6 @@ from berth.databases import packages
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.parts import PlacedParts
-from bus.preemption import Vacating, Victim
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -27,7 +26,7 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.store import BuildStore
 from cell_conductor.stored_form import LOST
 from features.preemption.build_metrics import PREEMPTIONS
-from features.preemption.messages import Victims
+from features.preemption.messages import Vacating, Victim, Victims
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, ClaimRequested
 from bus.parts import ClaimParts
-from bus.preemption import Victim
 from bus.requests import Flavor
 from bus.sql.transaction import PostgresTransaction
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from features.preemption.messages import Preempts
+from features.preemption.messages import Preempts, Victim
 from features.quotas.messages import QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from features.reservations.messages import (

@@ -24,7 +24,6 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
-from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveStands, MoveSteered
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -46,6 +45,15 @@ from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
 from features.moves.lookups import MoveLookups
+from features.moves.messages import (
+    FindMoves,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+)
 from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered

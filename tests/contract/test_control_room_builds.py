@@ -10,19 +10,18 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from bus import topics
 from bus.cells import CellsFound
 from bus.claims import Choice
 from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
-from bus.moves import MovesFound, MoveStands
-from bus.preemption import Preemption, PreemptionsFound, Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
 from control_room.core.builds import EndedBuild
+from features.moves.messages import MovesFound, MoveStands
 from features.planning.messages import PLAN_ROOM, PlannedStep, RoomPlanned
+from features.preemption.messages import PREEMPTIONS, Preemption, PreemptionsFound, Victim
 from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound
 from features.what_if.messages import WHAT_IF, BacklogPlace, CapacityLeft, PlacedThere, WhatIfAnswered
 from tests.support.envelopes import a_letter, an_envelope, publish
@@ -110,7 +109,7 @@ async def test_the_page_of_a_build_shows_its_victims_and_the_build_that_preempte
     told = {
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
-        topics.PREEMPTIONS.name: PreemptionsFound(preemptions=found),
+        PREEMPTIONS.name: PreemptionsFound(preemptions=found),
     }
     async with a_visited_room(told=told) as room:
         page = await room.page(f"/builds/{uid(7)}")

@@ -15,13 +15,13 @@ from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
-from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from bus.queries import Instance, InstancesFound
 from bus.requests import Flavor
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.pages import moves as pages
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
+from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations.messages import Reservation
 from features.what_if.messages import WHAT_IF, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered

@@ -18,7 +18,6 @@ from bus.addressing import Query
 from bus.audit_trail import ActRecord, Operator
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.messages import BuildCancelled, BuildCancelRequested
-from bus.moves import MoveProgress, MoveSteered
 from bus.protocol import decode
 from bus.queries import InstancesFound
 from bus.resources import FindProviders, ProvidersFound
@@ -28,6 +27,7 @@ from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import DRAINS, MARKS
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
+from features.moves.messages import FIND_MOVES, MOVE_PROGRESS, MOVE_STEER, MoveProgress, MoveSteered
 from features.planning.messages import SWITCH_BALANCING
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
@@ -114,13 +114,13 @@ ANSWERED = (
 REGION = Worker(
     "region",
     consumes=[
-        on(topics.MOVE_STEER.at(cell="c1"), steered, emits=[topics.MOVE_PROGRESS]),
+        on(MOVE_STEER.at(cell="c1"), steered, emits=[MOVE_PROGRESS]),
         on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED]),
     ],
     answers=[
         *(answers(query, always(last_page(golden(query)))) for query in ANSWERED),
         answers(topics.PROVIDERS, hosts),
-        answers(topics.FIND_MOVES, always(golden(topics.FIND_MOVES)), cell="c1"),
+        answers(FIND_MOVES, always(golden(FIND_MOVES)), cell="c1"),
         answers(topics.FIND_INSTANCES, always(InstancesFound(instances=())), cell="c1"),
     ],
 )

@@ -17,9 +17,9 @@ from bus.decisions import Decision, Removal
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveRequested
 from bus.resources import Provider
 from bus.vocabulary import Message
+from features.moves.messages import MoveRequested
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.waiting.messages import wait_of
 from features.what_if.messages import WhatIfAnswered

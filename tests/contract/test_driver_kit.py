@@ -14,7 +14,6 @@ from berth.commands import agents
 from berth.settings import BadSetting
 from bus.errors import Unavailable
 from bus.messages import BuildEnded
-from bus.moves import MoveOrdered
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
 from compute_sim.agent import SimulatedAgent
@@ -27,6 +26,7 @@ from compute_sim.driver_loading import BadDriver, load_driver
 from compute_sim.guest_driver import DriverError, DriverGuest
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import BadMachine, Hardware, Machine, fleet, machines
+from features.moves.messages import MoveOrdered
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine
 from tests.support.driver_cloud import a_driver_cloud

@@ -26,7 +26,6 @@ from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
-from bus.moves import SHELVED
 from bus.queries import BuildStands, FindBuilds
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindAllocations
@@ -48,6 +47,7 @@ from cell_conductor import cell_conductor, places
 from cell_conductor.core.build import Build
 from cell_conductor.store import BuildStore
 from features.moves.core.move import BuildMove, encode_move
+from features.moves.messages import SHELVED
 from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, retired_as, trees_of_consumers

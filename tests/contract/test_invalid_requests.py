@@ -18,7 +18,6 @@ from bus.delivery.runner import Bus
 from bus.guests import BuildAdopted
 from bus.invalid_requests import refusal_of
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
-from bus.moves import MoveProgress, MoveRefused
 from bus.protocol import (
     MAX_MESSAGE_BYTES,
     UNVERIFIED,
@@ -34,6 +33,14 @@ from bus.sql.migrations import migrate
 from bus.topics import TOPIC_OF
 from bus.vocabulary import UNSAID_ID, Message
 from bus.worker import Worker, on, on_many
+from features.moves.messages import (
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    MoveProgress,
+    MoveRefused,
+)
 from scheduler_worker.client_door import ClientDoor
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.envelopes import buried, take
@@ -238,8 +245,8 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     nothing, owners = cast(Any, None), cast(Any, UnusedIds())
     door = ClientDoor(database, nothing, nothing, owners, TurnedClock(5.0).clock, nothing, {}, {})
     await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
-    passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
-    refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
+    passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, MOVE_REQUESTED, MOVE_STEER]
+    refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, MOVE_REFUSED, MOVE_PROGRESS]
     handled = Handled()
     scheduler = Worker(
         "scheduler",
@@ -249,7 +256,7 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
             ),
             on(topics.BUILD_REQUESTED, handled.take),
             on(topics.BUILD_CANCEL, handled.cancel, emits=[topics.BUILD_CANCELLED]),
-            on(topics.MOVE_REQUESTED, handled.take),
+            on(MOVE_REQUESTED, handled.take),
             on(topics.ACTS_RECORDED, Handled().take),
         ],
     )
@@ -258,7 +265,7 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
         consumes=[
             on(topics.BUILD_DELETE.at(cell="c1"), handled.take),
             on(topics.BUILD_ADOPT.at(cell="c1"), handled.take),
-            on_many(topics.MOVE_STEER.at(cell="c1"), handled.steer, emits=[topics.MOVE_PROGRESS]),
+            on_many(MOVE_STEER.at(cell="c1"), handled.steer, emits=[MOVE_PROGRESS]),
         ],
     )
     keys = tuple(f"{TOPIC_OF[kind].at().key}.#" for kind in ANSWERS)

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed
 from bus.messages import BuildPlaced, Selection
-from bus.moves import MovePlaced, MoveRequested
 from bus.reports import Inventory
 from bus.requests import Flavor
+from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.messages import WhatIfMoves

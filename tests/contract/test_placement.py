@@ -9,13 +9,13 @@ from sqlalchemy import text
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released
 from bus.messages import InventoryReported
-from bus.moves import SHELVED
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
+from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads

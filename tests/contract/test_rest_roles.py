@@ -26,11 +26,11 @@ from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildRequested
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, InstancesFound, WaitingFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
+from features.moves.messages import FIND_MOVES, FindMoves, MoveRequested, MovesFound, MoveStands
 from placement_worker.http.access import AccessPolicy, Identity
 from placement_worker.http.app import without_token
 from placement_worker.http.recording import RecordedRequests
@@ -64,7 +64,7 @@ class TwoCellBus:
         answers: Mapping[Any, Callable[[Any], Message]] = {
             topics.PROJECTS: self._projects,
             topics.FIND_BUILDS: self._builds,
-            topics.FIND_MOVES: self._moves,
+            FIND_MOVES: self._moves,
             topics.FIND_INSTANCES: lambda question: InstancesFound(instances=()),
             topics.WAITING: lambda question: WaitingFound(waiting=(), count=0),
             topics.DECISION: lambda question: DecisionFound(),

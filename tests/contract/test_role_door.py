@@ -18,7 +18,6 @@ from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
 from bus.protocol import decode, encode
 from bus.queries import FindInstances, InstancesFound
 from bus.requests import Flavor
@@ -26,6 +25,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
+from features.moves.messages import MoveRequested, MoveSteered
 from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited
 from scheduler_worker.role_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind

@@ -28,7 +28,6 @@ from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
 from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, InventoryReported
-from bus.moves import SHELVED
 from bus.protocol import Envelope, QueueSpec, encode
 from bus.queries import BuildsFound, FindBuilds
 from bus.reports import Inventory
@@ -36,6 +35,7 @@ from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provide
 from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
 from features.groups.tests.support.group_parts import joining
+from features.moves.messages import SHELVED
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take

@@ -29,12 +29,12 @@ from bus.clock import monotonic
 from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.moves import MoveRequested, MoveSteered
 from bus.parts import MoveParts
 from bus.protocol import encode
 from bus.rabbit import RabbitTransport
 from bus.requests import Flavor, Hints
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
+from features.moves.messages import MoveRequested, MoveSteered
 from tests.support.berth_processes import ROOT, Up
 from tests.support.request_parts import with_parts
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in

@@ -13,8 +13,8 @@ from berth.client import RestClient, RestRefusal
 from berth.rest.bodies import Event
 from bus import topics
 from bus.clock import Clock
-from bus.moves import MoveRequested
 from bus.requests import Flavor
+from features.moves.messages import MoveRequested
 from tests.support.rest_berth import RestBerth, a_boot, a_rest_berth
 from tests.support.waiting import in_time, until
 

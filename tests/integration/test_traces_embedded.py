@@ -22,9 +22,9 @@ from bus.context import trace_by
 from bus.delivery.runner import Bus
 from bus.ironic import NodeChanged
 from bus.messages import BuildRequested
-from bus.moves import MoveRequested
 from bus.requests import Flavor
 from bus.resources import FindProviders
+from features.moves.messages import MOVE_ENDED, MoveRequested
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.swept_ironic import ManualNotifications
@@ -96,7 +96,7 @@ async def test_a_boot_and_a_move_are_one_trace_each(spans: InMemorySpanExporter,
         build = await booted(berth.bus)
         await one_trace_over(ALL_WORKERS, spans, "say BuildRequested")
 
-        listener = await berth.bus.listen(topics.MOVE_ENDED.at(reply_to="test"))
+        listener = await berth.bus.listen(MOVE_ENDED.at(reply_to="test"))
         move = Clock().uuid()
         await berth.bus.publish(MoveRequested(move=move, build=build, kind="migrate", reply_to="test"))
         await in_time(listener.get())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from bus.agent_builds import GuestOrder
-from bus.moves import MoveOrdered
 from bus.requests import BuildSpec
 from compute_sim import guest_file
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
+from features.moves.messages import MoveOrdered
 from tests.simulation.invariants import GuestSeen, check_guests
 
 if TYPE_CHECKING:

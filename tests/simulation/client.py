@@ -20,9 +20,10 @@ from bus.messages import (
     BuildRequested,
     BuildUnplaceable,
 )
-from bus.preemption import BuildPreempted
 from bus.resources import EditRequested, SetTraits
 from bus.vocabulary import Message
+from features.moves.messages import MOVE_ENDED, MOVE_PROGRESS, MOVE_REFUSED
+from features.preemption.messages import BUILD_PREEMPTED, BuildPreempted
 from tests.simulation.headroom import coverable
 from tests.simulation.invariants import Broken
 from tests.simulation.moving_client import MovingClient
@@ -224,10 +225,10 @@ class SimulatedClient:
             _receive((await bus.listen(topics.BUILD_ENDED.at())).get, self._on_ended),
             _receive((await bus.listen(topics.BUILD_UNPLACEABLE.at())).get, self._on_unplaceable),
             _receive((await bus.listen(topics.BUILD_DELETED.at())).get, self._on_deleted),
-            _receive((await bus.listen(topics.BUILD_PREEMPTED.at())).get, self._on_preempted),
-            _receive((await bus.listen(topics.MOVE_ENDED.at())).get, self.moving.on_ended),
-            _receive((await bus.listen(topics.MOVE_REFUSED.at())).get, self.moving.on_refused),
-            _receive((await bus.listen(topics.MOVE_PROGRESS.at())).get, self.moving.on_progress),
+            _receive((await bus.listen(BUILD_PREEMPTED.at())).get, self._on_preempted),
+            _receive((await bus.listen(MOVE_ENDED.at())).get, self.moving.on_ended),
+            _receive((await bus.listen(MOVE_REFUSED.at())).get, self.moving.on_refused),
+            _receive((await bus.listen(MOVE_PROGRESS.at())).get, self.moving.on_progress),
         ]
 
     def _on_ended(self, build_ended: BuildEnded) -> None:

@@ -8,9 +8,17 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
 from bus.host_health import FORCED_DOWN
-from bus.moves import MoveEnded, MoveKind, MoveProgress, MoveRefused, MoveRequested, MoveSteered, Steering
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from compute_sim.machines import SimAgent
+from features.moves.messages import (
+    MoveEnded,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MoveSteered,
+    Steering,
+)
 from tests.simulation.invariants import Broken
 from tests.simulation.random_requests import a_move, a_patient_move, is_metal
 

@@ -16,7 +16,7 @@ import re
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -207,7 +207,7 @@ def rows_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
             cursor = connection.execute(f"SELECT * FROM {table}")
             columns = [column for column, *_ in cursor.description]
             rows = (dict(zip(columns, row, strict=True)) for row in cursor)
-            found[table] = [_row(_flat_build(row) if table == "builds" else row, keys) for row in rows]
+            found[table] = [_row(_FLAT.get(table, dict)(row), keys) for row in rows]
     return found
 
 
@@ -219,6 +219,17 @@ def _flat_build(row: dict[str, Any]) -> dict[str, Any]:
     story += [*parts.get("preemptor", [[]]), parts.get("victim")]
     changed = [added_hosts, new_spec, move] if move is not None else None
     return row | {name: _text(value) for name, value in (("story", story), ("moved", changed))}
+
+
+def _flat_decision(row: dict[str, Any]) -> dict[str, Any]:
+    parts = msgspec.json.decode(row.pop("parts") or "{}")
+    return row | {"move": _text(parts.get("moves", {}).get("request"))}
+
+
+_FLAT: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "builds": _flat_build,
+    "decisions": _flat_decision,
+}
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,6 @@ from bus.delivery.settling import Emitter, ServedRow
 from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.messages import AgentReported
-from bus.moves import MoveOrdered
 from bus.receipts import Receipt
 from bus.sql.failures import Conflict
 from cell_conductor.builds import Builds
@@ -29,8 +28,10 @@ from features.headroom.controller import HeadroomController
 from features.moves import agent_moves
 from features.moves.core import guest_phases
 from features.moves.core.guest_phases import PhaseEnd
+from features.moves.messages import MoveOrdered
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.queue import Evaluator, Results, WaitingQueue
+from features.waiting.queue import Evaluator, WaitingQueue
+from features.waiting.results import Results
 from features.waiting.store import WaitingStore
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder

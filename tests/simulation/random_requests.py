@@ -12,14 +12,14 @@ from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
-from bus.moves import MoveKind, MoveRequested
 from bus.parts import MoveParts, RequestParts
-from bus.preemption import PriorityClass
 from bus.replication import PlacementChanged
 from bus.requests import Flavor, Image
 from bus.worker import On, Worker
 from compute_sim.machines import SimHost
 from features.groups.messages import GroupPart, MakeGroup, group_of
+from features.moves.messages import MoveKind, MoveRequested
+from features.preemption.messages import PriorityClass
 from features.topology.messages import TopologyPart
 from features.waiting.messages import WaitPart, wait_of
 

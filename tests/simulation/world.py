@@ -25,7 +25,6 @@ from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
-from bus.preemption import PriorityEditRequested, SetPriority
 from bus.protocol import Envelope, Transport, decode, encode
 from bus.receipts import Receipt
 from bus.relayed_orders import with_shared_queues
@@ -40,6 +39,7 @@ from compute_sim.worker import compute_sim
 from features.groups.messages import GroupEditRequested
 from features.groups.operations import ServerGroups
 from features.moves.core.start import undo_claim_id
+from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
 from features.waiting.builds import WaitingBuilds
 from ironic_sync import ironic_sync

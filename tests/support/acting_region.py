@@ -6,9 +6,9 @@ from bus import topics
 from bus.audit_trail import ActRecord
 from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
-from bus.moves import MoveRequested
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.worker import Answers, Worker, answers, on, on_many
+from features.moves.messages import MOVE_REQUESTED, MoveRequested
 from features.quotas.messages import (
     EDIT_QUOTA,
     QUOTAS,
@@ -83,7 +83,7 @@ class ActingRegion:
             consumes=[
                 on_many(topics.ACTS_RECORDED, self.record),
                 on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
-                on(topics.MOVE_REQUESTED, self.move),
+                on(MOVE_REQUESTED, self.move),
             ],
             answers=[
                 answers(EDIT_QUOTA, self.edit),

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus.claims import BEGUN, Claimed, ConsumerClaim, Retired
-from bus.moves import SHELVED
+from features.moves.messages import SHELVED
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, room, stock, wants, world
 

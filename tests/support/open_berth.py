@@ -23,11 +23,11 @@ from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from features.headroom.editing import set_headroom
+from features.moves.messages import MOVE_PROGRESS, MoveProgress, MoveRequested
 from features.quotas.messages import DEFAULT, UNLIMITED
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
@@ -80,7 +80,7 @@ class OpenBerth:
         """Migrate an instance until the move waits for confirmation."""
         move, reply_to = self.bus.clock.uuid(), self.bus.clock.uuid()
         asked = MoveRequested(move=move, build=build, kind="migrate", verify=True, reply_to=reply_to)
-        listener = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
+        listener = await self.bus.listen(MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
         while (message := await in_time(listener.get())).phase != "verify":
             pass

@@ -15,7 +15,6 @@ from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
-from bus.moves import SHELVED
 from bus.queries import FindCandidates
 from bus.reports import Inventory, ProviderReport
 from bus.requests import ResourceGroup
@@ -23,6 +22,7 @@ from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
+from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes

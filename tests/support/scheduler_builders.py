@@ -6,7 +6,6 @@ from typing import Any
 from bus.addressing import Query
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.messages import BuildRequested, HostReported
-from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
@@ -21,6 +20,7 @@ from bus.resources import (
 )
 from bus.vocabulary import Resources
 from features.groups.messages import FindGroups, GroupsFound
+from features.preemption.messages import FindPreemptions, PreemptionsFound
 from features.quotas.messages import FindQuotas, Quota, QuotasFound
 from features.reservations.messages import FindReservations, ReservationsFound
 from scheduler_worker.queries import PlacementQueries

@@ -12,12 +12,12 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.sql.database import Database
 from bus.vocabulary import Id
 from features.moves.core.state import Handover
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
+from features.moves.messages import FindMoves, MoveRequested, MovesFound
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.store import WaitingStore

@@ -14,11 +14,11 @@ from bus.cells import CellEditRequested, RegisterCell
 from bus.clients import ProjectsFound
 from bus.domains import LabelEditRequested
 from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
-from bus.moves import MoveRequested
 from bus.names import MakeName, NameEditRequested, RenameName
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.vocabulary import Message
+from features.moves.messages import MoveRequested
 from features.planning.messages import SwitchBalancing
 from features.quotas.messages import QuotaEditRequested, SetQuota
 from tests.support.ids import uid

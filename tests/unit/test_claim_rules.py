@@ -13,7 +13,6 @@ from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRe
 from bus.clock import Clock
 from bus.domains import DomainConstraints
 from bus.parts import ClaimParts
-from bus.preemption import Victim
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
@@ -21,7 +20,7 @@ from features.group_limits.rule import GroupLimitRule
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
-from features.preemption.messages import Preempts
+from features.preemption.messages import Preempts, Victim
 from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
 from features.quotas.limits import CachedLimits

@@ -21,7 +21,7 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from bus.moves import SHELVED
+from features.moves.messages import SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder

@@ -12,7 +12,8 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
-from scheduler_worker.core.order import Order, claims_of
+from scheduler_worker.core.narrowing import claims_of
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.extension import Purpose
 from scheduler_worker.orders import Orders

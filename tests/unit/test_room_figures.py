@@ -13,7 +13,6 @@ from berth.settings import Settings
 from bus.domains import DomainConstraints
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested, HostReported
-from bus.moves import MoveStands
 from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
@@ -44,6 +43,7 @@ from control_room.core.what_if_form import WhatIfRequest, address_of, form_texts
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from features.groups.tests.support.group_parts import in_group
+from features.moves.messages import MoveStands
 from features.reservations.messages import ReservationPart
 from features.topology.messages import TopologyPart
 from features.waiting.messages import WaitPart

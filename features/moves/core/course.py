@@ -8,7 +8,6 @@ build that moved to another cell keeps its record, so that no late message build
 from typing import Any
 
 from bus.messages import AgentReported, BuildDeleteRequested, Selection
-from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.extension import (
     AttemptLimits,
     BaseCourse,
@@ -43,6 +42,7 @@ from features.moves.core.placed_move import (
     late_steering,
     postpone_reason,
 )
+from features.moves.messages import HandoverProgress, MovePlaced, MoveReported, MoveSteered
 
 LATER = 5.0  # seconds before a retry if the build is in another move
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import asdict
 
-from bus.moves import MoveOrdered, MoveReported
 from compute_sim.extension import GuestState
+from features.moves.messages import MoveOrdered, MoveReported
 
 PhaseEnd = Literal["done", "failed", "hung", "lost"]  # lost: the power failed meanwhile
 

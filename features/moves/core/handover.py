@@ -18,7 +18,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
-from bus.moves import HandoverProgress, HandoverReported, MovePlaced
 from bus.parts import PlacedParts
 from cell_conductor.extension import (
     AttemptLimits,
@@ -33,6 +32,7 @@ from cell_conductor.extension import (
 from features.moves.core import phases
 from features.moves.core.move import BUILT, KEPT, BuildMove, closed, half_of, held, last_move, with_move
 from features.moves.core.placed_move import DELETED, new_move
+from features.moves.messages import HandoverProgress, HandoverReported, MovePlaced
 
 CHANGED = "the instance has changed: it has another attempt now"
 

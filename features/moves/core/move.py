@@ -10,11 +10,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from bus import moves, parts
+from bus import parts
 from bus.messages import Attempt
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Message, Value
 from cell_conductor.extension import Build, BuildParts, Status
+from features.moves import messages as moves
 
 Phase = Literal[
     "prepare",  # the destination's agent prepares for the guest

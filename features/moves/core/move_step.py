@@ -8,7 +8,6 @@ causes the destruction of the guest there; only the move's last step or a deleti
 from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
-from bus.moves import MovePlaced, MoveReported, MoveSteered
 from bus.vocabulary import MAX_CAUSE
 from cell_conductor.extension import AttemptLimits, Build, Event, Stepped, builds, events, leftovers, reshaped
 from features.moves.core import phases
@@ -22,6 +21,7 @@ from features.moves.core.move import (
     with_move,
 )
 from features.moves.core.placed_move import DELETED, answered, released, stale_move_report
+from features.moves.messages import MovePlaced, MoveReported, MoveSteered
 
 
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:

@@ -27,10 +27,18 @@ from msgspec.structs import replace
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported
-from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
 from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.extension import AttemptLimits, Build, Effects, Leftover, Stepped, builds, leftovers
 from features.moves.core import move as moves
+from features.moves.messages import (
+    SHELVED,
+    MoveEnd,
+    MoveOrdered,
+    MovePhase,
+    MoveProgress,
+    MoveReported,
+    PhaseOver,
+)
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated
 AWAY_SECONDS = 60.0

@@ -3,7 +3,6 @@
 from msgspec.structs import replace
 
 from bus import claims
-from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 from bus.vocabulary import Contended
 from cell_conductor.extension import (
     AttemptLimits,
@@ -32,6 +31,7 @@ from features.moves.core.move import (
     with_move,
     without_record,
 )
+from features.moves.messages import SHELVED, MoveEnd, MovePlaced, MoveProgress, MoveReported, MoveSteered
 
 UNKNOWN = "this cell does not know the build: the begun move is undone"
 DELETED = "the instance was deleted"

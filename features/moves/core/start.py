@@ -13,14 +13,14 @@ from bus.claims import Choice, ConsumerClaim, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
-from bus.moves import SEEKING as SEEKING
-from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.parts import RequestParts
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
 from features.groups.messages import GroupPart, group_of
+from features.moves.messages import SEEKING as SEEKING
+from features.moves.messages import MoveKind, MovePlaced, MoveRefused, MoveRequested
 
 # Types of moves that may go to another cell.
 CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")

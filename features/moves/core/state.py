@@ -21,10 +21,10 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
-from bus import moves
 from bus.claims import BEGUN, Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
+from features.moves import messages as moves
 from features.moves.core.start import Barred, MoveStart, refused
 from scheduler_worker.extension import CANCELLED, DELETED, ComeAgain, DeadLetterRequest, TakenOver, events
 

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from bus.claims import Held, ReleaseRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
-from bus.moves import SHELVED, MovePlaced
 from bus.parts import waits_since
-from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
 from bus.vocabulary import Compact, Contended, Message, seconds_of
 from cell_conductor.extension import (
     AttemptLimits,
@@ -33,7 +31,8 @@ from cell_conductor.extension import (
 )
 from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
 from features.moves.core.placed_move import begins
-from features.preemption.messages import Victims, victims_of_placed
+from features.moves.messages import SHELVED, MovePlaced
+from features.preemption.messages import REQUEUE_WAIT, BuildPreempted, Vacating, Victims, victims_of_placed
 from features.waiting.messages import priority_of
 
 

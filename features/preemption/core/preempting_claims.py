@@ -7,8 +7,7 @@ from msgspec import structs
 
 from bus.claims import ConsumerClaim
 from bus.messages import BuildPlaced
-from bus.preemption import Victim
-from features.preemption.messages import Preempts, Victims
+from features.preemption.messages import Preempts, Victim, Victims
 from scheduler_worker.extension import ClaimPart
 
 

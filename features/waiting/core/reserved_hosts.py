@@ -18,8 +18,9 @@ from typing import Protocol
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from bus.vocabulary import HELD_SHARE, Id
+from bus.vocabulary import Id
 from features.waiting.core.waiting_shares import QueueKey, Rank
+from features.waiting.settings import HELD_SHARE
 
 Root = str
 Roots = Collection[Root]

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bus.vocabulary import HELD_SHARE, Id
+from bus.vocabulary import Id
 from features.waiting.core.fair_queue import Size
 from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import (
@@ -24,6 +24,7 @@ from features.waiting.core.reserved_hosts import (
 )
 from features.waiting.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
 from features.waiting.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
+from features.waiting.settings import HELD_SHARE
 
 TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
 LONGEST_PASSED = 3600.0  # seconds for which other projects may use the host that a first request reserves

@@ -8,17 +8,12 @@ from functools import cache
 import pytest
 
 from bus.host_health import DISABLED, HELD
-from bus.moves import MoveRequested
 from bus.vocabulary import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
 from features.capacity_plans.core.packing import PlanStopped
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import PlanAnswer, planned, with_quota
-from features.moves.tests.unit.test_moves import MovingCloud, root
-from features.planning.supposed_moves import WhatIfsOfMoves
 from features.quotas.messages import Quota
-from features.what_if.messages import WhatIfAnswered, WhatIfMoves
-from features.what_if.questions import WhatIfs
 
 
 def a_host(
@@ -289,11 +284,3 @@ def test_a_plan_that_is_stopped_ends() -> None:
     polls = iter([False, False, True])
     with pytest.raises(PlanStopped):
         planned([a_host(1, VCPU=2)], parse_plan(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))
-
-
-async def supposed(
-    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
-) -> list[WhatIfAnswered]:
-    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
-    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
-    return list((await what_ifs.answer(asked)).answers)

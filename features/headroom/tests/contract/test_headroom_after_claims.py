@@ -8,14 +8,13 @@ import pytest
 from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.parts import ClaimParts
-from bus.preemption import Victim
 from bus.requests import Flavor
 from features.groups.messages import GroupEditRequested, GroupPolicy, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
-from features.preemption.messages import Preempts
+from features.preemption.messages import Preempts, Victim
 from features.preemption.rule import victims_of
 from features.reservations.messages import (
     RESERVATION,

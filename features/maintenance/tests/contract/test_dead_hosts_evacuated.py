@@ -14,7 +14,6 @@ from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ProbeResult
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import HostReported
-from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, FindBuilds, FindInstances, Instance, InstancesFound
 from bus.reports import HostState, Inventory
 from bus.sql.database import Database
@@ -33,6 +32,7 @@ from features.maintenance.messages import (
     every_maintenance,
 )
 from features.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
+from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveStands
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.queries import CellQueries

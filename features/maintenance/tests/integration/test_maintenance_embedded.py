@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from berth.operations.host_states import host_named, state_of
-from bus.moves import MoveRequested
 from features.maintenance import scheduler
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.maintenance import UNMEASURED
 from features.maintenance.hosts import HostView
 from features.maintenance.options import MaintenanceOptions
 from features.maintenance.windows import MaintenanceWindows
+from features.moves.messages import MoveRequested
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until

@@ -17,11 +17,11 @@ from bus.clock import Clock
 from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveRequested, MovesFound, PhaseOver
 from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves.messages import MoveRequested, MovesFound, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.what_if.messages import WhatIfAnswered
 from tests.support.buses import serving

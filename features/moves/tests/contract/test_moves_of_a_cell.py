@@ -14,7 +14,6 @@ from bus.clock import Clock
 from bus.decisions import Decision, Record
 from bus.errors import Poison, Retry
 from bus.messages import BuildReshaped, DestroyOrdered, HostFailed
-from bus.moves import FindMoves, MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -26,6 +25,7 @@ from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
 from features.moves.cell_audit import released
 from features.moves.cell_moves import CellMoves
+from features.moves.messages import FindMoves, MoveEnded, MoveKind, MoveOrdered, MovePlaced, MoveProgress
 from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
 from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (

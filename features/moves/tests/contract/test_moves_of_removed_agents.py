@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from berth.databases import packages
 from bus.messages import BuildOrdered
-from bus.moves import MoveEnded, MoveProgress
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
+from features.moves.messages import MoveEnded, MoveProgress
 from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
 from tests.contract.test_removed_agents import BUILT, ONE, RemovingCell
 from tests.support.conductor_builders import an_agent_report

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.moves import MoveOrdered
 from bus.requests import Image
 from compute_sim.core.faults import Durations, FaultPlan, MoveFaults, SimOptions, draw
 from compute_sim.machines import SimAgent
 from compute_sim.reporting import HostReports
+from features.moves.messages import MoveOrdered
 from features.moves.tests.support.moving_agent import (
     BUILD,
     DESTINATION,

@@ -28,21 +28,6 @@ from bus.messages import (
     HostFailed,
     HostReported,
 )
-from bus.moves import (
-    FindMoves,
-    HandoverProgress,
-    HandoverReported,
-    MoveEnded,
-    MoveOrdered,
-    MovePlaced,
-    MoveProgress,
-    MoveRefused,
-    MoveReported,
-    MoveRequested,
-    MoveStands,
-    MoveSteered,
-    Steering,
-)
 from bus.names import MakeName, NameEditRequested
 from bus.parts import MoveParts
 from bus.queries import BuildsFound, FindBuilds, FindInstances
@@ -57,6 +42,21 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from features.moves.cell_moves import CellMoves
 from features.moves.handovers import Handovers
+from features.moves.messages import (
+    FindMoves,
+    HandoverProgress,
+    HandoverReported,
+    MoveEnded,
+    MoveOrdered,
+    MovePlaced,
+    MoveProgress,
+    MoveRefused,
+    MoveReported,
+    MoveRequested,
+    MoveStands,
+    MoveSteered,
+    Steering,
+)
 from features.moves.tests.support.conductor_moves import a_move_report
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver

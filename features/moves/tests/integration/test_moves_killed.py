@@ -24,7 +24,12 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested
-from bus.moves import (
+from bus.requests import Flavor, Image
+from compute_sim.core.faults import FaultPlan, MoveFaults
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_REFUSED,
     FindMoves,
     MoveEnd,
     MoveEnded,
@@ -35,8 +40,6 @@ from bus.moves import (
     MoveStands,
     MoveSteered,
 )
-from bus.requests import Flavor, Image
-from compute_sim.core.faults import FaultPlan, MoveFaults
 from tests.integration.watched_agents import NOTES, RunningNow, WatchingSupervisor, note
 from tests.support.berth_processes import LAYOUTS, Running, alive, running
 from tests.support.waiting import receive_all, until
@@ -134,8 +137,8 @@ class MovingSite:
 
     async def listen(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         builds = await self.bus.listen(topics.BUILD_ENDED.at())
-        ends = await self.bus.listen(topics.MOVE_ENDED.at())
-        refusals = await self.bus.listen(topics.MOVE_REFUSED.at())
+        ends = await self.bus.listen(MOVE_ENDED.at())
+        refusals = await self.bus.listen(MOVE_REFUSED.at())
         takers = (
             receive_all(builds, lambda end: self.builds.setdefault(end.build, end)),
             receive_all(ends, lambda end: self.ends[end.move].append(end)),
@@ -180,7 +183,7 @@ class MovingSite:
         )
 
     async def stands(self, move: str) -> MoveStands | None:
-        found = await self.bus.asker(topics.FIND_MOVES)(FindMoves(cell=CELL, moves=(move,)))
+        found = await self.bus.asker(FIND_MOVES)(FindMoves(cell=CELL, moves=(move,)))
         return next(iter(found.moves), None)
 
     async def confirm(self, move: str, build: str) -> None:

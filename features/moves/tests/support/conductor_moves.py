@@ -3,12 +3,20 @@
 from typing import Any, Literal
 
 from bus.claims import ClaimResult
-from bus.moves import MoveEnded, MoveKind, MoveOrdered, MovePhase, MovePlaced, MoveProgress, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from cell_conductor.core.build import BuildParts
 from cell_conductor.core.events import SwapAnswered
 from features.moves.core.move import BuildMove, MovePart, Phase
+from features.moves.messages import (
+    MoveEnded,
+    MoveKind,
+    MoveOrdered,
+    MovePhase,
+    MovePlaced,
+    MoveProgress,
+    MoveReported,
+)
 from tests.support.conductor_builders import CELL, a_selection, attempt_fields
 from tests.support.conductor_builders import in_short as build_in_short
 from tests.support.ids import uid

@@ -8,19 +8,6 @@ from msgspec.structs import replace
 from bus import topics
 from bus.claims import Choice
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildPlaced, Selection
-from bus.moves import (
-    FindMoves,
-    MoveEnd,
-    MoveEnded,
-    MoveKind,
-    MoveProgress,
-    MoveRefused,
-    MoveRequested,
-    MovesFound,
-    MoveStands,
-    MoveSteered,
-    PhaseOver,
-)
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -36,6 +23,25 @@ from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
+    MOVE_STEER,
+    FindMoves,
+    MoveEnd,
+    MoveEnded,
+    MoveKind,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+    PhaseOver,
+)
 from features.what_if.messages import (
     WHAT_IF_MOVES,
     PlacedThere,
@@ -92,17 +98,17 @@ class FakeMovers:
         self.builds |= {build.build: build for build in builds}
 
     def worker(self) -> Worker:
-        ends = [topics.MOVE_PROGRESS, topics.MOVE_ENDED]
+        ends = [MOVE_PROGRESS, MOVE_ENDED]
         return Worker(
             "movers",
             consumes=[
-                on(topics.MOVE_REQUESTED, self._move, emits=[topics.MOVE_REFUSED, *ends]),
-                on(topics.MOVE_STEER.at(cell="c1"), self._steer, emits=ends),
+                on(MOVE_REQUESTED, self._move, emits=[MOVE_REFUSED, *ends]),
+                on(MOVE_STEER.at(cell="c1"), self._steer, emits=ends),
                 on(topics.BUILD_CANCEL, self._cancel, emits=[topics.BUILD_CANCELLED]),
             ],
             answers=[
                 answers(topics.FIND_BUILDS, self._builds, cell="c1"),
-                answers(topics.FIND_MOVES, self.find_moves, cell="c1"),
+                answers(FIND_MOVES, self.find_moves, cell="c1"),
                 answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
                 answers(topics.WAITING, self._waiting),
                 answers(WHAT_IF_MOVES, self._what_if),

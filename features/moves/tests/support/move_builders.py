@@ -10,13 +10,13 @@ from bus.claims import MIGRATION, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision, Record
 from bus.errors import NoAnswer, Unroutable
 from bus.messages import BuildPlaced, Selection
-from bus.moves import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
 from bus.parts import MoveParts
 from bus.queries import BuildsFound, BuildStands, Candidate, FindBuilds
 from bus.reports import Inventory
 from bus.requests import BuildSpec
 from bus.resources import AllocationsFound, Consumer, FindAllocations, Provider
 from features.groups.messages import FindGroups, GroupsFound, ServerGroup
+from features.moves.messages import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.request_parts import with_parts

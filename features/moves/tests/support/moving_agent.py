@@ -4,7 +4,6 @@ from math import inf
 from typing import Any
 
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
 from bus.requests import BuildSpec, Flavor, Image
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
@@ -12,6 +11,7 @@ from compute_sim.disk import AgentDisk
 from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Hardware, SimAgent, fleet
 from features.moves.agent_moves import SimulatedMoves
+from features.moves.messages import MoveKind, MoveOrdered, MovePhase, MoveReported
 from tests.support.ids import uid
 
 (_AGENT,) = fleet(("c1",), 2, hardware=Hardware(vcpus=4, vcpu_ratio=1.0))

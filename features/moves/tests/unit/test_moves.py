@@ -11,13 +11,13 @@ from bus.claims import BEGUN, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.host_health import FORCED_DOWN
-from bus.messages import BuildRequested
-from bus.moves import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from features.groups.messages import ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
+from features.moves.messages import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from features.moves.placing import refusal_of
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,
@@ -28,6 +28,7 @@ from features.moves.tests.support.move_builders import (
 )
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.store import decisions
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate, a_heartbeat
@@ -51,7 +52,7 @@ class MovingCloud:
     cells: Cells = field(default_factory=Cells)
     time: TurnedClock = field(default_factory=TurnedClock)
     policy: ChoicePolicy | None = None
-    refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = field(default_factory=list)
+    refusals: list[decisions.StoredRefusal] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
     moves: MovesWithoutWaiting = field(init=False)
 
@@ -65,7 +66,7 @@ class MovingCloud:
         moves = moves_of(scheduler, self.cells.find, keep=self.keep, find_moves=self.cells.find_moves)
         return scheduler, moves
 
-    async def keep(self, ended: Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]) -> None:
+    async def keep(self, ended: Sequence[decisions.StoredRefusal]) -> None:
         self.refusals += ended
 
     async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
@@ -342,9 +343,11 @@ async def test_the_refusal_of_a_move_is_stored() -> None:
     cloud = a_cloud(hosts=1)
     said = await cloud.refused(a_move())
     unknown = await cloud.refused(a_move(2, build=uid(4, "b")))
-    [(asked, request, kept), (_, nothing, other)] = cloud.refusals
-    assert request is not None and nothing is None
-    assert (asked, kept, other) == (a_move(), said, unknown)
+    request = cloud.refusals[0].request
+    assert request is not None
+    assert cloud.refusals == [
+        refusal_of(a_move(), request, said), refusal_of(a_move(2, build=uid(4, "b")), None, unknown)
+    ]  # fmt: skip
     assert (request.request, request.cell) == (MOVE, "cell1")
 
 

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from bus.claims import Choice, holder_consumer
 from bus.messages import BuildDeleteRequested, Selection
-from bus.moves import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
 from features.moves.core.start import undoing
 from features.moves.core.state import Handover, HandoverState, begins, holding_nothing, judged, messages_of
+from features.moves.messages import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from features.moves.tests.support.moving_agent import DESTINATION, SOURCE, an_order
 from tests.support.ids import uid
 

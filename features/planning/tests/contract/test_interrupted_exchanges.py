@@ -18,12 +18,20 @@ from bus.claims import BEGUN, Retired
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveRequested, MoveStands
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.moves.messages import (
+    FIND_MOVES,
+    MOVE_ENDED,
+    MOVE_PROGRESS,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
+    MoveRequested,
+    MoveStands,
+)
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds
@@ -43,7 +51,7 @@ from tests.support.placement_builders import a_placement
 from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 
-REPORTED = topics.MOVE_PROGRESS, topics.MOVE_REFUSED
+REPORTED = MOVE_PROGRESS, MOVE_REFUSED
 H1, H2 = uid(1, "a"), uid(2, "a")
 
 
@@ -152,9 +160,9 @@ async def cell(open_database: Callable[..., Database]) -> AsyncIterator[Exchangi
         holds = HostHolds(database, queries, IndexedSource(placement.memory), clock.clock)
         scheduler = Worker(
             "scheduler",
-            consumes=[on(topics.MOVE_REQUESTED, carries_out, emits=[topics.MOVE_ENDED, *REPORTED])],
+            consumes=[on(MOVE_REQUESTED, carries_out, emits=[MOVE_ENDED, *REPORTED])],
             answers=[
-                answers(topics.FIND_MOVES, movers.find_moves, cell="c1"),
+                answers(FIND_MOVES, movers.find_moves, cell="c1"),
                 answers(GUARD_EXCHANGE, first.store),
                 answers(SWITCH_BALANCING, holds.switch_balancing),
                 answers(topics.ALLOCATIONS, allocations),

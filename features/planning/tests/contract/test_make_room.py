@@ -20,12 +20,12 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveRequested
 from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves.messages import MoveRequested
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalancing
 from features.planning.host_holds import HostHolds

@@ -22,9 +22,9 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.moves import FindMoves, MoveProgress
 from bus.requests import Flavor
 from bus.resources import FindAllocations
+from features.moves.messages import FindMoves, MoveProgress
 from features.planning import rebalancing
 from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
 from features.planning.rebalancing import carry_out

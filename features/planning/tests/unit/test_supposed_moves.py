@@ -3,12 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from bus.moves import MoveRequested
 from bus.requests import Flavor, Image
 from features.groups.messages import ServerGroup
+from features.moves.messages import MoveRequested
 from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
-from features.what_if.messages import WhatIfAnswered
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.messages import WhatIfAnswered, WhatIfMoves
+from features.what_if.questions import WhatIfs
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate
 
@@ -99,3 +101,11 @@ async def test_moves_without_a_host_are_judged_as_well() -> None:
     cloud.cells.know(replace(stands, move=a_move(3).move))
     [begun] = await supposed(cloud, a_move(3))
     assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
+
+
+async def supposed(
+    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
+) -> list[WhatIfAnswered]:
+    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
+    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
+    return list((await what_ifs.answer(asked)).answers)

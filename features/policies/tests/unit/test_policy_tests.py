@@ -14,7 +14,6 @@ from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.domains import GangRole
 from bus.errors import OperationRefused, Unavailable
-from bus.preemption import PrioritiesFound, PriorityClass
 from bus.requests import Flavor
 from features.policies import policy_tests
 from features.policies.core.policy_replay import reweighed
@@ -22,6 +21,7 @@ from features.policies.messages import PolicyTried, TrialChoice, TrialResult
 from features.policies.policy_changes import ChangedNumbers, changed_policy
 from features.policies.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
 from features.policies.quota_trials import with_quotas
+from features.preemption.messages import PrioritiesFound, PriorityClass
 from features.quotas.messages import Quota
 from tests.support.scheduler_builders import a_request
 

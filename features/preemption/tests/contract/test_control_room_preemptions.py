@@ -2,8 +2,15 @@
 
 import re
 
-from bus import topics
-from bus.preemption import Preemption, PreemptionsFound, PrioritiesFound, PriorityClass, Victim
+from features.preemption.messages import (
+    PREEMPTIONS,
+    PRIORITIES,
+    Preemption,
+    PreemptionsFound,
+    PrioritiesFound,
+    PriorityClass,
+    Victim,
+)
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 
@@ -16,7 +23,7 @@ FOUND = PreemptionsFound(
 
 
 async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> None:
-    async with a_visited_room(told={topics.PREEMPTIONS.name: FOUND, topics.PRIORITIES.name: CLASSES}) as room:
+    async with a_visited_room(told={PREEMPTIONS.name: FOUND, PRIORITIES.name: CLASSES}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
@@ -27,7 +34,7 @@ async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> Non
 
 
 async def test_the_page_shows_which_worker_does_not_answer() -> None:
-    async with a_visited_room(told={topics.PREEMPTIONS.name: FOUND}) as room:
+    async with a_visited_room(told={PREEMPTIONS.name: FOUND}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     assert "The scheduler does not answer" in page and uid(2) in page

@@ -18,15 +18,14 @@ from bus.claims import (
     Retired,
     RuleRefused,
 )
-from bus.moves import SHELVED
 from bus.parts import ClaimParts
-from bus.preemption import FindPreemptions, Victim
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from features.preemption.messages import Preempts
+from features.moves.messages import SHELVED
+from features.preemption.messages import FindPreemptions, Preempts, Victim
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
 from features.reservations.messages import (

@@ -12,7 +12,6 @@ from berth.operations.audit import placement_breaches
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.parts import PlacedParts, replaced_by
-from bus.preemption import PriorityClass
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
 from bus.resources import FindAllocations
@@ -20,6 +19,7 @@ from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
+from features.preemption.messages import PriorityClass
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from features.waiting.messages import PlacedWait

@@ -20,7 +20,15 @@ from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.preemption import FindPreemptions, PriorityClass, PriorityEdited, PriorityEditRequested, SetPriority
+from features.preemption.messages import (
+    EDIT_PRIORITY,
+    PREEMPTIONS,
+    FindPreemptions,
+    PriorityClass,
+    PriorityEdited,
+    PriorityEditRequested,
+    SetPriority,
+)
 from tests.support.berth_processes import Running, running
 from tests.support.waiting import receive_all, until
 
@@ -112,7 +120,7 @@ async def test_every_victim_makes_way_for_a_build_despite_kills(
         high = await client.boot(options, count, HIGH)
         await _kill(berth, Random(31), kills)
         await client.all_active(high, "all builds of high priority run")
-        found = (await berth.bus.asker(topics.PREEMPTIONS)(FindPreemptions(victims=tuple(low)))).preemptions
+        found = (await berth.bus.asker(PREEMPTIONS)(FindPreemptions(victims=tuple(low)))).preemptions
         victims = defaultdict(set)
         for each in found:
             victims[each.by].add(each.victim.build)
@@ -149,7 +157,7 @@ async def _check_repeatedly(database_url: str, requests: Sequence[BuildRequested
 
 async def _set_class(bus: Bus) -> None:
     edit = SetPriority(priority=PriorityClass(name="high", value=HIGH, preempts=True))
-    answer = await bus.asker(topics.EDIT_PRIORITY)(PriorityEditRequested(edit=edit))
+    answer = await bus.asker(EDIT_PRIORITY)(PriorityEditRequested(edit=edit))
     assert isinstance(answer.result, PriorityEdited)
 
 

@@ -16,7 +16,6 @@ from bus.messages import (
     DestroyOrdered,
 )
 from bus.parts import PlacedParts
-from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from cell_conductor import cell_conductor
@@ -27,7 +26,7 @@ from features.moves.core.move import held, move_in_progress
 from features.moves.tests.support.conductor_moves import a_move
 from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
 from features.preemption.core.courses import Awaited, Vacate
-from features.preemption.messages import Victims
+from features.preemption.messages import BuildPreempted, Vacating, Victim, Victims
 from features.waiting.messages import PlacedWait
 from tests.support.conductor_builders import CELL, a_placed, step
 from tests.support.feature_parts import conductor_parts

@@ -20,12 +20,12 @@ from bus.claims import (
     RuleRefused,
 )
 from bus.errors import Unavailable
-from bus.moves import SHELVED
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
+from features.moves.messages import SHELVED
 from features.reservations import store as stored
 from features.reservations.messages import (
     RESERVATION,

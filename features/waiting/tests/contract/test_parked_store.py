@@ -14,7 +14,6 @@ from berth.databases import packages
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
-from bus.moves import HandoverReported
 from bus.protocol import encode
 from bus.queries import FindWaiting
 from bus.requests import Flavor
@@ -28,6 +27,8 @@ from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves
 from features.moves.core.start import MoveStart, move_start, refused
 from features.moves.core.state import Handover
+from features.moves.messages import HandoverReported, decided_move
+from features.moves.placing import refusal_of
 from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, parked
@@ -294,14 +295,14 @@ async def test_refusals_of_moves_are_stored_with_their_request(store: Database) 
     request = a_start(1, 5).request()
     for at in (5.0, 6.0):
         async with store.write() as tx:
-            await decisions.add_moves(tx, [(asked, request, said[0]), (other, None, said[1])], at)
+            refusals = [refusal_of(asked, request, said[0]), refusal_of(other, None, said[1])]
+            await decisions.add_refusals(tx, refusals, at)
     async with store.read() as tx:
         found = [await decisions.decision_of(tx, request.move) for request in (asked, other)]
         assert not (await decisions.decision_of(tx, asked.build)).known
-    assert [(decision.move, decision.request, decision.decision.code, decision.at) for decision in found] == [
-        (asked, request, "waited", 5.0),
-        (other, None, "unknown", 5.0),
-    ]
+    assert [
+        (decided_move(decision), decision.request, decision.decision.code, decision.at) for decision in found
+    ] == [(asked, request, "waited", 5.0), (other, None, "unknown", 5.0)]
 
 
 HOSTS = [replace(the_facts(number), agent="agent") for number in (1, 2, 3)]

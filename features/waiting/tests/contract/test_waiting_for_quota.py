@@ -17,7 +17,7 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
 from features.waiting.builds import WaitingBuilds
-from features.waiting.queue import Evaluated, Woken
+from features.waiting.results import Evaluated, Woken
 from features.waiting.tests.contract.test_waiting_moves import waiting_movers
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid

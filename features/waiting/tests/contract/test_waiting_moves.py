@@ -17,7 +17,6 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.parts import waits_since
 from bus.protocol import Envelope
 from bus.queries import BuildsFound, BuildStands, FindBuilds, FindDecision, WaitingRequest
@@ -29,9 +28,17 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.groups.messages import DropGroup, MakeGroup
 from features.groups.tests.support.group_parts import in_group
+from features.moves.messages import (
+    MOVE_PLACED,
+    MOVE_REFUSED,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+    decided_move,
+)
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.moves import WaitingMoves
-from features.waiting.queue import Ended
+from features.waiting.results import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import parked
 from tests.support.ids import uid
@@ -55,8 +62,8 @@ class WaitingMovers:
         worker = Worker(
             f"conductor.{CELL}",
             consumes=[
-                on(topics.MOVE_PLACED.at(cell=CELL), self._on_placed),
-                on(Address(topics.MOVE_REFUSED, "move.refused.#"), self._on_refused, private=True),
+                on(MOVE_PLACED.at(cell=CELL), self._on_placed),
+                on(Address(MOVE_REFUSED, "move.refused.#"), self._on_refused, private=True),
             ],
             answers=[answers(topics.FIND_BUILDS, self._find, cell=CELL)],
         )
@@ -296,8 +303,9 @@ async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None
             await movers.world.until(several, movers.refused)
             assert (movers.placed, movers.refused[-1].reason, await movers.waiting()) == ([], said.reason, [])
         kept = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=MOVE))
-        assert kept.move is not None and kept.request is not None
-        assert (kept.move.build, kept.builds) == (build, (build,))
+        move = decided_move(kept)
+        assert move is not None and kept.request is not None
+        assert (move.build, kept.builds) == (build, (build,))
         assert (kept.reason, kept.waits) == (said.reason, False)
         assert kept.decision == said.decision
 

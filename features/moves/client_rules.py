@@ -2,8 +2,8 @@
 
 from bus.client_acts import DERIVED, NotAllowed, Projects, check_project, is_derived, is_of
 from bus.clients import RegisteredClient
-from bus.moves import MoveRequested
 from bus.parts import waits_since
+from features.moves.messages import MoveRequested
 
 
 def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:

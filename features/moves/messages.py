@@ -5,14 +5,18 @@ its former allocations go to a holder consumer (`bus.claims.holder_consumer`). T
 rest.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.addressing import ANYONE, Query, Topic
 from bus.decisions import Decision
 from bus.messages import Attempt, BuildPlaced, Selection
-from bus.parts import MoveParts, none_of
+from bus.parts import DecisionParts, MoveParts, Part, none_of
+from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
+from bus.topics import outcome
 from bus.vocabulary import (
     Allocations,
     Amount,
@@ -319,3 +323,52 @@ class MovesFound(Message, frozen=True, kw_only=True):
     moves: LongList[MoveStands]
     more: bool = False  # there are further pages, after `last`
     last: Text = ""
+
+
+class DecidedMove(Part, frozen=True, kw_only=True):
+    """The request for a move that a decision refused; its demands on hosts are those of the decision's
+    request.
+    """
+
+    request: MoveRequested
+
+    @property
+    def builds(self) -> tuple[Id, ...]:
+        return (self.request.build,)
+
+
+PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove}
+
+
+def decided_move(found: DecisionFound) -> MoveRequested | None:
+    """Return the request for the move that a decision is about."""
+    part = found.parts.get(DecidedMove)
+    return None if part is None else part.request
+
+
+CONDUCTOR = "that cell's conductor"
+
+# fmt: off
+MOVE_REQUESTED = Topic("move.requested", MoveRequested,
+    "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
+MOVE_PLACED = Topic("move.placed.{cell}", MovePlaced, "the destination of a move, with its claim",
+    "scheduler", CONDUCTOR, direct="handled")
+MOVE_REFUSED = outcome("move.refused", MoveRefused, "a move was refused, with the reason", "scheduler")
+MOVE_STEER = Topic("move.steer.{cell}", MoveSteered, "confirm, revert, abort or force a move", ANYONE,
+    CONDUCTOR)
+MOVE_PROGRESS = outcome("move.told.{cell}", MoveProgress,
+    "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
+MOVE_ENDED = outcome("move.ended.{cell}", MoveEnded, "end of a move with its attempts", "conductor")
+MOVE_HANDOVER = Topic("move.handover.{cell}", HandoverProgress,
+    "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
+    "the conductor of the source cell")
+MOVE_HALF = Topic("move.half.{cell}", HandoverReported,
+    "move between cells: state of the source or destination side", "conductor", "scheduler")
+AGENT_MOVE = Topic("agent.move.{cell}.{agent}", MoveOrdered, "carry out one phase of a move",
+    "conductor", "agent", direct="stored", relayed=True)
+AGENT_MOVED = Topic("agent.moved.{cell}", MoveReported,
+    "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
+    "conductor", direct="handled")
+FIND_MOVES = Query("cell.moves.{cell}", FindMoves, MovesFound,
+    "moves of a cell, active and ended", ANYONE, CONDUCTOR)
+# fmt: on
