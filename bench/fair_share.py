@@ -21,11 +21,11 @@ from berth import composition
 from berth.commands.run import ready
 from berth.loadtest import Load, LoadOutcome, LoadPlan, percentile
 from berth.operations.publishing import publish
-from berth.operations.quotas import fair_shares, set_quota
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.requests import Flavor
+from features.quotas.edits import fair_shares, set_quota
 from features.quotas.messages import WEIGHT
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)  # many fit

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.boot_options import BootOptions, boot_request, names_of, with_wait
+from berth.operations.boot_options import boot_request, names_of, options_named
 from berth.operations.emptying import Emptying, EmptyingListener
 from berth.operations.following import MoveListener
 from berth.operations.host_states import (
@@ -83,10 +83,8 @@ class ControlRoomActions:
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
     """Return the what-if request that a web form describes, and notes about fields that schedulers ignore."""
     with operations_refused():
-        entered = {**vars(form)}
-        priority = entered.pop("priority")
-        options = BootOptions(**entered)
-        request = with_wait(boot_request(options), priority=priority)
+        options = options_named(**vars(form))
+        request = boot_request(options)
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names_of(options))), notes
 

@@ -14,6 +14,8 @@ their names, and each may be missing:
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
+    boot_options OPTIONS is a dataclass of options that it adds to those of build requests
+                 (`berth.operations.host_states.RequestOptions`)
     explaining   `reasons(bus, id, builds)` returns lines about a build for `berth why`
     pages        `routes(context, renderer)` returns the routes of its pages
     templates    the templates of its pages

@@ -68,6 +68,16 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
+    def waits_for(self) -> str:
+        """Return how long the request waits for a host, such as `30m`; empty: not at all."""
+        return ""
+
+    @property
+    def asked(self) -> "Part | None":
+        """Return the part of a request that leads to this part of a placed instance; None: there is none."""
+        return None
+
+    @property
     def builds(self) -> tuple[Id, ...]:
         """Return the builds that a decision with this part is about."""
         return ()
@@ -142,6 +152,11 @@ def replaced_by(parts: Parts) -> tuple[Id, ...]:
 def waits_since(parts: Parts) -> float:
     """Return when a request began to wait for a host; 0: it did not wait."""
     return max((part.waits_since for part in parts), default=0.0)
+
+
+def waits_for(parts: Parts) -> str:
+    """Return how long a request waits for a host, such as `30m`; empty: not at all."""
+    return next((part.waits_for for part in parts if part.waits_for), "")
 
 
 class RequestParts(Parts):

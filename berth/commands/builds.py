@@ -1,22 +1,32 @@
 """`berth boot` requests builds and follows them until they have ended; `berth delete` deletes builds."""
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from rich.markup import escape
 
 from berth.commands.move_output import wait_sentence
-from berth.commands.options import Commands, WaitingCommand, described, option, positional
+from berth.commands.options import (
+    HOW_MANY,
+    WHERE,
+    Commands,
+    OptionsOf,
+    WaitingCommand,
+    described,
+    option,
+    positional,
+)
 from berth.commands.terminal import Cli, coloured, note, write_json
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
+    feature_options,
     follow_boot,
     names_of,
     notes_of,
     waiting_time,
-    with_wait,
 )
 from berth.operations.cells import uuid_of
 from berth.operations.deleting import DeleteOptions, delete_build
@@ -26,14 +36,12 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED
 from bus.masking import printable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.parts import waits_for
 from bus.queries import WaitingRequest
 from bus.vocabulary import seconds_of
-from features.waiting.messages import wait_of
 
 commands = Commands()
 
-_WHERE = "Where"
-_HOW = "How many, how long"
 BOOT_OPTIONS = {
     "vcpus": described("VCPU of each instance (default: 1).", min=0),
     "memory_mb": described("Memory of each instance (default: 512).", min=0),
@@ -53,55 +61,48 @@ BOOT_OPTIONS = {
     "image_property": described(
         "Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic.", metavar="KEY=VALUE"
     ),
-    "count": described("Instances, all or none.", min=1, max=1000, panel=_HOW),
+    "count": described("Instances, all or none.", min=1, max=1000, panel=HOW_MANY),
     "at_least": described(
-        "The least number of instances that is enough, if --count do not fit.", min=0, metavar="N", panel=_HOW
+        "The least number of instances that is enough, if --count do not fit.",
+        min=0,
+        metavar="N",
+        panel=HOW_MANY,
     ),
-    "zone": described("Only hosts of this zone.", panel=_WHERE),
-    "cell": described("Only hosts of this cell.", panel=_WHERE),
+    "zone": described("Only hosts of this zone.", panel=WHERE),
+    "cell": described("Only hosts of this cell.", panel=WHERE),
     "aggregate": described(
         "Only hosts in one of these aggregates; if repeated, every option must be met.",
         metavar="NAME|UUID,...",
-        panel=_WHERE,
+        panel=WHERE,
     ),
     "not_aggregate": described(
-        "No host in these aggregates; may be repeated.", metavar="NAME|UUID,...", panel=_WHERE
+        "No host in these aggregates; may be repeated.", metavar="NAME|UUID,...", panel=WHERE
     ),
-    "host": described("Only this host.", metavar="NAME|UUID", panel=_WHERE),
+    "host": described("Only this host.", metavar="NAME|UUID", panel=WHERE),
     "force_host": described(
-        "This host, without filters; it still needs enough free capacity.", metavar="NAME|UUID", panel=_WHERE
+        "This host, without filters; it still needs enough free capacity.", metavar="NAME|UUID", panel=WHERE
     ),
-    "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=_WHERE),
-    "group": described("The server group they join (`berth group`).", metavar="NAME|UUID", panel=_WHERE),
-    "pack": described(
-        "All instances in one domain of this level, such as one rack (docs/topology.md).",
-        metavar="LEVEL",
-        panel=_WHERE,
-    ),
-    "spread": described(
-        "At most K instances (1) in each domain of this level.", metavar="LEVEL[:K]", panel=_WHERE
-    ),
-    "prefer_topology": described("--pack and --spread are preferences, not conditions.", panel=_WHERE),
-    "role": described(
-        "A gang, claimed all together: so many instances of the flavor with these changes, such as"
-        " worker:3,vcpus=4; or a JSON file with a list of roles; may be repeated.",
-        metavar="NAME:COUNT,KEY=VALUE,...|FILE.json",
-        panel=_HOW,
-    ),
-    "reservation": described("Only in this reservation.", metavar="NAME|UUID", panel=_WHERE),
+    "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=WHERE),
     "hint": described(
         "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
         metavar="KEY=VALUE",
-        panel=_WHERE,
+        panel=WHERE,
     ),
     "prefer_trait": described(
         "Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
         metavar="TRAIT[=WEIGHT]",
-        panel=_WHERE,
+        panel=WHERE,
     ),
     "name": described("What you call them; `berth instances --name` finds them."),
-    "project": described("The project that owns the instances.", panel=_WHERE),
+    "project": described("The project that owns the instances.", panel=WHERE),
+    "more": OptionsOf(feature_options()),
 }
+
+
+def boot_options(*without: str) -> dict[str, Any]:
+    """Return the descriptions of the options of `berth boot`, except those of the fields `without`."""
+    described = {name: option for name, option in BOOT_OPTIONS.items() if name not in without}
+    return described | {"more": OptionsOf(feature_options(), without)}
 
 
 @commands.command("boot", cls=WaitingCommand)
@@ -113,13 +114,10 @@ async def boot_command(
         "Follow it to its end; exit 1 unless all are active. With a time (90s, 30m, 12h, 7d) it may wait so"
         " long for room.",
         metavar="[TIME]",
-        panel=_HOW,
-    ),
-    priority: int = option(
-        0, "9 is served first, before waiting requests of a lower priority.", min=0, max=9, panel=_HOW
+        panel=HOW_MANY,
     ),
     timeout: float = option(
-        600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
+        600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=HOW_MANY
     ),
 ) -> int:
     """Publish a build request; with --wait, follow it until its builds have ended.
@@ -129,10 +127,11 @@ async def boot_command(
     an hour: `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
-    request = with_wait(boot_request(options), waiting_time(wait), priority)
+    options = dataclasses.replace(options, wait=waiting_time(wait))
+    request = boot_request(options)
     names = names_of(options)
     print_notes(request)
-    timeout += seconds_of(wait_of(request.parts))
+    timeout += seconds_of(waits_for(request.parts))
     return await boot(cli, request, wait is not None, timeout, names)
 
 

@@ -11,7 +11,7 @@ from berth.commands.hosts import Names
 from berth.commands.move_output import MovePrinter, print_not_moved
 from berth.commands.options import Commands, WaitingCommand, option, positional
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
-from berth.operations.boot_options import waiting_time
+from berth.operations.boot_options import parts_given, waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
 from berth.operations.emptying import (
     Emptied,
@@ -34,7 +34,6 @@ from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
 from features.moves.messages import MoveKind, MoveRequested
-from features.waiting.messages import WaitPart
 
 _SHOWN = 20  # instances or consumers that are listed
 
@@ -261,5 +260,4 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
 
 def waiting_for(given: str | None) -> MoveParts:
     """Return the parts of a move that waits for capacity for the time of the option --wait."""
-    wait = waiting_time(given)
-    return MoveParts(WaitPart(wait=wait) if wait else None)
+    return MoveParts(*parts_given(MoveParts, wait=waiting_time(given)))

@@ -23,18 +23,18 @@ _MODULES = {
     },
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
-        "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
+        "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
         "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
-        "evacuate": "draining", "drain": "draining", "moves": "move_list", "make-room": "make_room",
+        "evacuate": "draining", "drain": "draining", "moves": "move_list",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "share": "shares",
+        "pool": "pools",
     },
     "Inspect and check": {
         "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
@@ -53,9 +53,6 @@ _GROUPS = {  # group → its description
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     ),
     "node": "Publish events of a bare-metal node, like Ironic.",
-    "group": (
-        "Server groups: instances to keep on one host, or on different hosts. `berth boot --group` joins one."
-    ),
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
@@ -70,7 +67,6 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",

@@ -10,7 +10,7 @@ from msgspec import structs
 from berth.commands.move_output import RequestedMovesPrinter, print_what_if
 from berth.commands.options import Commands, WaitingCommand, described, option, positional
 from berth.commands.terminal import Cli, complain
-from berth.operations.boot_options import image_named, pairs, waiting_time
+from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
 from berth.operations.cells import uuid_of
 from berth.operations.moving import (
     ANY,
@@ -25,10 +25,10 @@ from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.parts import MoveParts, waits_for
 from bus.queries import BuildStands
 from bus.vocabulary import seconds_of
 from features.moves.messages import MoveKind, MoveRequested
-from features.waiting.messages import WaitPart, wait_of
 
 _WHERE = "Where"
 _HOW = "How"
@@ -113,8 +113,8 @@ class Waiting(_Followed):
     )
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        part = WaitPart(wait=waiting_time(self.wait), priority=self.priority)
-        return structs.replace(request, parts=request.parts.having(part)) if part != WaitPart() else request
+        parts = parts_given(MoveParts, wait=waiting_time(self.wait), priority=self.priority)
+        return structs.replace(request, parts=request.parts.having(*parts))
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
 
 async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
     printer = RequestedMovesPrinter(cli)
-    longest = max((seconds_of(wait_of(request.parts)) for request in requests), default=0.0)
+    longest = max((seconds_of(waits_for(request.parts)) for request in requests), default=0.0)
     try:
         return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1
     except asyncio.CancelledError:

@@ -15,6 +15,8 @@ from berth.settings import KINDS, BadSetting
 from berth.simulator_settings import PREFIX
 
 WHEN = "2026-12-24T08:00 (UTC), or +2h from now."  # help of options that are times
+WHERE = "Where"  # panels of the options of a build request
+HOW_MANY = "How many, how long"
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -48,6 +50,37 @@ def _completed(more: dict[str, Any]) -> dict[str, Any]:
     if len(values) > 1 and all(value.islower() for value in values):
         more["autocompletion"] = one_of(values)
     return more
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionsOf:
+    """The description of a field that has one dataclass of options for each of `classes`, such as those that
+    features add. Fields named in `without` are left out.
+    """
+
+    classes: tuple[type[Any], ...]
+    without: tuple[str, ...] = ()
+
+    def fields(self) -> dict[type[Any], tuple[str, ...]]:
+        return {
+            class_: tuple(
+                field.name for field in dataclasses.fields(class_) if field.name not in self.without
+            )
+            for class_ in self.classes
+        }
+
+    def keywords(self) -> list[inspect.Parameter]:
+        """Return the parameters from which typer makes the options."""
+        return [
+            _keyword(field.name, get_type_hints(class_, include_extras=True)[field.name], field)
+            for class_, names in self.fields().items()
+            for field in dataclasses.fields(class_)
+            if field.name in names
+        ]
+
+    def made(self, given: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the dataclasses with the values that a command was given; take these out of `given`."""
+        return tuple(_made(class_, names, given) for class_, names in self.fields().items())
 
 
 Cells = Annotated[str | None, described("Names of the cells, comma separated, or how many.")]
@@ -161,6 +194,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
     records: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    several: dict[tuple[str, str], OptionsOf] = {}  # parameter and field → its dataclasses
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
@@ -177,13 +211,15 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
         elif dataclasses.is_dataclass(class_):
             descriptions: dict[str, Any] = about[0] if about else {}
             types = get_type_hints(class_, include_extras=True)
+            nested = {each: about for each, about in descriptions.items() if isinstance(about, OptionsOf)}
             fields = [
                 _keyword(field.name, types[field.name], field, descriptions.get(field.name))
                 for field in dataclasses.fields(class_)
-                if not descriptions or field.name in descriptions
+                if field.name not in nested and (not descriptions or field.name in descriptions)
             ]
             records[name] = class_, tuple(field.name for field in fields)
-            parameters += fields
+            several |= {(name, each): options for each, options in nested.items()}
+            parameters += [*fields, *(keyword for each in nested.values() for keyword in each.keywords())]
         else:
             parameters.append(_keyword(name, hint, parameter.default))
     function.__defaults__ = tuple(_plain(default) for default in function.__defaults__ or ())
@@ -191,6 +227,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         for name, (class_, fields) in records.items():
             values = {field: given[field] if field in hints else given.pop(field) for field in fields}
+            values |= {field: each.made(given) for (of, field), each in several.items() if of == name}
             given[name] = class_(**{field: value for field, value in values.items() if value is not None})
         work = function(**given)
         if inspect.iscoroutine(work):
@@ -200,6 +237,11 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature([*parameters, *last])  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *last)}
     return command
+
+
+def _made(class_: type[T], names: Iterable[str], given: dict[str, Any]) -> T:
+    values = {name: given.pop(name) for name in names}
+    return class_(**{name: value for name, value in values.items() if value is not None})
 
 
 def _cli(as_json: bool, context: typer.Context, state_dir: str | None = None) -> Cli:

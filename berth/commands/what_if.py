@@ -2,15 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import structs
 
-from berth.commands.builds import BOOT_OPTIONS, print_notes
+from berth.commands.builds import boot_options, print_notes
 from berth.commands.move_output import held_sentence, print_funnel
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.boot_options import BootOptions, boot_request, names_of, with_wait
+from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -38,7 +38,7 @@ SECONDS = 30.0  # time limit for an answer to a query
 
 commands = Commands()
 
-_ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
+_ASKED = boot_options("count", "name")
 
 
 # Boot options that a capacity plan considers, and boot options that --mix replaces.
@@ -55,7 +55,6 @@ class WhatIfOptions:
     count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
     best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
     room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
-    priority: int = option(0, "The priority of the request.", min=0, max=9)
     preempt: bool = option(False, "If it fits nowhere, show the instances that it would preempt.")
     mix: list[str] | None = option(
         None,
@@ -87,7 +86,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         refuse_unplanned(options, question)
         return await plan_room(cli, boot_request(options), question, options.project)
     options = dataclasses.replace(options, count=min(question.count, 1000))
-    request = with_wait(boot_request(options), priority=question.priority)
+    request = boot_request(options)
     print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
@@ -117,9 +116,10 @@ async def headroom_reply(bus: Bus, answer: WhatIfAnswered) -> Reply[HeadroomFoun
 def refuse_unplanned(options: BootOptions, question: WhatIfOptions) -> None:
     """Raise BadSetting if an option was given that a capacity plan does not consider."""
     considered = {*_PLANNED, *_PLANNING, *(() if question.mix else _IN_MIX)}
-    for given in (options, question):
+    every: tuple[Any, ...] = (options, *options.more, question)
+    for given in every:
         for field in dataclasses.fields(given):
-            if field.name in considered or (field.name == "count" and given is options):
+            if field.name in {*considered, "more"} or (field.name == "count" and given is options):
                 continue
             value = getattr(given, field.name)
             if value != field.default and (value or field.default):

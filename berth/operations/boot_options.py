@@ -1,20 +1,22 @@
 """Converts boot options to build requests, explains wrong options, and follows requests to their results."""
 
 import asyncio
+import dataclasses
 import difflib
 import math
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from berth.operations.host_states import ByName, names_listed
+from berth.features import modules
+from berth.operations.host_states import ByName, RequestOptions, names_listed
 from berth.operations.publishing import PATIENCE, each_message, publish
-from berth.operations.topology_options import roles_given, topology_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -22,14 +24,10 @@ from bus.decisions import AlsoAsked
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON, AnswerRefused, OperationRefused, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.parts import TYPES, RequestParts
+from bus.parts import TYPES, Part, Parts, RequestParts, waits_for
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
-from features.groups.messages import group_of
-from features.reservations.messages import reservation_of
-from features.topology.messages import TopologyPart
-from features.waiting.messages import WaitPart, priority_of, wait_of
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -68,49 +66,49 @@ class BootOptions:
     host: str = ""
     force_host: str = ""
     ignore_host: Sequence[str] = ()
-    group: str = ""
-    reservation: str = ""
     hint: Sequence[str] = ()
     prefer_trait: Sequence[str] = ()
     name: str = ""
     project: str = ""
-    pack: str = ""
-    spread: str = ""
-    prefer_topology: bool = False
-    role: Sequence[str] = ()
+    wait: str = ""  # how long the request may wait for a host, such as 30m; empty: not at all
+    more: tuple[RequestOptions, ...] = ()  # the options of features
+
+
+@cache
+def feature_options() -> tuple[type[Any], ...]:
+    """Return the classes of the options that features add, in the order of the list of features."""
+    return tuple(module.OPTIONS for module in modules("boot_options"))
+
+
+def options_named(**values: Any) -> BootOptions:
+    """Return boot options with these values, also of options that features add."""
+    more = []
+    for class_ in feature_options():
+        own = {field.name for field in dataclasses.fields(class_)} & values.keys()
+        if own:
+            more.append(class_(**{name: values.pop(name) for name in own}))
+    return BootOptions(**values, more=tuple(more))
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the server group, aggregates and reservation that the boot options name, by name or by uuid."""
+    """Return the aggregates that the boot options name, by name or by uuid, and the options of features."""
     return ByName(
-        options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
         tuple(name for given in options.not_aggregate for name in names_listed("--not-aggregate", given)),
-        options.reservation,
+        options.more,
     )
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert boot options to a build request, without server group, aggregates and reservation: the function
-    `resolved` adds their uuids.
+    """Convert boot options to a build request, without what the options name: the function `resolved` adds
+    the uuids.
     """
     image, (hints, parts) = image_named(options.image, options.image_property), hints_given(options.hint)
-    if group_of(parts) and options.group:
-        raise BadSetting("--group and --hint group= both name a group")
-    if reservation_of(parts) and options.reservation:
-        raise BadSetting("--reservation and --hint reservation= both name one")
     flavor, clock = described_flavor(options), Clock()
-    roles = roles_given(options.role, flavor)
-    if roles and options.count != 1:
-        raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")
-    count = sum(role.count for role in roles) or options.count
-    topology = topology_given(options.pack, options.spread, options.prefer_topology)
-    if roles or topology.levels:
-        parts = parts.having(TopologyPart(topology=topology, roles=roles))
     request = BuildRequested(
         request=clock.uuid(),
-        instances=tuple(clock.uuid() for _ in range(count)),
-        flavor=roles[0].flavor if roles else flavor,
+        instances=tuple(clock.uuid() for _ in range(options.count)),
+        flavor=flavor,
         image=image,
         zone=options.zone,
         cell=options.cell,
@@ -120,11 +118,24 @@ def boot_request(options: BootOptions) -> BuildRequested:
         forced_host=options.force_host,
         ignore_hosts=tuple(options.ignore_host),
         hints=hints,
-        parts=parts,
+        parts=parts.having(*parts_given(RequestParts, wait=options.wait)),
         preferred_traits=weights_given(options.prefer_trait),
         name=options.name,
     )
-    return msgspec.structs.replace(request, project=options.project or request.project)
+    request = msgspec.structs.replace(request, project=options.project or request.project)
+    for more in options.more:
+        request = more.requested(request)
+    return request
+
+
+def parts_given(owner: type[Parts], **fields: Any) -> list[Part]:
+    """Return the parts of features from options that clients may write like fields of the kernel. Options
+    that are not given are left out; BadSetting is raised for an option that no feature in the list has.
+    """
+    given = {name: value for name, value in fields.items() if value}
+    if missing := given.keys() - TYPES.flat_parts(owner):
+        raise BadSetting(f"--{min(missing)}: no feature of this berth has this option")
+    return TYPES.read_flat(owner, given)
 
 
 def described_flavor(options: BootOptions) -> Flavor:
@@ -286,15 +297,8 @@ def recorded_request(build: BuildStands) -> BuildRequested:
         project=spec.project, user=spec.user, alternates=0,
     )  # fmt: skip
     request = msgspec.structs.replace(request, **fields)
-    return with_wait(request, priority=priority_of(placed.parts))
-
-
-def with_wait(request: BuildRequested, wait: str = "", priority: int = 0) -> BuildRequested:
-    """Return a request that waits for capacity and has a priority."""
-    if not wait and not priority:
-        return request
-    part = WaitPart(wait=wait, priority=priority)
-    return msgspec.structs.replace(request, parts=request.parts.having(part))
+    asked_parts = [part.asked for part in placed.parts if part.asked is not None]
+    return msgspec.structs.replace(request, parts=request.parts.having(*asked_parts))
 
 
 SECONDS = 5.0  # time limit for the cell's answer about a decision
@@ -347,7 +351,7 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
     """Report the queue position of a waiting request to the listener, repeatedly until cancelled."""
-    while wait_of(request.parts):
+    while waits_for(request.parts):
         await asyncio.sleep(_POLL_SECONDS)
         try:
             found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))

@@ -10,6 +10,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.messages import Attempt
+from bus.parts import waits_for
 from bus.queries import FindWaiting, WaitingRequest
 from features.moves.messages import (
     FIND_MOVES,
@@ -24,7 +25,6 @@ from features.moves.messages import (
     MoveStands,
     PhaseOver,
 )
-from features.waiting.messages import wait_of
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
 AGAIN_SECONDS = 15.0  # time until a move is requested again that no cell knows and no scheduler refused
@@ -172,7 +172,7 @@ class FollowedMoves:
             followed = self._open.get(move)
             if followed is None or followed.asked is None or now - followed.since < AGAIN_SECONDS:
                 continue
-            if wait_of(followed.asked.parts) and (waiting is None or move in waiting):
+            if waits_for(followed.asked.parts) and (waiting is None or move in waiting):
                 continue
             followed.since = now
             try:
@@ -185,7 +185,7 @@ class FollowedMoves:
         client has requested, with permission to wait, are queried.
         """
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
-        may = [open.asked.move for open in open_ if open.asked is not None and wait_of(open.asked.parts)]
+        may = [open.asked.move for open in open_ if open.asked is not None and waits_for(open.asked.parts)]
         if not may:
             return ()
         found = await waiting_moves(self.bus, may)

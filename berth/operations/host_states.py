@@ -1,16 +1,14 @@
-"""Finds hosts, server groups and aggregates by name; disables hosts and marks them as forced down."""
+"""Finds hosts and aggregates by name; disables hosts and marks them as forced down."""
 
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import structs
 
-from berth.operations.publishing import checked
-from berth.operations.reservations import reservation_named
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import Aggregate, FindAggregates, every_aggregate
@@ -38,8 +36,6 @@ from bus.queries import FindWaiting, HeldHost
 from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import portions
-from features.groups.messages import GROUPS, FindGroups, GroupPart, ServerGroup
-from features.reservations.messages import ReservationPart
 
 A_PAGE = 500
 HEALTH_SECONDS = 3.0  # time limit for a scheduler's answer
@@ -266,43 +262,31 @@ async def host_names(bus: Bus, roots: Collection[str]) -> dict[str, str]:
     return {provider.id: provider.host or provider.name for provider in found.providers}
 
 
-async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGroup:
-    """Return the server group with this name or uuid; raise OperationRefused unless exactly one exists."""
-    try:
-        question = FindGroups(ids=(str(uuid.UUID(name_or_id)),), project=project)
-    except ValueError:
-        question = checked(FindGroups(name=name_or_id, project=project))
-    groups = (await bus.asker(GROUPS)(question)).groups
-    if not groups:
-        where = f" in project {project}" if project else ""
-        raise OperationRefused(f"there is no server group {name_or_id}{where}: `berth group list` lists them")
-    if len(groups) > 1:
-        projects = ", ".join(sorted(group.project for group in groups))
-        raise OperationRefused(f"{name_or_id} is a group of projects {projects}: give --project, or its uuid")
-    return groups[0]
+class RequestOptions(Protocol):
+    """The options that a feature adds to those of build requests."""
+
+    def requested(self, request: BuildRequested) -> BuildRequested:
+        """Return the request with what the options say; raise BadSetting if they contradict it."""
+
+    async def resolved(self, bus: Bus, request: BuildRequested) -> BuildRequested:
+        """Return the request with the ids of named objects; raise OperationRefused if one is unknown."""
 
 
 @dataclass(frozen=True)
 class ByName:
-    """The server group, aggregates and reservation of a request, each by name or by uuid."""
+    """The aggregates of a request, each by name or by uuid, and the options of features."""
 
-    group: str = ""
     aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
     not_aggregates: tuple[str, ...] = ()
-    reservation: str = ""
+    more: tuple[RequestOptions, ...] = ()
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
-    """Return the build request with the uuids of the server group, reservation and aggregates that `by_name`
+    """Return the build request with the uuids of the aggregates and of the objects of features that `by_name`
     names.
     """
-    if by_name.group:
-        joined = (await group_named(bus, by_name.group, request.project)).id
-        request = structs.replace(request, parts=request.parts.having(GroupPart(group=joined)))
-    if by_name.reservation:
-        found = await reservation_named(bus, by_name.reservation, request.project)
-        part = ReservationPart(reservation=found.reservations[0].id)
-        request = structs.replace(request, parts=request.parts.having(part))
+    for options in by_name.more:
+        request = await options.resolved(bus, request)
     names = dict.fromkeys((*(name for some in by_name.aggregates for name in some), *by_name.not_aggregates))
     ids = {name: await _id(bus, name) for name in names}
     return structs.replace(

@@ -8,6 +8,11 @@ FEATURE = Feature(
     name="groups",
     says="places instances of a server group together or apart",
     settings=GroupSettings,
+    commands={"Builds": {"group": "commands"}},
+    command_groups={
+        "group": "Server groups: instances to keep on one host, or on different hosts. `berth boot --group`"
+        " joins one."
+    },
     reasons=(
         ReasonTable(OF_HOSTS, {"server_group": "the policy of the server group forbids the host"}),
         ReasonTable(OF_THE_WHOLE, {"no_server_group": "the server group does not exist in this project"}),

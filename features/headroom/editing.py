@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from berth.operations.publishing import checked
-from berth.operations.reservations import edit_reservation
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.domains import Level
 from bus.requests import Flavor
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
+from features.reservations.edits import edit_reservation
 from features.reservations.messages import (
     FAILOVER,
     EndReservation,

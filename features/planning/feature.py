@@ -6,7 +6,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="planning",
     says="plans moves that make room, balance hosts or empty them",
-    commands={"Moves": {"rebalance": "rebalance_command"}},
+    commands={"Moves": {"make-room": "make_room_command", "rebalance": "rebalance_command"}},
     needs=("moves", "what_if"),
     meters=(
         ("features.planning.room_planning", "scheduler"),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.commands.make_room import step_line
 from berth.commands.move_output import MovePrinter
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
@@ -14,6 +13,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
+from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,
     SWITCH_BALANCING,

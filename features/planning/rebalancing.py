@@ -11,7 +11,6 @@ from math import inf
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
-from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.publishing import answered
 from bus import topics
 from bus.clock import Clock
@@ -28,6 +27,7 @@ from features.planning.messages import (
     PlanBalance,
     SwitchBalancing,
 )
+from features.planning.planned_moves import MovesDone, PlannedMoves
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive

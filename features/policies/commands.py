@@ -9,7 +9,6 @@ from rich.table import Table
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.boot_options import seconds_since
-from berth.operations.quotas import check_resources, quotas_of
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -18,6 +17,7 @@ from control_room.core.words import several
 from features.policies.policy_changes import changed_policy
 from features.policies.policy_tests import Gathered, PolicyTest, RepeatedDecision, recorded_decisions, tested
 from features.policies.quota_trials import with_quotas
+from features.quotas.edits import check_resources, quotas_of
 
 commands = Commands()
 rules = Commands(name="rules")

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from berth.choice import policy, rule_options
 from berth.configuration import read
-from berth.operations.quotas import parsed_limits, project_to_edit
 from berth.settings import BadSetting, Settings
 from features.policies.messages import TrialPolicy
 from features.policies.stored_policy_changes import StoredChanges
+from features.quotas.edits import parsed_limits, project_to_edit
 from features.quotas.messages import WEIGHT
 from scheduler_worker.extension import BadChoice, filter_names, with_changes
 

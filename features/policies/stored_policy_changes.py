@@ -11,7 +11,6 @@ import msgspec
 from msgspec import structs
 
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.reservations import reservation_named
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
@@ -19,6 +18,7 @@ from control_room.core.flavor_form import parse_flavor
 from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
 from features.policies.messages import TrialPolicy
 from features.preemption.messages import PRIORITIES, FindPriorities, PriorityClass
+from features.reservations.edits import reservation_named
 
 _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool}
 

@@ -6,7 +6,8 @@ import typer
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import (
+from berth.settings import BadSetting
+from features.quotas.edits import (
     parsed_limits,
     project_to_edit,
     quotas_of,
@@ -14,7 +15,6 @@ from berth.operations.quotas import (
     unset_quota,
     waiting_by_project,
 )
-from berth.settings import BadSetting
 from features.quotas.messages import (
     DEFAULT,
     NAME_OF_DEFAULT,

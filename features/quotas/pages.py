@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.quotas import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
@@ -19,6 +18,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageRefused, is_project
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
+from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of
 

@@ -5,13 +5,18 @@ from typing import Annotated
 from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import host_names
-from berth.operations.reservations import edit_reservation, find_reservations, reservation_named
-from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
 from berth.operations.times import time_given
 from bus.amounts import totals
 from bus.clock import Clock, time_text
 from bus.masking import printable
+from features.reservations.edits import edit_reservation, find_reservations, reservation_named
 from features.reservations.messages import EndReservation, ExtendReservation, Reservation, ReservationsFound
+from features.reservations.new_reservations import (
+    NewReservation,
+    create_reservation,
+    filled_text,
+    new_reservation,
+)
 
 commands = Commands(name="reserve", no_args_is_help=True)
 

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from berth.operations.reserving import NewReservation
 from bus.amounts import totals
 from control_room.core.forms import InvalidForm, whole_numbers
 from control_room.core.now import Reply
 from features.reservations.messages import FAILOVER, Reservation, ReservationsFound, ReservedSlot
+from features.reservations.new_reservations import NewReservation
 
 MOST_HOSTS = 6  # named in a row
 _DIGITS = 12

@@ -10,8 +10,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
-from berth.operations.reservations import edit_reservation
-from berth.operations.reserving import NewReservation, create_reservation, filled_text, new_reservation
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
 from control_room.core import words
@@ -19,6 +17,7 @@ from control_room.core.forms import InvalidForm
 from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused, is_project
 from control_room.queries import query
+from features.reservations.edits import edit_reservation
 from features.reservations.listing import (
     FIELDS,
     ReservationsListed,
@@ -28,6 +27,12 @@ from features.reservations.listing import (
     roots_of,
 )
 from features.reservations.messages import RESERVATIONS, EndReservation, FindReservations, every_reservation
+from features.reservations.new_reservations import (
+    NewReservation,
+    create_reservation,
+    filled_text,
+    new_reservation,
+)
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,10 @@ class WaitPart(Part, frozen=True, kw_only=True):
     since: Seconds = 0.0  # time that decides the position among waiting requests; 0: time of arrival
 
     @property
+    def waits_for(self) -> str:
+        return self.wait or ""
+
+    @property
     def waits_since(self) -> float:
         return self.since
 
@@ -54,6 +58,10 @@ class PlacedWait(Part, frozen=True, kw_only=True):
 
     priority: Priority = 0
     since: Seconds = 0.0  # 0: it did not wait
+
+    @property
+    def asked(self) -> WaitPart | None:
+        return WaitPart(priority=self.priority) if self.priority else None
 
     @property
     def waits_since(self) -> float:

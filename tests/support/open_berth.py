@@ -13,9 +13,7 @@ import msgspec
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.quotas import set_quota
-from berth.operations.reserving import NewReservation, create_reservation, new_reservation
+from berth.operations.boot_options import boot_request, options_named
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -28,7 +26,9 @@ from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from features.headroom.editing import set_headroom
 from features.moves.messages import MOVE_PROGRESS, MoveProgress, MoveRequested
+from features.quotas.edits import set_quota
 from features.quotas.messages import DEFAULT, UNLIMITED
+from features.reservations.new_reservations import NewReservation, create_reservation, new_reservation
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -89,7 +89,7 @@ class OpenBerth:
 
 
 def a_request(reply_to: str, **options: Any) -> BuildRequested:
-    request = boot_request(BootOptions(memory_mb=512, disk_gb=5, **options))
+    request = boot_request(options_named(memory_mb=512, disk_gb=5, **options))
     return msgspec.structs.replace(request, reply_to=reply_to)
 
 

@@ -12,7 +12,7 @@ from berth.__main__ import app
 from berth.commands import what_if, why
 from berth.commands.terminal import Cli
 from berth.commands.what_if import planned_flavors, show_answer, show_headroom
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.boot_options import boot_request, options_named
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.decisions import BACKLOG, Decision
@@ -55,10 +55,10 @@ def test_a_capacity_plan_refuses_options_that_it_does_not_consider(
 
 
 def test_the_roles_of_a_gang_are_the_flavors_of_a_mix() -> None:
-    gang = BootOptions(vcpus=2, memory_mb=100, disk_gb=0, role=("worker:3,vcpus=4", "head:1"))
+    gang = options_named(vcpus=2, memory_mb=100, disk_gb=0, role=("worker:3,vcpus=4", "head:1"))
     worker, head = "3xVCPU:4,MEMORY_MB:100", "1xVCPU:2,MEMORY_MB:100"
     assert planned_flavors(boot_request(gang)) == [worker, head]
-    assert planned_flavors(boot_request(BootOptions(vcpus=2, memory_mb=0, disk_gb=0))) == ["VCPU:2"]
+    assert planned_flavors(boot_request(options_named(vcpus=2, memory_mb=0, disk_gb=0))) == ["VCPU:2"]
 
 
 def printed(show: Callable[[Cli], None]) -> str:

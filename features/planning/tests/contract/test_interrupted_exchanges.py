@@ -12,7 +12,6 @@ import pytest
 from berth.databases import packages
 from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener, following
-from berth.operations.planned_moves import MovesDone, PlannedMoves
 from bus import topics
 from bus.claims import BEGUN, Retired
 from bus.delivery.runner import Bus
@@ -43,6 +42,7 @@ from features.planning.messages import (
     PlannedStep,
     SwitchBalancing,
 )
+from features.planning.planned_moves import MovesDone, PlannedMoves
 from placement_worker import IndexedSource
 from scheduler_worker.dependencies import Ending
 from tests.support.buses import serving

@@ -10,11 +10,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from berth.databases import packages
-from berth.operations import making_room, publishing
+from berth.operations import publishing
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
-from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
-from berth.operations.planned_moves import MovesDone, PlannedMoves
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -27,8 +25,9 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.planning import rebalancing
+from features.planning import making_room, rebalancing
 from features.planning.host_holds import HostHolds
+from features.planning.making_room import MakingRoom, RoomListener, RoomMade
 from features.planning.messages import (
     GUARD_EXCHANGE,
     HOLD_HOSTS,
@@ -48,6 +47,7 @@ from features.planning.messages import (
     RoomPlanned,
     SwitchBalancing,
 )
+from features.planning.planned_moves import MovesDone, PlannedMoves
 from features.planning.rebalancing import carry_out
 from features.what_if.messages import PlacedThere
 from placement_worker import IndexedSource

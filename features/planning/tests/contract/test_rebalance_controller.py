@@ -9,7 +9,6 @@ from msgspec import structs
 from berth import composition
 from berth.operations import publishing
 from berth.operations.following import FollowedMoves, MoveListener
-from berth.operations.planned_moves import PlannedMoves
 from bus import topics
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
@@ -28,6 +27,7 @@ from features.planning.messages import (
     PlannedStep,
     SwitchBalancing,
 )
+from features.planning.planned_moves import PlannedMoves
 from features.planning.rebalancing import BalanceController
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine

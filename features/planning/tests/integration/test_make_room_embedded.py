@@ -8,13 +8,13 @@ from itertools import count
 import pytest
 from prometheus_client import REGISTRY
 
-from berth.operations import making_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
-from berth.operations.making_room import MakingRoom, RoomListener
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
+from features.planning import making_room
+from features.planning.making_room import MakingRoom, RoomListener
 from features.planning.messages import PlanRoom, RoomPlanned
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.living_berth import LivingBerth, Opened

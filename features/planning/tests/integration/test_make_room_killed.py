@@ -16,7 +16,6 @@ from berth.configuration import EFFECTIVE_ENV
 from berth.operations.audit import audit
 from berth.operations.following import MoveOutcome, moves_of
 from berth.operations.host_states import host_named, reported_hosts, state_of
-from berth.operations.making_room import MakingRoom, RoomListener
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -26,6 +25,7 @@ from bus.requests import Flavor
 from bus.resources import FindAllocations
 from features.moves.messages import FindMoves, MoveProgress
 from features.planning import rebalancing
+from features.planning.making_room import MakingRoom, RoomListener
 from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
 from features.planning.rebalancing import carry_out
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running

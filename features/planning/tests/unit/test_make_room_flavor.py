@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from berth.commands.make_room import with_flavor
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.boot_options import boot_request, options_named
 from berth.settings import BadSetting
 from bus.requests import Flavor
+from features.planning.make_room_command import with_flavor
 
 FILE = (
     '{"name": "m1.large", "vcpus": 4, "memory_mb": 8192, "disk_gb": 0, "extra_specs": {"hw:numa_nodes": "2"}}'
@@ -15,7 +15,7 @@ FILE = (
 
 
 def flavor_of(given: str, **options: str | int) -> Flavor:
-    return boot_request(with_flavor(BootOptions(**options), given)).flavor  # type: ignore[arg-type]
+    return boot_request(with_flavor(options_named(**options), given)).flavor
 
 
 def test_the_flavor_is_given_by_amounts_and_extra_specs() -> None:
@@ -43,6 +43,6 @@ def test_the_flavor_has_a_name() -> None:
 
 
 def test_roles_are_changes_of_the_flavor() -> None:
-    options = BootOptions(role=("worker:2,vcpus=4",))
+    options = options_named(role=("worker:2,vcpus=4",))
     request = boot_request(with_flavor(options, "memory_mb=4096"))
     assert [(role.flavor.vcpus, role.flavor.memory_mb) for role in request.parts.sections] == [(4, 4096)]

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from berth.operations.audit import audit
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.boot_options import BootOptions, boot_request, options_named
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -36,9 +36,9 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 LOW, HIGH = 1, 7
 HOSTS = 6  # in two racks; each host has space for two instances
-HALF = BootOptions(memory_mb=60_000)
+HALF = options_named(memory_mb=60_000)
 # three roles, each of which needs the place of one instance
-GANG = BootOptions(
+GANG = options_named(
     role=("ps:1,memory_mb=60000", "worker:1,memory_mb=50000", "evaluator:1,memory_mb=40000"),
     pack="rack", spread="host",
 )  # fmt: skip

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from berth import composition
-from berth.commands import rules, shares
-from berth.operations.quotas import check_resources
+from berth.commands import rules
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
+from features.quotas import shares
+from features.quotas.edits import check_resources
 from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement

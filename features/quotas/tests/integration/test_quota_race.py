@@ -13,7 +13,6 @@ import pytest
 
 from berth import composition
 from berth.operations.publishing import publish
-from berth.operations.quotas import set_quota
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -21,6 +20,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.parts import RequestParts
 from bus.requests import Flavor
+from features.quotas.edits import set_quota
 from features.quotas.messages import DEFAULT, INSTANCES
 from features.waiting.messages import WaitPart
 from placement_worker.store.changes import LAST_CHANGE

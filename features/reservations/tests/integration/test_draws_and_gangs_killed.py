@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from berth.operations.audit import audit
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.boot_options import boot_request, options_named
 from berth.operations.publishing import publish
-from berth.operations.reserving import NewReservation, create_reservation, new_reservation
 from berth.settings import Settings
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from features.reservations.new_reservations import NewReservation, create_reservation, new_reservation
 from tests.support.replicas import ReplicatedBerth, replicated
 from tests.support.waiting import receive_all, until
 
@@ -153,7 +153,7 @@ async def test_slots_are_never_overdrawn(
         whole = {SLOT_VCPUS}
 
         def a_draw() -> BuildRequested:
-            options = BootOptions(
+            options = options_named(
                 vcpus=chance.randint(2, 5), project="shop", hint=(f"reservation={season.id}",)
             )
             return boot_request(options)
@@ -185,7 +185,7 @@ async def test_a_gang_of_three_roles_is_never_partial(
     placed_at_once = list[int]()
 
     def a_gang() -> BuildRequested:
-        return boot_request(BootOptions(role=GANG, pack="rack", spread="host:2"))
+        return boot_request(options_named(role=GANG, pack="rack", spread="host:2"))
 
     async with killed_berth(
         amqp_url, database_url, bus_name, tmp_path, simulator={"hosts": 12, "labels": {"rack": 4}}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.boot_options import boot_request, options_named
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.domains import DomainConstraints
@@ -149,6 +149,6 @@ def test_at_least_accepts_the_domain_that_fits_most() -> None:
     "more", [{"or_else": ("vcpus=1",)}, {"at_least": 1}], ids=["other flavors", "a part of the gang"]
 )
 def test_roles_with_alternatives_are_refused_before_they_are_published(more: dict[str, Any]) -> None:
-    request = boot_request(BootOptions(role=("ps:1", "worker:2"), **more))
+    request = boot_request(options_named(role=("ps:1", "worker:2"), **more))
     with pytest.raises(BadSetting, match=f"{next(iter(more))}: not possible with roles"):
         sense_of(request)

@@ -10,12 +10,12 @@ import pytest
 
 from berth.operations.audit import audit
 from berth.operations.publishing import publish
-from berth.operations.quotas import fair_shares, set_quota
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
+from features.quotas.edits import fair_shares, set_quota
 from features.quotas.messages import WEIGHT
 from tests.support.replicas import replicated
 from tests.support.waiting import receive_all, until

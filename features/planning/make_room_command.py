@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.builds import BOOT_OPTIONS, print_notes
+from berth.commands.builds import boot_options, print_notes
 from berth.commands.move_output import MovePrinter, print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
@@ -18,7 +18,6 @@ from berth.operations.boot_options import (
     names_of,
 )
 from berth.operations.host_states import resolved
-from berth.operations.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from berth.operations.publishing import checked
 from berth.operations.topology_options import domains_given
 from berth.settings import BadSetting
@@ -26,13 +25,12 @@ from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
 from control_room.core.words import several
+from features.planning.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 
 commands = Commands()
 
-_ASKED = {
-    name: option for name, option in BOOT_OPTIONS.items() if name not in ("name", "at_least", "or_else")
-}
+_ASKED = boot_options("name", "at_least", "or_else", "priority")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
-from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.request_sense import asked_amounts
-from berth.operations.reserving import create_reservation
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
@@ -24,7 +22,9 @@ from bus.messages import BuildRequested
 from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
 from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
+from features.planning.planned_moves import MovesDone, PlannedMoves
 from features.reservations.messages import Reservation
+from features.reservations.new_reservations import create_reservation
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life

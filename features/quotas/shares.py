@@ -4,7 +4,7 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import fair_shares, project_to_edit, set_quota, unset_quota
+from features.quotas.edits import fair_shares, project_to_edit, set_quota, unset_quota
 from features.quotas.messages import WEIGHT, name_of_project
 
 commands = Commands(name="share", no_args_is_help=True)

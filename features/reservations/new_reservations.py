@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.reservations import edit_reservation
 from berth.operations.times import time_given
 from berth.settings import BadSetting
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
+from features.reservations.edits import edit_reservation
 from features.reservations.messages import (
     FILL_RESERVATION,
     RESERVATIONS,

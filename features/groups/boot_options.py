@@ -1,0 +1,31 @@
+"""The option of build requests for a server group."""
+
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from berth.commands.options import WHERE, option
+from berth.settings import BadSetting
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from features.groups.lookup import group_named
+from features.groups.messages import GroupPart, group_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    group: str = option("", "The server group they join (`berth group`).", metavar="NAME|UUID", panel=WHERE)
+
+    def requested(self, request: BuildRequested) -> BuildRequested:
+        if self.group and group_of(request.parts):
+            raise BadSetting("--group and --hint group= both name a group")
+        return request
+
+    async def resolved(self, bus: Bus, request: BuildRequested) -> BuildRequested:
+        if not self.group:
+            return request
+        joined = (await group_named(bus, self.group, request.project)).id
+        return structs.replace(request, parts=request.parts.having(GroupPart(group=joined)))
+
+
+OPTIONS = GroupOptions

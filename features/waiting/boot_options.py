@@ -1,0 +1,29 @@
+"""The option of build requests for a priority. The kernel's option --wait sets how long they wait."""
+
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from berth.commands.options import HOW_MANY, option
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from features.waiting.messages import WaitPart
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorityOptions:
+    priority: int = option(
+        0, "9 is served first, before waiting requests of a lower priority.", min=0, max=9, panel=HOW_MANY
+    )
+
+    def requested(self, request: BuildRequested) -> BuildRequested:
+        if not self.priority:
+            return request
+        part = structs.replace(request.parts.get(WaitPart) or WaitPart(), priority=self.priority)
+        return structs.replace(request, parts=request.parts.having(part))
+
+    async def resolved(self, bus: Bus, request: BuildRequested) -> BuildRequested:
+        return request
+
+
+OPTIONS = PriorityOptions
