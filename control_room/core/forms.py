@@ -1,8 +1,10 @@
 """Parts of forms: fields, numbers and lists of words."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from bus.messages import BuildRequested
 
 _APART = re.compile(r"[\s,]+")
 
@@ -18,6 +20,15 @@ class FormField:
     number: bool = False
     placeholder: str = ""
     lines: bool = False
+
+
+@dataclass(frozen=True)
+class RequestField:
+    """A field of the form for build requests, with the name of an option of `berth boot`."""
+
+    field: FormField
+    text: Callable[[BuildRequested], str]  # returns the value that a request has
+    most: int = 0  # the greatest number
 
 
 def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from asyncio import gather
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from bus.delivery.recording import Caller
 from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
 from control_room.core import words
+from control_room.core.forms import RequestField
 from control_room.queries import Operations, Queries, StatusReader
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
 from control_room.worker import Events
@@ -37,7 +39,6 @@ NAVIGATION = (
     ("/builds", "Builds"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
-    ("/what-if", "What if"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
@@ -56,12 +57,18 @@ class PageRefused(Exception):
         self.headers = {"retry-after": str(ceil(retry_after))} if retry_after else {}
 
 
+# returns the HTML of a section, from the request and the subject of the page, or an empty text
+Section = Callable[[Request, Any], Awaitable[str]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
     """The pages of a feature: their entries in the navigation, their routes, and the folder of templates."""
 
     navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
     routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
+    # name of a page of the kernel or of another feature → the section that this feature adds to it
+    sections: "Callable[[PageContext, Renderer], Mapping[str, Section]]"
     templates: Path
 
 
@@ -78,6 +85,7 @@ class PageContext:
     operations: Operations
     tasks: BackgroundTasks
     features: Sequence[FeaturePages] = ()
+    request_fields: Sequence[RequestField] = ()  # that features add to the form for build requests
 
 
 class Renderer:
@@ -160,6 +168,18 @@ class Renderer:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError:
             raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
+
+
+class Sections:
+    """The sections that features add to a page, in the order of the list of features."""
+
+    def __init__(self, page: str, context: PageContext, renderer: Renderer) -> None:
+        every = [feature.sections(context, renderer) for feature in context.features]
+        self._sections = [sections[page] for sections in every if page in sections]
+
+    async def render(self, request: Request, subject: Any) -> list[str]:
+        """Return the HTML of all sections that are not empty."""
+        return [text for text in await gather(*(each(request, subject) for each in self._sections)) if text]
 
 
 class PageGroup:

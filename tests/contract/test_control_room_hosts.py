@@ -11,20 +11,15 @@ from msgspec.structs import replace
 from berth.operations import emptying, moving
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
-from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
 from bus.queries import Instance, InstancesFound
-from bus.requests import Flavor
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.pages import moves as pages
-from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
 from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.reservations.messages import Reservation
-from features.what_if.messages import WHAT_IF, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts
@@ -184,99 +179,6 @@ async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> No
 
 
 # Limits of the work for one reader
-
-
-THERE = PlacedThere(root=uid(2, "a"), host="<h2>", cell="c1", zone="z1", instances=3)
-FITS = WhatIfAnswered(
-    fits=True, placed=(THERE,), room=(CapacityLeft(cell="c1", zone="z1", hosts=2, instances=1200),)
-)
-FULL = WhatIfAnswered(
-    fits=False,
-    decision=Decision(
-        code="no_room",
-        considered=7,
-        removals=(Removal(constraint="VCPU:99", removed=7, left=0),),
-        helps=("2 hosts would fit with 8 VCPU instead of 99",),
-    ),
-)
-
-
-@asynccontextmanager
-async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedRoom, list[WhatIf]]]:
-    asked: list[WhatIf] = []
-
-    async def tell(question: WhatIf) -> WhatIfAnswered:
-        asked.append(question)
-        return answer
-
-    async with a_visited_room(told={WHAT_IF.name: tell}) as visited:
-        yield visited, asked
-
-
-async def test_an_empty_form_sends_no_query() -> None:
-    async with a_what_if_room(FITS) as (room, asked):
-        assert "Enter what an instance needs" in await room.page("/what-if")
-    assert not asked
-
-
-async def test_the_parameters_of_an_address_become_the_request_of_a_boot() -> None:
-    async with a_what_if_room(FITS) as (room, asked):
-        page = await room.page(
-            "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
-        )
-    (question,) = asked
-    request = question.request
-    assert (request.flavor.vcpus, request.flavor.memory_mb, len(request.instances)) == (4, 4096, 3)
-    assert (request.zone, request.ignore_hosts, question.room) == ("z1", ("h7",), True)
-    specs = {"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "resources:VGPU": "1"}
-    assert request.flavor.extra_specs == specs
-    assert "It fits: 3 instances on 1 host." in page and "&lt;h2&gt;" in page and "1,200" in page
-    assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # the form can be changed and sent again
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (FULL, ("It does not fit", "(no_room)", "2 hosts would fit with 8 VCPU instead of 99", "removed 7")),
-        (
-            WhatIfAnswered(fits=False, refusal="host: there is none"),
-            ("Invalid request: host: there is none",),
-        ),
-    ],
-)
-async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
-    answer: WhatIfAnswered, says: tuple[str, ...]
-) -> None:
-    async with a_what_if_room(answer) as (room, _):
-        page = await room.page("/what-if?vcpus=99")
-    assert all(text in page for text in says)
-
-
-async def test_an_answer_says_whether_the_request_would_end_the_headroom() -> None:
-    claim = a_claim(1, on_hosts(2, VCPU=4))
-    asked: list[FindHeadroom] = []
-    headroom = Reservation(
-        id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
-    )
-    why = "host <h2>: no host outside of it"
-    ends = Headroom(reservation=headroom, kept=True, slots=1, domains=2, instances=1, lacking_then=(why,))
-
-    async def tell(question: FindHeadroom) -> HeadroomFound:
-        asked.append(question)
-        return HeadroomFound(headrooms=(ends,))
-
-    fits = replace(FITS, claims=(claim,))
-    async with a_visited_room(told={WHAT_IF.name: fits, HEADROOM.name: tell}) as room:
-        page = await room.page("/what-if?vcpus=4")
-    assert asked == [FindHeadroom(claims=(claim,))]
-    assert "Failover headroom for any one host would end: host &lt;h2&gt;: no host outside of it" in page
-    async with a_visited_room(told={WHAT_IF.name: fits}) as alone:
-        assert "Whether failover headroom would be kept is unknown." in await alone.page("/what-if?vcpus=4")
-
-
-async def test_a_scheduler_that_does_not_answer_is_named() -> None:
-    async with a_visited_room() as alone:
-        assert "The scheduler does not answer: no consumer" in await alone.page("/what-if?vcpus=1")
 
 
 MOVE = uid(1, "e")
