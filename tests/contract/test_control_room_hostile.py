@@ -12,8 +12,6 @@ from sqlalchemy import text
 from bus.errors import Undecodable
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.worker import Worker, answers
-from features.reservations.messages import FILL_RESERVATION, FillReservation, ReservationFilled
 from tests.support.ids import uid
 from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_provider, a_report
@@ -90,10 +88,6 @@ async def room() -> AsyncIterator[VisitedRoom]:
 OF_HOSTS = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
 
 
-async def filled(_: FillReservation) -> ReservationFilled:
-    return ReservationFilled(placed=1)
-
-
 @asynccontextmanager
 async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator[VisitedRoom]:
     """Yield a control room with hosts; `odd` is an SQL assignment for the first host's inventories."""
@@ -107,7 +101,7 @@ async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator
                 )
         workers = (
             silent_placement(placement),
-            Worker("scheduler", answers=[answers(FILL_RESERVATION, filled)]),
+            *(worker for pages in pages_of_features() for worker in getattr(pages, "SCHEDULERS", ())),
         )
         async with a_visited_room(*workers, answered=ANSWERED) as visited:
             yield visited
@@ -227,7 +221,6 @@ FORMS: dict[str, dict[str, dict[str, str]]] = {
     "/bus/dead": {"act": {}, "sure": {}},
     "/moves": {"root": {}, "act": {}},
     f"/moves/{uid(1)}": {"act": {}},
-    "/rebalancing": {"act": {}},
     **of_features("FORM_FIELDS"),
 }
 
