@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.boot_options import boot_request, names_of, options_named
 from berth.operations.emptying import Emptying, EmptyingListener
 from berth.operations.following import MoveListener
 from berth.operations.host_states import (
@@ -17,17 +16,13 @@ from berth.operations.host_states import (
     enabling,
     forcing_down,
     host_named,
-    resolved,
 )
 from berth.operations.moving import ANY, steering
-from berth.operations.publishing import checked, leaves
+from berth.operations.publishing import leaves
 from berth.operations.refusing import TROUBLE, operations_refused
-from berth.operations.request_sense import sense_of
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
-from bus.messages import BuildRequested
-from control_room.core.what_if_form import WhatIfRequest
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
 from features.moves.messages import MoveRequested, MoveStands, Steering
@@ -78,15 +73,6 @@ class ControlRoomActions:
     async def switch_balancing(self, stop: bool) -> None:
         with operations_refused():
             await self._bus.asker(SWITCH_BALANCING)(SwitchBalancing(stop=stop))
-
-
-async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
-    """Return the what-if request that a web form describes, and notes about fields that schedulers ignore."""
-    with operations_refused():
-        options = options_named(**vars(form))
-        request = boot_request(options)
-        notes = sense_of(checked(request))
-        return checked(await resolved(bus, request, names_of(options))), notes
 
 
 @dataclass

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from berth import dead_letters
-from berth.features import features, folder_of, module_of
+from berth.features import features, folder_of, module_of, modules
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -123,7 +123,8 @@ def pages_of_features() -> "list[FeaturePages]":
     return [
         FeaturePages(
             navigation=tuple(feature.pages.items()),
-            routes=pages.routes,
+            routes=getattr(pages, "routes", lambda context, renderer: ()),
+            sections=getattr(pages, "sections", lambda context, renderer: {}),
             templates=folder_of(feature) / "templates",
         )
         for feature in features()
@@ -165,6 +166,7 @@ async def opened_pages(
             operations=operations(bus, settings, drains, *tables),
             tasks=tasks,
             features=pages_of_features(),
+            request_fields=[field for module in modules("boot_options") for field in module.FORM_FIELDS],
         )
 
 
@@ -173,8 +175,7 @@ def operations(
 ) -> Operations:
     """Return the operations on hosts, moves, drains, nodes, quotas and queues that the pages call."""
     from berth.control_room_metal import metal
-    from berth.control_room_operations import ControlRoomActions, what_if_request
-    from berth.operations.boot_options import recorded_request
+    from berth.control_room_operations import ControlRoomActions
     from scheduler_worker import replay, scores_of
 
     acts = ControlRoomActions(bus)
@@ -187,8 +188,6 @@ def operations(
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
-        requested=recorded_request,
-        what_if_request=partial(what_if_request, bus),
         bus=bus_operations(settings, bus, queues_of, agent_queues),
         note=bus.note,
     )

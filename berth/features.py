@@ -23,6 +23,7 @@ FEATURES = (
     "moves",
     "waiting",
     "what_if",
+    "capacity_plans",
     "policies",
     "planning",
     "maintenance",

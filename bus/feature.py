@@ -15,16 +15,18 @@ their names, and each may be missing:
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
-                 (`berth.operations.host_states.RequestOptions`)
+                 (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these names
+                 in the web form for build requests
     explaining   `reasons(bus, id, builds)` returns explanations of a build for `berth why`
-                 (`berth.operations.explanations`)
-    pages        `routes(context, renderer)` returns the routes of its pages
+    pages        `routes(context, renderer)` returns the routes of its pages; `sections(context, renderer)`
+                 returns what it adds to pages of others, such as "build": name of the page → section
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
-                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, STREAMS, ANSWERED (queries), `workers()`
+                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, STREAMS, ODD, ANSWERED, `workers()`
+                 and `fill(berth)`, which creates what the pages show
 """
 
 from collections.abc import Callable, Mapping

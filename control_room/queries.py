@@ -17,16 +17,14 @@ from bus.delivery.recording import Caller
 from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, NoAnswer, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
-from bus.messages import BuildRequested
 from bus.protocol import Ask, Transport
-from bus.queries import BuildStands, FindInstances, FindWaiting, InstancesFound, WaitingFound
+from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
 from bus.replication import FindChanges, FindTrees, KnownTree, PlacementChanged, TreesFound
 from bus.vocabulary import MAX_ORDINAL
 from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
-from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
 from features.moves.messages import FIND_MOVES, MoveStands
 
@@ -299,8 +297,6 @@ class Operations:
     switch_balancing: Callable[[bool], Awaitable[None]]  # stops all rebalancing, or permits it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
-    requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record
-    what_if_request: Callable[[WhatIfRequest], Awaitable[tuple[BuildRequested, Sequence[str]]]]  # and notes
     bus: BusOperations
     # writes to the audit trail: caller, act, target, outcome, reason
     note: Callable[[Caller, str, str, Outcome, str], Awaitable[None]]

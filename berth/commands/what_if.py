@@ -20,13 +20,13 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from control_room.core.headroom import headroom_after
 from control_room.core.now import Reply
-from control_room.core.packing import FlavorCapacity
-from control_room.core.plan_form import InvalidPlan, parse_plan
-from control_room.core.planning import PlanAnswer, PlanSide, planned, with_quota, with_reserved
 from control_room.core.words import amounts_text, expected_evaluation, expected_start, listed, several
 from control_room.queries import known_hosts, query
+from features.capacity_plans.core.packing import FlavorCapacity
+from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
+from features.capacity_plans.core.planning import PlanAnswer, PlanSide, planned, with_quota, with_reserved
+from features.headroom.after_claims import headroom_after
 from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
 from features.planning.messages import MOVES_MAY_HELP
 from features.quotas.messages import QUOTAS, FindQuotas, Quota

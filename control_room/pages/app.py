@@ -19,7 +19,6 @@ from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMid
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.single_sign_on import SingleSignOnPages
-from control_room.pages.what_if import CapacityPages, WhatIfPages
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -43,7 +42,6 @@ def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
     yield _get("/now/events", now.events)
     yield from _routes_of_hosts(context, renderer)
     yield from _routes_of_instances(context, renderer)
-    yield from _routes_of_capacity(context, renderer)
     for feature in context.features:
         yield from feature.routes(context, renderer)
     yield _get("/bus", bus.page)
@@ -80,13 +78,6 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
     yield _post("/moves/{move}", moves.steer)
     yield _get("/moves/{move}/events", moves.move_events)
     yield _post("/rebalancing", moves.switch_balancing)
-
-
-def _routes_of_capacity(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    what_if, capacity = WhatIfPages(context, renderer), CapacityPages(context, renderer)
-    yield _get("/what-if", what_if.page)
-    yield _get("/what-if/capacity", capacity.page)
-    yield _get("/what-if/capacity/events", capacity.events)
 
 
 def _routes_of_users(context: PageContext, renderer: Renderer) -> Iterator[Route]:

@@ -1,7 +1,6 @@
 """Pages about ended builds, and about all records of one build."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,17 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
-from control_room import queries
 from control_room.core.builds import latest, shown, timeline
-from control_room.core.what_if_form import address_of
+from control_room.pages import frame
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
-from control_room.pages.what_if import shown_answer
 from control_room.queries import query
 from control_room.shared_data import SharedData
-from features.moves.messages import FindMoves, MoveStands, decided_move
-from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
-from features.reservations.messages import RESERVATIONS, FindReservations, Reservation
-from features.what_if.messages import WHAT_IF, WhatIf
+from features.moves.messages import FindMoves, MoveStands
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
@@ -28,12 +22,13 @@ SECONDS = 5.0  # seconds after which the list is rendered again, because it show
 
 
 @dataclass(frozen=True)
-class KnownRecords:
+class BuildRecords:
+    """The records about a build, request or move; the subject of sections on its page."""
+
+    id: str
     builds: list[BuildStands]
     moves: list[MoveStands]
     decided: DecisionFound
-    drawn: Sequence[Reservation]  # from which the build drew
-    preemptions: Sequence[Preemption]  # of the build as victim, or by it
     silent: list[str]
 
 
@@ -41,6 +36,7 @@ class BuildPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.changes
+        self._sections = frame.Sections("build", context, renderer)
         self._updates = PageUpdates(SECONDS, changes)
         self._lists = SharedData(context.tasks, self._list, changes=changes, seconds=SECONDS * 0.9)
         # Except for its age, an ended build never changes.
@@ -81,15 +77,6 @@ class BuildPages(PageGroup):
             silent = f" ({', '.join(records.silent)} did not answer.)" if records.silent else ""
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
         then, operations = request.query_params.get("then", ""), self._context.operations
-        today, today_decision, requested = None, None, records.decided.request
-        if decided_move(records.decided) is not None:
-            requested = None  # the record has no complete request
-        elif requested is None and records.builds:
-            requested = operations.requested(records.builds[0])
-        if then == "now" and requested is not None:
-            question = WhatIf(request=requested, room=True)
-            today = await query("the scheduler", self._context.queries.asker(WHAT_IF), question)
-            today_decision = shown_answer(today.answer, operations.scores) if today.answer else None
         return self._renderer.page(
             request,
             "build.html",
@@ -97,14 +84,10 @@ class BuildPages(PageGroup):
             builds=[self._shown(build, then == "again") for build in records.builds],
             moves=records.moves,
             decided=records.decided,
-            drawn=records.drawn,
-            preemptions=records.preemptions,
             decision=shown(records.decided.decision, operations.scores),
             silent=records.silent,
+            sections=await self._sections.render(request, records),
             then=then,
-            today=today,
-            today_decision=today_decision,
-            what_if=address_of(requested) if requested is not None else "",
             only_failed=request.query_params.get("attempts") == "failed",
             now=self._context.clock.now(),
         )
@@ -123,7 +106,7 @@ class BuildPages(PageGroup):
             "same": host is not None and host.root == placed.chosen.root,
         }
 
-    async def _records(self, id_: str) -> KnownRecords:
+    async def _records(self, id_: str) -> BuildRecords:
         ask = self._context.queries
         pending: list[Any] = [query("the scheduler", ask.decision, FindDecision(id=id_))]
         for cell in await self._context.status.cells():
@@ -131,23 +114,11 @@ class BuildPages(PageGroup):
             pending.append(query(source, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
-        drawing = query(
-            "placement", ask.asker(RESERVATIONS), FindReservations(drawn_by=id_, ids=(id_,), slots=False)
-        )
-        asks_preemptions = ask.asker(PREEMPTIONS, timeout=queries.SECONDS)
-        preempting = query("placement", asks_preemptions, FindPreemptions(by=(id_,), victims=(id_,)))
-        *replies, drawn, preempted = await asyncio.gather(*pending, drawing, preempting)
+        replies = await asyncio.gather(*pending)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:
             builds += getattr(reply.answer, "builds", ())
             moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
-        silent = dict.fromkeys(reply.source for reply in (*replies, drawn, preempted) if reply.problem)
+        silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
         by_time = sorted(moves.values(), key=lambda move: move.since)
-        return KnownRecords(
-            builds,
-            by_time,
-            replies[0].answer or DecisionFound(),
-            drawn.answer.reservations if drawn.answer is not None else (),
-            preempted.answer.preemptions if preempted.answer is not None else (),
-            list(silent),
-        )
+        return BuildRecords(id_, builds, by_time, replies[0].answer or DecisionFound(), list(silent))

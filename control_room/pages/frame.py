@@ -2,9 +2,11 @@
 
 import asyncio
 import uuid
+from asyncio import gather
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +26,7 @@ from bus.delivery.recording import Caller
 from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
 from control_room.core import words
+from control_room.core.forms import RequestField
 from control_room.queries import Operations, Queries, StatusReader
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
 from control_room.worker import Events
@@ -36,10 +39,10 @@ NAVIGATION = (
     ("/builds", "Builds"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
-    ("/what-if", "What if"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
+NavigationEntry = tuple[str, str]  # address and name
 AFTER_FEATURES = 2  # entries of the navigation after those of features
 THEMES = ("auto", "light", "dark")
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
@@ -54,12 +57,18 @@ class PageRefused(Exception):
         self.headers = {"retry-after": str(ceil(retry_after))} if retry_after else {}
 
 
+# returns the HTML of a section, from the request and the subject of the page, or an empty text
+Section = Callable[[Request, Any], Awaitable[str]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
     """The pages of a feature: their entries in the navigation, their routes, and the folder of templates."""
 
-    navigation: Sequence[tuple[str, str]]  # address and name
+    navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
     routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
+    # name of a page of the kernel or of another feature → the section that this feature adds to it
+    sections: "Callable[[PageContext, Renderer], Mapping[str, Section]]"
     templates: Path
 
 
@@ -76,6 +85,7 @@ class PageContext:
     operations: Operations
     tasks: BackgroundTasks
     features: Sequence[FeaturePages] = ()
+    request_fields: Sequence[RequestField] = ()  # that features add to the form for build requests
 
 
 class Renderer:
@@ -83,6 +93,11 @@ class Renderer:
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
+        navigation = (
+            *NAVIGATION[:-AFTER_FEATURES],
+            *(entry for feature in context.features for entry in feature.navigation),
+            *NAVIGATION[-AFTER_FEATURES:],
+        )
         self._templates = Environment(
             loader=FileSystemLoader(
                 [HERE / "templates", *(feature.templates for feature in context.features)]
@@ -106,11 +121,8 @@ class Renderer:
             printable=printable,
             bar=_bar,
             token=_token,
-            navigation=(
-                *NAVIGATION[:-AFTER_FEATURES],
-                *(entry for feature in context.features for entry in feature.navigation),
-                *NAVIGATION[-AFTER_FEATURES:],
-            ),
+            navigation=[entry for entry in navigation if _parent(entry, navigation) is None],
+            tabs=partial(_tabs, navigation),
             themes=THEMES,
         )
 
@@ -158,12 +170,36 @@ class Renderer:
             raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
 
 
+class Sections:
+    """The sections that features add to a page, in the order of the list of features."""
+
+    def __init__(self, page: str, context: PageContext, renderer: Renderer) -> None:
+        every = [feature.sections(context, renderer) for feature in context.features]
+        self._sections = [sections[page] for sections in every if page in sections]
+
+    async def render(self, request: Request, subject: Any) -> list[str]:
+        """Return the HTML of all sections that are not empty."""
+        return [text for text in await gather(*(each(request, subject) for each in self._sections)) if text]
+
+
 class PageGroup:
     """Base class of groups of web pages; the pages of one group are about one subject, such as hosts."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         self._context = context
         self._renderer = renderer
+
+
+def _parent(entry: NavigationEntry, navigation: Sequence[NavigationEntry]) -> NavigationEntry | None:
+    """Return the entry whose address is that of a folder of this entry's page, such as /a for /a/b."""
+    return next((other for other in navigation if entry[0].startswith(f"{other[0]}/")), None)
+
+
+def _tabs(navigation: Sequence[NavigationEntry], here: str) -> list[NavigationEntry]:
+    """Return the entries that a page shows as tabs: a page of the navigation with the pages below it."""
+    top = next((each for each in navigation if here == each[0] or here.startswith(f"{each[0]}/")), None)
+    tabs = [each for each in navigation if top in (each, _parent(each, navigation))]
+    return tabs if top and len(tabs) > 1 else []
 
 
 def _bar(width: float, left: float = 0.0) -> Markup:

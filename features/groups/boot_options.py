@@ -8,6 +8,7 @@ from berth.commands.options import WHERE, option
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
+from control_room.core.forms import FormField, RequestField
 from features.groups.lookup import group_named
 from features.groups.messages import GroupPart, group_of
 
@@ -29,3 +30,9 @@ class GroupOptions:
 
 
 OPTIONS = GroupOptions
+FORM_FIELDS = (
+    RequestField(
+        FormField(name="group", label="Server group, name or id"),
+        lambda request: group_of(request.parts) or "",
+    ),
+)

@@ -1,18 +1,20 @@
 """The page about failover headroom, which operators set."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
+from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
 from control_room.core import words
 from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused
 from control_room.queries import query
+from features.headroom.after_claims import headroom_after
 from features.headroom.editing import set_headroom, unset_headroom
 from features.headroom.messages import HEADROOM, FindHeadroom
 
@@ -26,6 +28,18 @@ def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Rou
     yield Route("/headroom", pages.page, methods=["GET"])
     yield Route("/headroom", pages.edit, methods=["POST"])
     yield Route("/headroom/events", pages.events, methods=["GET"])
+
+
+def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
+    async def after_claims(request: Request, claims: Sequence[ConsumerClaim]) -> str:
+        """Show what claims that a page shows would do to the headroom."""
+        if not claims:
+            return ""
+        reply = await query("placement", context.queries.asker(HEADROOM), FindHeadroom(claims=tuple(claims)))
+        after = headroom_after(reply.answer) if reply.answer else ()
+        return renderer.part("headroom_after.html", problem=reply.problem, after=after)
+
+    return {"claims": after_claims}
 
 
 class HeadroomPages(frame.PageGroup):

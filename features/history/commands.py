@@ -20,9 +20,9 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of
-from control_room.core.plan_form import InvalidPlan, parse_plan
-from control_room.core.planning import planned
 from control_room.core.words import amounts_text, several
+from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
+from features.capacity_plans.core.planning import planned
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, hosts_of, moment_of, providers_of
 from placement_worker.extension import Tree

@@ -5,6 +5,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="history",
     says="archives all changes of placement, and shows its state at a past time",
+    needs=("capacity_plans",),
     commands={"Inspect and check": {"at": "commands"}},
     command_groups={
         "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from control_room.core import words
-from control_room.core.what_if_form import InvalidForm
+from control_room.core.forms import InvalidForm
 from control_room.pages.frame import (
     PageContext,
     PageGroup,

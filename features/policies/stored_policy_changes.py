@@ -14,12 +14,13 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.plan_form import InvalidPlan, parse_plan
-from control_room.core.what_if_form import MOST_INSTANCES, MOST_PRIORITY
+from control_room.core.flavor_form import parse_flavor
 from features.policies.messages import TrialPolicy
 from features.preemption.messages import PRIORITIES, FindPriorities, PriorityClass
 from features.reservations.edits import reservation_named
+from features.what_if.core.request_form import MOST_INSTANCES
 
+_MOST_PRIORITY = 9
 _TYPES: Mapping[str, type[int]] = {"value": int, "budget": int, "preempts": bool}
 
 
@@ -86,7 +87,7 @@ def _option(change: str, option: str, value: str) -> int:
     except msgspec.DecodeError:
         wanted = "true or false" if _TYPES[option] is bool else "a whole number"
         raise BadSetting(f"--with {change}: {value!r} is not {wanted}") from None
-    if found < 0 or (option == "value" and found > MOST_PRIORITY):
+    if found < 0 or (option == "value" and found > _MOST_PRIORITY):
         raise BadSetting(f"--with {change}: {found} is out of range")
     return found
 
@@ -94,9 +95,9 @@ def _option(change: str, option: str, value: str) -> int:
 def _reservation(change: str, name: str, value: str) -> BuildRequested:
     """Return a reservation such as `10xVCPU:8,MEMORY_MB:16384,TRAIT` as a request for its slots."""
     try:
-        [flavor] = parse_plan([value], (), ()).mix
-    except InvalidPlan as problem:
-        raise BadSetting(f"--with {change}: {'; '.join(map(str, problem.args))}") from None
+        flavor = parse_flavor(value)
+    except ValueError as problem:
+        raise BadSetting(f"--with {change}: {problem}") from None
     if flavor.parts > MOST_INSTANCES:
         raise BadSetting(f"--with {change}: at most {MOST_INSTANCES} slots")
     specs = [f"resources:{resource}={amount}" for resource, amount in sorted(flavor.amounts.items())]

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from control_room import queries
 from control_room.core.now import Reply
 from control_room.pages import frame
+from control_room.pages.builds import BuildRecords
 from control_room.queries import query
 from features.preemption.messages import (
     PREEMPTIONS,
@@ -35,6 +36,19 @@ def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Rou
     pages = PreemptionPages(context, renderer)
     yield Route("/preemptions", pages.page, methods=["GET"])
     yield Route("/preemptions/events", pages.events, methods=["GET"])
+
+
+def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
+    async def of_build(request: Request, records: BuildRecords) -> str:
+        """List the preemptions by a build, and of it."""
+        ask = context.queries.asker(PREEMPTIONS, timeout=queries.SECONDS)
+        reply = await query("placement", ask, FindPreemptions(by=(records.id,), victims=(records.id,)))
+        found = reply.answer.preemptions if reply.answer else ()
+        return renderer.part(
+            "build_preemptions.html", id=records.id, preemptions=found, problem=reply.problem
+        )
+
+    return {"build": of_build}
 
 
 class PreemptionPages(frame.PageGroup):

@@ -8,6 +8,7 @@ from berth.commands.options import WHERE, option
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
+from control_room.core.forms import FormField, RequestField
 from features.reservations.edits import reservation_named
 from features.reservations.messages import ReservationPart, reservation_of
 
@@ -30,3 +31,9 @@ class ReservationOptions:
 
 
 OPTIONS = ReservationOptions
+FORM_FIELDS = (
+    RequestField(
+        FormField(name="reservation", label="Reservation, name or id"),
+        lambda request: reservation_of(request.parts) or "",
+    ),
+)

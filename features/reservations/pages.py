@@ -13,8 +13,9 @@ from berth.operations.refusing import operations_refused
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
 from control_room.core import words
-from control_room.core.what_if_form import InvalidForm
+from control_room.core.forms import InvalidForm
 from control_room.pages import frame
+from control_room.pages.builds import BuildRecords
 from control_room.pages.frame import PageForm, PageRefused, is_project
 from control_room.queries import query
 from features.reservations.edits import edit_reservation
@@ -64,6 +65,17 @@ def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Rou
     yield Route("/reservations", pages.page, methods=["GET"])
     yield Route("/reservations", pages.edit, methods=["POST"])
     yield Route("/reservations/events", pages.events, methods=["GET"])
+
+
+def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
+    async def of_build(request: Request, records: BuildRecords) -> str:
+        """Name the reservations from which a build draws."""
+        find = FindReservations(drawn_by=records.id, ids=(records.id,), slots=False)
+        reply = await query("placement", context.queries.asker(RESERVATIONS), find)
+        drawn = reply.answer.reservations if reply.answer else ()
+        return renderer.part("build_reservations.html", drawn=drawn, problem=reply.problem)
+
+    return {"build": of_build}
 
 
 class ReservationPages(frame.PageGroup):

@@ -11,11 +11,12 @@ from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.domains import GangRole
+from bus.domains import DomainConstraints, GangRole
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from features.topology.messages import TopologyPart
+from control_room.core.forms import FormField, RequestField
+from features.topology.messages import TopologyPart, topology_of
 
 _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 
@@ -60,6 +61,16 @@ class TopologyOptions:
 
 
 OPTIONS = TopologyOptions
+FORM_FIELDS = (
+    RequestField(
+        FormField(name="pack", label="Pack into one domain of", placeholder="rack"),
+        lambda request: topology_of(request.parts).required_pack,
+    ),
+    RequestField(
+        FormField(name="spread", label="Spread over domains of", placeholder="rack:2"),
+        lambda request: _spread_of(topology_of(request.parts)),
+    ),
+)
 
 
 def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[GangRole, ...]:
@@ -100,3 +111,7 @@ def _roles_of_file(path: str) -> list[GangRole]:
         raise BadSetting(f"--role {path}: {problem.strerror}") from None
     except NOT_JSON as problem:
         raise BadSetting(f"--role {path}: no list of roles in JSON: {problem}") from None
+
+
+def _spread_of(topology: DomainConstraints) -> str:
+    return f"{topology.required_spread}:{topology.max_per_domain}" if topology.required_spread else ""

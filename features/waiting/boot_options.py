@@ -7,7 +7,10 @@ from msgspec import structs
 from berth.commands.options import HOW_MANY, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from features.waiting.messages import WaitPart
+from control_room.core.forms import FormField, RequestField
+from features.waiting.messages import WaitPart, priority_of
+
+MOST_PRIORITY = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +30,10 @@ class PriorityOptions:
 
 
 OPTIONS = PriorityOptions
+FORM_FIELDS = (
+    RequestField(
+        FormField(name="priority", label="Priority, 0 to 9", number=True),
+        lambda request: str(priority_of(request.parts) or ""),
+        most=MOST_PRIORITY,
+    ),
+)

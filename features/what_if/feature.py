@@ -5,5 +5,6 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="what_if",
     says="says where a request would be placed, without a claim",
+    pages={"/what-if": "What if"},
     needs=("preemption", "waiting"),
 )

@@ -25,7 +25,7 @@ from tests.support.waiting import in_time, until
 ADMIN = '{token = "of-an-admin", user = "alice", project = "p", roles = ["admin"]}'
 READER = '{token = "of-a-reader", user = "bob", project = "p", roles = ["reader"]}'
 MEMBER = '{token = "of-a-member", user = "carol", project = "p", roles = ["member"]}'
-STREAMS = ("/now/events", "/what-if/capacity/events", "/bus/events", "/hosts/events")
+STREAMS = ("/now/events", "/builds/events", "/bus/events", "/hosts/events")
 
 
 @pytest.fixture

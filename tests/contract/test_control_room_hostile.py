@@ -12,8 +12,6 @@ from sqlalchemy import text
 from bus.errors import Undecodable
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.worker import Worker, answers
-from features.reservations.messages import FILL_RESERVATION, FillReservation, ReservationFilled
 from tests.support.ids import uid
 from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_provider, a_report
@@ -61,8 +59,6 @@ PARAMETERS = {
     "/hosts": ("flavor", "window", "done", "made"),
     "/hosts.json": ("flavor", "since", "layout"),
     "/builds": ("id", "failed"),
-    "/what-if": ("vcpus", "count", "at_least", "resources", "traits", "specs", "zone", "host", "avoid"),
-    "/what-if/capacity": ("mix", "add", "without", "zone", "cell"),
     "/bus": ("topic",),
     "/bus/dead": ("queue", "after", "replayed"),
     "/bus/letter": ("id",),
@@ -74,7 +70,6 @@ STREAMS = (
     "/now",
     "/hosts",
     "/builds",
-    "/what-if/capacity",
     "/bus",
     "/metal",
     "/moves",
@@ -93,10 +88,6 @@ async def room() -> AsyncIterator[VisitedRoom]:
 OF_HOSTS = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
 
 
-async def filled(_: FillReservation) -> ReservationFilled:
-    return ReservationFilled(placed=1)
-
-
 @asynccontextmanager
 async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator[VisitedRoom]:
     """Yield a control room with hosts; `odd` is an SQL assignment for the first host's inventories."""
@@ -110,7 +101,7 @@ async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator
                 )
         workers = (
             silent_placement(placement),
-            Worker("scheduler", answers=[answers(FILL_RESERVATION, filled)]),
+            *(worker for pages in pages_of_features() for worker in getattr(pages, "SCHEDULERS", ())),
         )
         async with a_visited_room(*workers, answered=ANSWERED) as visited:
             yield visited
@@ -132,7 +123,7 @@ async def statuses(room: VisitedRoom, *addresses: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", PARAMETERS)
 async def test_any_parameter_gets_a_page(room: VisitedRoom, path: str) -> None:
-    known = {"mix": "VCPU:1"} if "capacity" in path else {"vcpus": "1"} if "what-if" in path else {}
+    known = of_features("KNOWN").get(path, {})
     asked = [
         f"{path}?{urlencode({**known, name: value})}"
         for name in PARAMETERS[path]
@@ -230,7 +221,6 @@ FORMS: dict[str, dict[str, dict[str, str]]] = {
     "/bus/dead": {"act": {}, "sure": {}},
     "/moves": {"root": {}, "act": {}},
     f"/moves/{uid(1)}": {"act": {}},
-    "/rebalancing": {"act": {}},
     **of_features("FORM_FIELDS"),
 }
 
@@ -255,13 +245,8 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
 
 # Stored data
 
-PAGES = (
-    "/hosts.json",
-    "/hosts/host-1",
-    "/hosts/host-2",
-    "/metal?wait=1",
-    "/what-if/capacity?wait=1&mix=VCPU:1&add=2xlike:host-1",
-)
+ODD_PAGES = [page for pages in pages_of_features() for page in getattr(pages, "ODD", ())]
+PAGES = ("/hosts.json", "/hosts/host-1", "/hosts/host-2", "/metal?wait=1", *ODD_PAGES)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +289,7 @@ async def test_a_very_deep_tree_is_shown() -> None:
         assert "p1499" in await visited.page("/hosts/host-1")
 
 
-@pytest.mark.parametrize("path", ["/hosts.json", "/what-if/capacity?wait=1&mix=VCPU:1", "/hosts/host-1"])
+@pytest.mark.parametrize("path", ["/hosts.json", "/hosts/host-1", *ODD_PAGES])
 async def test_an_unreadable_answer_is_named(path: str) -> None:
     async def unreadable(_: Any) -> Any:
         raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")

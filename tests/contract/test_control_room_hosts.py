@@ -1,10 +1,7 @@
 """Hosts in the control room, with a real placement."""
 
-import asyncio
 import json
-import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,36 +9,23 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations import emptying, moving
-from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
-from bus.decisions import Decision, Removal
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
 from bus.queries import Instance, InstancesFound
-from bus.replication import FindTrees, TreesFound
-from bus.reports import Inventory
-from bus.requests import Flavor
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from control_room import shared_data
-from control_room.core.packing import PlanStopped
-from control_room.core.plan_form import Plan
-from control_room.core.planning import PlanAnswer, planned
 from control_room.pages import moves as pages
-from control_room.pages import what_if
-from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
 from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound
-from features.what_if.messages import WHAT_IF, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, gone, on_hosts
 from tests.support.placement_calls import claim, find_providers, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
-from tests.support.waiting import in_time, until
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -194,247 +178,7 @@ async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> No
         assert "1 disabled, 2 down" in await room_of_one_host.page("/")
 
 
-CAPACITY_QUERIES = ("trees", "aggregates", "cells", RESERVATIONS.name)
-
-
-def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
-    return {"VCPU": Inventory(total=vcpus, **more), "MEMORY_MB": Inventory(total=1000 * vcpus)}
-
-
-@pytest.fixture
-async def capacity_room() -> AsyncIterator[VisitedRoom]:
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        numa = a_provider(
-            31, 3, name="host-3_numa0", inventories={"VCPU": Inventory(total=6)}, traits=("CUSTOM_A",)
-        )
-        told = [
-            a_report(1, inventories=of(8, allocation_ratio=2.0, reserved=1)),
-            a_report(2, inventories=of(8), traits=(DISABLED,)),
-            a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
-        ]
-        assert await report(placement, *told) == ["", "", ""]
-        async with a_visited_room(silent_placement(placement), answered=CAPACITY_QUERIES) as visited:
-            yield visited
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("mix=VCPU:2", ("10 whole mixes fit now", "Of 2 open hosts; 1 closed one is not counted")),
-        ("mix=VCPU:2,CUSTOM_A", ("3 whole mixes fit now", "1 host does not count for its traits")),
-        ("mix=VCPU:2&add=2 x like:host-2", ("10 whole mixes fit now, 18 then", "2 additional empty hosts")),
-        ("mix=VCPU:2&add=1xVCPU:64&without=host-1", ("10 whole mixes fit now, 35 then", "host-1")),
-        ("mix=2xVCPU:4%0AVCPU:7", ("1 whole mix fits now", "Lost to fragmentation")),
-    ],
-)
-async def test_a_plan_is_computed_from_the_hosts_of_placement(
-    capacity_room: VisitedRoom, query: str, says: tuple[str, ...]
-) -> None:
-    page = await capacity_room.page(f"/what-if/capacity?wait=1&{query}")
-    assert 'role="alert"' not in page
-    for one in says:
-        assert one in page
-
-
-async def test_an_empty_form_queries_nothing() -> None:
-    async with a_visited_room() as alone:
-        assert "Enter a mix of flavors" in await alone.page("/what-if/capacity")
-        assert "Placement does not answer" in await alone.page("/what-if/capacity?wait=1&mix=VCPU:1")
-
-
-async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None:
-    let, asked = asyncio.Event(), list[int]()
-
-    async def late(question: FindTrees) -> TreesFound:
-        """Return two pages of trees, the second one only after the test permits it."""
-        asked.append(question.after)
-        if question.after:
-            await let.wait()
-        return TreesFound(trees=(), more=None if question.after else 7)
-
-    async with a_visited_room(told={**nothing_known(), "trees": late}, patience=0.1) as capacity_room:
-        page = await capacity_room.page("/what-if/capacity?mix=VCPU:1&zone=z")
-        assert "The plan is being computed" in page
-        assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
-        let.set()
-        async with capacity_room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
-            await until(lambda: "0 whole mixes fit now" in "".join(told))
-        assert asked == [0, 7]  # the read continued after the page was sent
-
-
 # Limits of the work for one reader
-
-
-def nothing_known() -> dict[str, Any]:
-    return {
-        "trees": TreesFound(trees=(), more=None),
-        "aggregates": AggregatesFound(seen=0, aggregates=()),
-        "cells": CellsFound(seen=0, cells=()),
-        RESERVATIONS.name: ReservationsFound(reservations=()),
-    }
-
-
-@pytest.mark.parametrize("path", ["/what-if/capacity?wait=1&", "/what-if/capacity/events?"])
-async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    began, ended = threading.Event(), threading.Event()
-
-    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
-        began.set()
-        while not stopped():
-            time.sleep(0.001)
-        ended.set()
-        raise PlanStopped
-
-    monkeypatch.setattr(what_if, "planned", endless)
-    monkeypatch.setattr(shared_data, "GRACE", 0.01)
-    async with a_visited_room(told=nothing_known()) as capacity_room:
-        left = asyncio.Event()
-
-        async def receive() -> Any:
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(_: Any) -> None:
-            pass
-
-        request = capacity_room.browser.build_request("GET", f"{path}mix=VCPU:1")
-        scope: dict[str, Any] = {"type": "http", "method": "GET", "scheme": "http", "client": ("10.0.0.1", 1)}
-        scope |= {"path": request.url.path, "query_string": request.url.query}
-        scope |= {"headers": [(b"host", b"localhost")]}
-        reading = asyncio.create_task(capacity_room.app(scope, receive, send))
-        await until(began.is_set, "the plan is being worked out")
-        left.set()
-        await in_time(reading)
-        await until(ended.is_set, "the plan has ended")
-
-
-async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    go, order = threading.Event(), list[str]()
-
-    def recorded(hosts: Any, plan: Plan, stopped: Callable[[], bool]) -> PlanAnswer:
-        order.append(plan.zone)
-        go.wait(10)
-        return planned(hosts, plan, stopped)
-
-    monkeypatch.setattr(what_if, "planned", recorded)
-    async with a_visited_room(told=nothing_known()) as capacity_room, asyncio.TaskGroup() as group:
-        await capacity_room.sign_in("alice")
-        for zone in ("a1", "a2", "a3"):
-            group.create_task(capacity_room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
-        await until(lambda: order)
-        async with capacity_room.visitor() as other:
-            asking = group.create_task(other.page("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
-            await other.browser.get("/healthz")  # the event loop is not blocked
-            go.set()
-            await asking
-    assert order == ["a1", "b1", "a2", "a3"]
-
-
-async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(hosts: Any, plan: Any, stopped: Callable[[], bool]) -> PlanAnswer:
-        while not stopped():
-            time.sleep(0.001)
-        raise PlanStopped
-
-    monkeypatch.setattr(what_if, "planned", endless)
-    monkeypatch.setattr(what_if, "LONGEST", 0.05)
-    async with a_visited_room(told=nothing_known()) as room:
-        assert "This plan takes longer than" in await room.page("/what-if/capacity?wait=1&mix=VCPU:1")
-
-
-THERE = PlacedThere(root=uid(2, "a"), host="<h2>", cell="c1", zone="z1", instances=3)
-FITS = WhatIfAnswered(
-    fits=True, placed=(THERE,), room=(CapacityLeft(cell="c1", zone="z1", hosts=2, instances=1200),)
-)
-FULL = WhatIfAnswered(
-    fits=False,
-    decision=Decision(
-        code="no_room",
-        considered=7,
-        removals=(Removal(constraint="VCPU:99", removed=7, left=0),),
-        helps=("2 hosts would fit with 8 VCPU instead of 99",),
-    ),
-)
-
-
-@asynccontextmanager
-async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedRoom, list[WhatIf]]]:
-    asked: list[WhatIf] = []
-
-    async def tell(question: WhatIf) -> WhatIfAnswered:
-        asked.append(question)
-        return answer
-
-    async with a_visited_room(told={WHAT_IF.name: tell}) as visited:
-        yield visited, asked
-
-
-async def test_an_empty_form_sends_no_query() -> None:
-    async with a_what_if_room(FITS) as (room, asked):
-        assert "Enter what an instance needs" in await room.page("/what-if")
-    assert not asked
-
-
-async def test_the_parameters_of_an_address_become_the_request_of_a_boot() -> None:
-    async with a_what_if_room(FITS) as (room, asked):
-        page = await room.page(
-            "/what-if?vcpus=4&memory_mb=4096&count=3&zone=z1&traits=CUSTOM_A,!CUSTOM_B&resources=VGPU:1&avoid=h7"
-        )
-    (question,) = asked
-    request = question.request
-    assert (request.flavor.vcpus, request.flavor.memory_mb, len(request.instances)) == (4, 4096, 3)
-    assert (request.zone, request.ignore_hosts, question.room) == ("z1", ("h7",), True)
-    specs = {"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "resources:VGPU": "1"}
-    assert request.flavor.extra_specs == specs
-    assert "It fits: 3 instances on 1 host." in page and "&lt;h2&gt;" in page and "1,200" in page
-    assert 'value="4096"' in page and "CUSTOM_A,!CUSTOM_B" in page  # the form can be changed and sent again
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (FULL, ("It does not fit", "(no_room)", "2 hosts would fit with 8 VCPU instead of 99", "removed 7")),
-        (
-            WhatIfAnswered(fits=False, refusal="host: there is none"),
-            ("Invalid request: host: there is none",),
-        ),
-    ],
-)
-async def test_a_request_that_does_not_fit_shows_the_reason_and_remedies(
-    answer: WhatIfAnswered, says: tuple[str, ...]
-) -> None:
-    async with a_what_if_room(answer) as (room, _):
-        page = await room.page("/what-if?vcpus=99")
-    assert all(text in page for text in says)
-
-
-async def test_an_answer_says_whether_the_request_would_end_the_headroom() -> None:
-    claim = a_claim(1, on_hosts(2, VCPU=4))
-    asked: list[FindHeadroom] = []
-    headroom = Reservation(
-        id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
-    )
-    why = "host <h2>: no host outside of it"
-    ends = Headroom(reservation=headroom, kept=True, slots=1, domains=2, instances=1, lacking_then=(why,))
-
-    async def tell(question: FindHeadroom) -> HeadroomFound:
-        asked.append(question)
-        return HeadroomFound(headrooms=(ends,))
-
-    fits = replace(FITS, claims=(claim,))
-    async with a_visited_room(told={WHAT_IF.name: fits, HEADROOM.name: tell}) as room:
-        page = await room.page("/what-if?vcpus=4")
-    assert asked == [FindHeadroom(claims=(claim,))]
-    assert "Failover headroom for any one host would end: host &lt;h2&gt;: no host outside of it" in page
-    async with a_visited_room(told={WHAT_IF.name: fits}) as alone:
-        assert "Whether failover headroom would be kept is unknown." in await alone.page("/what-if?vcpus=4")
-
-
-async def test_a_scheduler_that_does_not_answer_is_named() -> None:
-    async with a_visited_room() as alone:
-        assert "The scheduler does not answer: no consumer" in await alone.page("/what-if?vcpus=1")
 
 
 MOVE = uid(1, "e")

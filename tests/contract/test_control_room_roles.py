@@ -28,7 +28,6 @@ from control_room.pages.hosts import DRAINS, MARKS
 from control_room.pages.middleware import OPEN
 from control_room.pages.moves import STEERINGS
 from features.moves.messages import FIND_MOVES, MOVE_PROGRESS, MOVE_STEER, MoveProgress, MoveSteered
-from features.planning.messages import SWITCH_BALANCING
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
@@ -55,7 +54,6 @@ FORMS: dict[str, list[Form]] = {
     "/moves": [
         ("/moves", "mark host", {"act": act, "root": CLOSED_HOST}) for act in ("stop", "stop-and-open")
     ],
-    "/rebalancing": [("/rebalancing", "rebalance", {"act": act}) for act in ("stop", "permit")],
     "/moves/{move}": [(f"/moves/{MOVE}", "steer move", {"act": act}) for act in STEERINGS],
 }
 VISITORS = {
@@ -107,7 +105,7 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
 ANSWERED = (
-    topics.EDIT, topics.EDIT_NAME, SWITCH_BALANCING,
+    topics.EDIT, topics.EDIT_NAME,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
 )  # fmt: skip
 # all workers of a region, with the same answers at all times

@@ -24,11 +24,7 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
-from features.headroom.editing import set_headroom
 from features.moves.messages import MOVE_PROGRESS, MoveProgress, MoveRequested
-from features.quotas.edits import set_quota
-from features.quotas.messages import DEFAULT, UNLIMITED
-from features.reservations.new_reservations import NewReservation, create_reservation, new_reservation
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -129,8 +125,9 @@ async def fill_pages(berth: OpenBerth) -> None:
     waits = await berth.boot_later(zone="nowhere", priority=5)
     await berth.boot_later(zone="nowhere")
     await berth.boot_later(vcpus=4000, flavor="huge")
-    await limited(berth)
-    await reserved(berth)
+    for pages in pages_of_features():
+        if hasattr(pages, "fill"):
+            await pages.fill(berth)
     act = ActRecord(
         id=berth.bus.clock.uuid(), at=berth.bus.clock.now(), operator=Operator(name="ann", role="operator"),
         door="command", through="berth quota set", origin="desk", act="quota", target="web", outcome="denied",
@@ -158,31 +155,6 @@ async def fill_pages(berth: OpenBerth) -> None:
         await until(counted, "the Bus page has been counted once: from then on it waits for that")
 
 
-async def limited(berth: OpenBerth) -> None:
-    """Boot instances of a project, limit the project to less than it uses, and let its requests wait."""
-    await berth.boot(3, project="web")
-    await set_quota(berth.bus, DEFAULT, {"instances": 1000, "VCPU": 4000, "DISK_GB": 50_000})
-    await set_quota(berth.bus, "web", {"instances": 2, "VCPU": 4, "server_group_members": 10})
-    await set_quota(berth.bus, "batch-without-instances", {"CUSTOM_BAREMETAL": 2, "VCPU": UNLIMITED})
-    for _ in range(2):
-        await berth.boot_later(project="web")
-
-
-async def reserved(berth: OpenBerth) -> None:
-    """Make three reservations, of which one is drawn from and one is too large, and set headroom."""
-    now = berth.bus.clock.now()
-    for name, options in (
-        ("season", NewReservation(vcpus=2, memory_mb=1024, disk_gb=10, count=3, end="+30d", purpose="sale")),
-        ("too-large", NewReservation(vcpus=4000, count=2)),
-        ("later", NewReservation(begin="+2h", hold_from="+1h", end="+8h", open=True, no_returns=True)),
-    ):
-        reservation = new_reservation(name, "shop", options, now)
-        await create_reservation(berth.bus, reservation, now)
-        if name == "season":
-            await berth.boot(project="shop", hint=(f"reservation={reservation.id}",))
-    await set_headroom(berth.bus, ("host", "rack"))
-
-
 PAGES = {
     "now": "/",
     "hosts": "/hosts",
@@ -194,13 +166,10 @@ PAGES = {
     "bus": "/bus",
     "dead-letters": "/bus/dead",
     "dead-letter": "/bus/letter?id={letter}",
-    "what-if": "/what-if?vcpus=4&memory_mb=4096&count=3&zone=nowhere",
     "audit": "/audit",
-    "capacity": "/what-if/capacity?mix=2xVCPU:2,MEMORY_MB:4096%0AVCPU:30,MEMORY_MB:70000&add=2xlike:{host}",
     "builds-failed": "/builds?failed=1",
     "build": "/builds/{build}",
     "build-again": "/builds/{build}?then=again",
-    "build-today": "/builds/{build}?then=now",
     "build-refused": "/builds/{refused}",
     **{name: page for pages in pages_of_features() for name, page in pages.PAGES.items()},
     "sign-in": "/login",

@@ -3,20 +3,17 @@
 import socket
 from collections import Counter
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 from berth import control_room_place
 from berth.settings import Settings
-from bus.domains import DomainConstraints
 from bus.host_health import DISABLED
-from bus.messages import BuildRequested, HostReported
+from bus.messages import HostReported
 from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from bus.requests import Flavor
 from control_room.bus_load import QueueLoad, bus_load, route_of
 from control_room.core.builds import (
     MOST_CAUSES,
@@ -38,14 +35,9 @@ from control_room.core.builds import (
 )
 from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns, columns, parse_flavor
 from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
-from control_room.core.what_if_form import InvalidForm, WhatIfRequest, address_of, form_texts, parse_request
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
-from features.groups.tests.support.group_parts import in_group
 from features.moves.messages import MoveStands
-from features.reservations.messages import ReservationPart
-from features.topology.messages import TopologyPart
-from features.waiting.messages import WaitPart
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -322,88 +314,6 @@ def test_truncation_is_marked() -> None:
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
     assert (whole.letter.died, whole.letter.cell) == (0.0, "unknown")
-
-
-USUAL = {"vcpus": "4", "memory_mb": "4096"}
-
-
-def read(**said: str) -> WhatIfRequest | None:
-    return parse_request(form_texts(said))
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ({}, {}),
-        ({"count": "10", "at_least": "3"}, {"count": 10, "at_least": 3}),
-        ({"resources": "CUSTOM_GPU:1, VGPU:2"},
-         {"extra_spec": ("resources:CUSTOM_GPU=1", "resources:VGPU=2")}),
-        ({"traits": "CUSTOM_A !CUSTOM_B", "specs": "hw:numa_nodes=2\n"},
-         {"extra_spec": ("trait:CUSTOM_A=required", "trait:CUSTOM_B=forbidden", "hw:numa_nodes=2")}),
-        ({"zone": " z1 ", "cell": "c1", "group": "web"}, {"zone": "z1", "cell": "c1", "group": "web"}),
-        ({"aggregates": "fast,ssd", "host": "h1", "avoid": "h2\nh3"},
-         {"aggregate": ("fast,ssd",), "host": "h1", "ignore_host": ("h2", "h3")}),
-        ({"reservation": "season", "pack": "row", "spread": "rack:2", "priority": "7"},
-         {"reservation": "season", "pack": "row", "spread": "rack:2", "priority": 7}),
-    ],
-)  # fmt: skip
-def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any]) -> None:
-    assert read(**USUAL, **said) == WhatIfRequest(**{"vcpus": 4, "memory_mb": 4096, "disk_gb": 0, **meant})
-
-
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ({"vcpus": "four"}, "Virtual CPUs: 'four' is no whole number."),
-        ({"memory_mb": "-1"}, "Memory in MB: '-1' is no whole number."),
-        ({"disk_gb": "9" * 16}, "is no whole number"),
-        ({"count": "0"}, "Instances: from 1 to 1,000."),
-        ({"count": "1001"}, "Instances: from 1 to 1,000."),
-        ({"priority": "10"}, "Priority, 0 to 9: 10 is too high."),
-        ({"resources": "CUSTOM_GPU"}, "Other resources: 'CUSTOM_GPU' is not CLASS:AMOUNT"),
-        ({"traits": "avx2"}, "Traits; !NAME: without this trait: 'avx2' is no trait"),
-        ({"specs": "hw:numa_nodes"}, "Extra specs, one per line: 'hw:numa_nodes' is not KEY=VALUE."),
-    ],
-)
-def test_invalid_fields_are_named(said: dict[str, str], problem: str) -> None:
-    with pytest.raises(InvalidForm) as bad:
-        read(**USUAL | said)
-    assert any(problem in arg for arg in bad.value.args)
-
-
-def test_all_errors_of_a_form_are_reported_together() -> None:
-    with pytest.raises(InvalidForm) as bad:
-        read(vcpus="x", disk_gb="y", traits="z")
-    assert len(bad.value.args) == 3
-    assert read() is None and read(strange="1") is None
-    with pytest.raises(InvalidForm, match="at least one amount"):
-        read(zone="z1")
-    assert read(specs="resources:CUSTOM_GPU=1") is not None
-
-
-IN_ROWS = DomainConstraints(pack="row", spread="rack", max_per_domain=2)
-
-
-def test_the_address_of_a_request_asks_for_the_same() -> None:
-    flavor = Flavor(name="f", vcpus=4, memory_mb=4096, extra_specs={"trait:A": "required", "hw:x": "a=b"})
-    request = BuildRequested(
-        request=uid(1),
-        instances=(uid(2), uid(3)),
-        flavor=flavor,
-        zone="z 1",
-        parts=in_group(uid(9)).having(
-            ReservationPart(reservation=uid(8)), TopologyPart(topology=IN_ROWS), WaitPart(priority=7)
-        ),
-        ignore_hosts=("h1", "h2"),
-    )
-    address = urlsplit(address_of(request))
-    meant = read(**dict(parse_qsl(address.query)))
-    assert address.path == "/what-if" and meant is not None
-    assert (meant.vcpus, meant.memory_mb, meant.count, meant.zone) == (4, 4096, 2, "z 1")
-    assert (meant.group, meant.ignore_host) == (uid(9), ("h1", "h2"))
-    assert (meant.reservation, meant.pack, meant.spread, meant.priority) == (uid(8), "row", "rack:2", 7)
-    assert meant.extra_spec == ("hw:x=a=b", "trait:A=required")
-    assert "host" in dict(parse_qsl(urlsplit(address_of(replace(request, wanted_host="h3"))).query))
 
 
 MOVE = MoveStands(

@@ -1,17 +1,25 @@
 """The page of the control room about failover headroom."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from berth.control_room_setup import pages_of_features
+from bus.requests import Flavor
+from control_room.pages import frame
 from features.headroom.controller import HeadroomController
-from features.headroom.messages import HEADROOM, FindHeadroom
-from features.reservations.messages import RESERVATIONS
+from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
+from features.headroom.pages import sections
+from features.reservations.messages import RESERVATIONS, Reservation
 from placement_worker import Placement
+from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement
-from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.visited_room import VisitedRoom, a_visited_room, nobody
 
 
 @pytest.fixture
@@ -67,3 +75,31 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
     missing, _, history = text.partition("Missing")[2].partition("History")
     assert "1 instances: their hosts have no label of level rack" in missing
     assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
+
+
+def section(answer: Callable[[Any], Awaitable[Any]]) -> frame.Section:
+    """Return the section about the headroom after claims, with this answer to its query."""
+    queries = SimpleNamespace(asker=lambda query: answer)
+    context: Any = SimpleNamespace(access=None, sessions=None, features=pages_of_features(), queries=queries)
+    return sections(context, frame.Renderer(context))["claims"]
+
+
+async def test_claims_that_would_end_the_headroom_are_shown_with_the_reason() -> None:
+    request = Request({"type": "http"})
+    claim = a_claim(1, on_hosts(2, VCPU=4))
+    asked: list[FindHeadroom] = []
+    headroom = Reservation(
+        id=uid(1, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
+    )
+    why = "host <h2>: no host outside of it"
+    ends = Headroom(reservation=headroom, kept=True, slots=1, domains=2, instances=1, lacking_then=(why,))
+
+    async def tell(question: FindHeadroom) -> HeadroomFound:
+        asked.append(question)
+        return HeadroomFound(headrooms=(ends,))
+
+    text = await section(tell)(request, (claim,))
+    assert asked == [FindHeadroom(claims=(claim,))]
+    assert "Failover headroom for any one host would end: host &lt;h2&gt;: no host outside of it" in text
+    assert "Whether failover headroom would be kept is unknown." in await section(nobody)(request, (claim,))
+    assert await section(tell)(request, ()) == "" and len(asked) == 1

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from features.headroom.editing import set_headroom
 from features.headroom.messages import HEADROOM
 
 PAGES = {"headroom": "/headroom"}
@@ -20,3 +21,7 @@ FORM_FIELDS = {"/headroom": {"act": {}, "levels": {"act": "set"}}}
 
 def workers() -> list[Any]:
     return []
+
+
+async def fill(berth: Any) -> None:
+    await set_headroom(berth.bus, ("host", "rack"))

@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bus.aggregates import AggregatesFound
-from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
-from bus.replication import TreesFound
+from bus.queries import BuildsFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.quotas.messages import QUOTAS, Quota, QuotasFound
+from features.moves.messages import MovesFound, MoveStands
 from features.reservations import pages
 from features.reservations.messages import (
     FILL_RESERVATION,
@@ -24,13 +22,13 @@ from features.reservations.messages import (
     ReservationEditRequested,
     ReservationFilled,
     ReservationsFound,
-    ReservedSlot,
     choice_from,
     slot_consumer,
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
+from tests.contract.test_control_room_builds import FLAVOR, NOTHING, STANDS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement
@@ -174,20 +172,18 @@ async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
         assert "Placement does not answer: no consumer" in await room.page("/reservations?wait=1")
 
 
-async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:
-    named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
-    slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
-    slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
-    found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
+async def test_the_page_of_a_build_names_its_reservation_and_the_plan_that_moved_it() -> None:
+    season = Reservation(id=uid(5), name="season", project="shop", flavor=FLAVOR)
+    move = MoveStands(
+        move=uid(4), build=uid(7), kind="live", cell="c1", phase="done", note="makes room for x"
+    )
     told = {
-        "trees": TreesFound(trees=(), more=None),
-        "aggregates": AggregatesFound(seen=0, aggregates=()),
-        "cells": CellsFound(seen=0, cells=()),
-        RESERVATIONS.name: found,
-        QUOTAS.name: QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
+        **NOTHING,
+        "builds": BuildsFound(builds=(STANDS,)),
+        "moves": MovesFound(moves=(move,)),
+        RESERVATIONS.name: ReservationsFound(reservations=(season,)),
     }
     async with a_visited_room(told=told) as room:
-        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
-    assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
-    assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
-    assert "VCPU:1: 8 fit on the hosts; the quota permits 0: VCPU, 4 of 4 used." in page
+        page = await room.page(f"/builds/{uid(7)}")
+    assert 'Draws from reservation <a href="/reservations">season</a> of project shop.' in page
+    assert "<td>makes room for x</td>" in page

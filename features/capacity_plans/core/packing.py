@@ -7,9 +7,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.hosts import Counts, KnownHost, StockColumns
-from control_room.core.plan_form import PlannedFlavor
+from control_room.core.flavor_form import PlannedFlavor
+from control_room.core.hosts import HostStock, KnownHost
 from features.quotas.messages import QuotaBound
+
+Counts = NDArray[np.int64]
+
+
+class StockColumns:
+    """The inventories of one resource class over many hosts, as arrays sorted by host."""
+
+    def __init__(self, hosts: Sequence[KnownHost], resource_class: str) -> None:
+        found = [
+            (at, stock)
+            for at, host in enumerate(hosts)
+            for stock in host.stocks
+            if stock.resource_class == resource_class
+        ]
+
+        def column(read: Callable[[HostStock], int]) -> Counts:
+            # bounded, so that sums over all hosts fit into 64 bits
+            return np.array([max(0, min(read(stock), MAX_CAPACITY)) for _, stock in found], dtype=np.int64)
+
+        self.host = np.array([at for at, _ in found], dtype=np.int64)
+        self.free = column(lambda each_stock: each_stock.free)
+        self._most = column(lambda each_stock: each_stock.max_unit)
+        self._least = column(lambda each_stock: each_stock.min_unit)
+        self._step = np.maximum(column(lambda each_stock: each_stock.step), 1)
+        numbers = np.arange(len(hosts))
+        self._begins = np.searchsorted(self.host, numbers, side="left")
+        self._ends = np.searchsorted(self.host, numbers, side="right")
+
+    def by_host(self, values: Counts) -> Counts:
+        """Sum `values` for each host; `values` has one value for each inventory of the resource class."""
+        sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
+        found: Counts = sums[self._ends] - sums[self._begins]
+        return found
+
+    def gives(self, amount: int) -> NDArray[np.bool_]:
+        """Return for each inventory whether min_unit, max_unit and step_size permit this amount."""
+        gives: NDArray[np.bool_] = (
+            (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
+        )
+        return gives
+
+    def pieces(self, amount: int, free: Counts) -> Counts:
+        """Return, for each inventory, how many consumers of this amount its free capacity can serve."""
+        pieces: Counts = np.where(self.gives(amount), free // amount, 0)
+        return pieces
+
+    def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
+        """Subtract the usage of new instances, `amount` each, from the free amounts of inventories, `free`.
+
+        `placed` has the number of new instances by host; `pieces` has the number that fit by inventory.
+        """
+        before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
+        on_host = before[:-1] - before[self._begins][self.host]
+        free -= np.clip(placed[self.host] - on_host, 0, pieces) * amount
+
 
 FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 

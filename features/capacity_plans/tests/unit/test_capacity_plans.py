@@ -1,43 +1,19 @@
 """Capacity in thought: what fits, what hosts added or taken away change, and what is in pieces."""
 
-import asyncio
 import dataclasses
-import itertools
 import random
 import tracemalloc
 from functools import cache
-from time import process_time
 
 import pytest
-from msgspec.structs import replace
 
-from bus.candidates import CandidateSource
-from bus.clock import Clock
 from bus.host_health import DISABLED, HELD
-from bus.protocol import decode, encode
-from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.packing import PlanStopped
-from control_room.core.plan_form import InvalidPlan, parse_plan
-from control_room.core.planning import PlanAnswer, planned, with_quota
-from features.groups.messages import ServerGroup
-from features.moves.messages import MoveRequested
-from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
-from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
-from features.planning.supposed_moves import WhatIfsOfMoves
+from features.capacity_plans.core.packing import PlanStopped
+from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
+from features.capacity_plans.core.planning import PlanAnswer, planned, with_quota
 from features.quotas.messages import Quota
-from features.what_if import questions as what_if
-from features.what_if.messages import WhatIf, WhatIfAnswered, WhatIfMoves
-from features.what_if.questions import WhatIfs
-from placement_worker.core.trees import Tree
-from scheduler_worker import help_search
-from scheduler_worker.placing import Scheduler
-from tests.support.ids import uid
-from tests.support.index_source import source_of
-from tests.support.provider_trees import state, tree
-from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
-from tests.support.schedulers import scheduler_of
 
 
 def a_host(
@@ -308,182 +284,3 @@ def test_a_plan_that_is_stopped_ends() -> None:
     polls = iter([False, False, True])
     with pytest.raises(PlanStopped):
         planned([a_host(1, VCPU=2)], parse_plan(["VCPU:1", "VCPU:2"], [], []), lambda: next(polls))
-
-
-OTHER = uid(2000, "b")
-ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
-
-
-async def supposed(
-    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
-) -> list[WhatIfAnswered]:
-    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
-    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
-    return list((await what_ifs.answer(asked)).answers)
-
-
-def where(answers: list[WhatIfAnswered]) -> list[str]:
-    return [answer.placed[0].host if answer.placed else answer.decision.code for answer in answers]
-
-
-def another(cloud: MovingCloud) -> None:
-    cloud.placement.hold(OTHER, 1)
-    cloud.cells.know(a_build_that_stands(1, build=OTHER))
-
-
-async def test_a_what_if_of_a_move_shows_its_host_and_begins_nothing() -> None:
-    cloud = a_cloud(hosts=3)
-    [answer] = await supposed(cloud, a_move())
-    assert answer.fits and answer.placed[0].root in (root(2), root(3))
-    assert {host.root for host in answer.best} == {root(2), root(3)}
-    assert answer.decision.considered and answer.decision.record is not None
-    assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
-    placed = await cloud.placed(a_move())
-    assert placed.chosen is not None and placed.chosen.root == answer.placed[0].root
-
-
-REFUSED = [
-    ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), "class", ""),
-    ("unknown", a_move(build=uid(4, "b")), "unknown", "does not know of such a build"),
-    ("it is there", a_move(wanted_host="host1"), "same_host", "it is on host1 already"),
-    ("not fenced", a_move(1, "evacuate"), "not_fenced", "`berth host force-down host1`"),
-    ("no such host", a_move(wanted_host="nix"), "unreadable", "there is no host 'nix'"),
-    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize requires"),
-]
-
-
-@pytest.mark.parametrize(("move", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
-async def test_a_what_if_has_the_refusal_of_the_move(move: MoveRequested, code: str, why: str) -> None:
-    cloud = a_cloud()
-    [answer] = await supposed(cloud, move)
-    assert (answer.fits, answer.decision.code) == (False, code)
-    assert why in answer.refusal and bool(answer.refusal) == bool(why)
-    assert cloud.placement.retired == {}
-    assert (await cloud.refused(move)).code == code
-
-
-async def test_each_move_leaves_less_capacity_for_the_next() -> None:
-    cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
-    another(cloud)
-    huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
-    answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
-    assert [answer.fits for answer in answers] == [True, False, True, False]
-    assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
-    assert [bool(answer.best) for answer in answers] == [True, False, False, False]
-    assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
-
-
-async def test_a_what_if_uses_no_host_to_be_disabled() -> None:
-    cloud = a_cloud(hosts=3)
-    assert where(await supposed(cloud, a_move(), closed=(1, 2))) == ["host3"]
-    [nowhere] = await supposed(cloud, a_move(), closed=(1, 2, 3))
-    assert not nowhere.fits
-
-
-async def test_planned_moves_of_a_group_respect_its_policy() -> None:
-    cloud = a_cloud(hosts=3)
-    another(cloud)
-    members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
-    cloud.placement.groups[GROUP] = ServerGroup(
-        id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
-    )
-    answers = await supposed(cloud, a_move(), a_move(2, build=OTHER))
-    assert {*where(answers)} == {"host2", "host3"}
-
-
-async def test_moves_without_a_host_are_judged_as_well() -> None:
-    cloud = a_cloud()
-    [shelve, rebuild] = await supposed(
-        cloud, a_move(1, "shelve"), a_move(2, "rebuild", image=Image(name="i"))
-    )
-    assert (shelve.fits, shelve.placed) == (True, ())
-    assert (rebuild.fits, rebuild.placed[0].host) == (True, "host1")
-    shelved(cloud)
-    stands = cloud.cells.stands["cell1"][BUILD]
-    assert where(await supposed(cloud, a_move(1, "unshelve"))) != []
-    cloud.cells.know(replace(stands, move=a_move(3).move))
-    [begun] = await supposed(cloud, a_move(3))
-    assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
-
-
-ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
-
-
-def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
-    first = 10_000 * number
-    children = [
-        state(first + index, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for index in range(1, cells + 1)
-    ]
-    return tree(state(first, None, {}), *children)
-
-
-def a_scheduler(source: CandidateSource, clock: Clock | None = None) -> Scheduler:
-    return scheduler_of(FakePlacement(), source=source, clock=clock or Clock())
-
-
-async def room(*hosts: Tree, clock: Clock | None = None) -> WhatIfAnswered:
-    scheduler = a_scheduler(source_of(hosts), clock)
-    return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
-
-
-async def test_other_work_goes_on_while_1000_providers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "LONGEST", 100.0)
-    monkeypatch.setattr(what_if, "PATIENCE", 600.0)  # a busy machine needs more than 30 s
-    readings = itertools.count()  # the clock advances by a millisecond each time it is read
-    clock = Clock(monotonic=lambda: next(readings) / 1000)
-    counting = asyncio.create_task(room(a_host_of_cells(1, cells=1000, vcpus=100), clock=clock))
-    turns = 0
-    while not counting.done():
-        await asyncio.sleep(0)
-        turns += 1
-    (found,) = counting.result().room
-    assert (found.instances, bool(counting.result().cut)) == (1000, True)
-    assert turns > found.instances / 5  # a slice of 3 ms is at most five searches
-
-
-@pytest.mark.parametrize("vcpus", [3, 5])
-@pytest.mark.parametrize("slice_", [-1.0, 0.0001, 10.0])
-async def test_the_count_does_not_depend_on_its_slices(
-    slice_: float, vcpus: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(what_if, "SLICE", slice_)
-    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=vcpus) for number in range(1, 6)))
-    (found,) = answer.room
-    assert (found.hosts, found.instances, answer.cut) == (5, 5 * 4 * vcpus - 1, "")
-
-
-@pytest.mark.parametrize(("count", "fits"), [(2400, True), (2401, False)])
-async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> None:
-    hosts = [
-        a_host_of_cells(number, cells=1, vcpus=8) for number in range(1, 301)
-    ]  # 8: as many as io_ops admits
-    scheduler = a_scheduler(source_of(hosts))
-    question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
-    received = decode(WhatIf, encode(question))
-    answer = await WhatIfs(scheduler).answer(received)
-    assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
-
-
-async def test_capacity_is_counted_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "SLICE", -1.0)  # one host, then other work
-    monkeypatch.setattr(what_if, "LONGEST", 0.0)
-    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=3) for number in range(1, 6)))
-    assert answer.cut.startswith("counting stopped after 0 s")
-    assert sum(left.instances for left in answer.room) < 5 * 4 * 3 - 1
-
-
-async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "PATIENCE", 0.05)
-    monkeypatch.setattr(what_if, "LONGEST", 60.0)
-    answer = await room(a_host_of_cells(1, cells=1000, vcpus=100))
-    assert (answer.fits, answer.refusal) == (False, "there was no answer within 0.05 s")
-
-
-async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(help_search, "REQUEST_SECONDS", 0.1)
-    specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
-    specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
-    scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))
-    began = process_time()
-    await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
-    assert process_time() - began < 4.0

@@ -1,24 +1,18 @@
-"""Pages for what-if questions: would a request fit now, and where; how many instances of a mix of flavors
-would fit. Nothing is claimed."""
+"""The page that shows how many instances of a mix of flavors would fit. Nothing is claimed."""
 
 import asyncio
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from bus.errors import OperationRefused
-from control_room.core.builds import DecisionShown, Scores, shown
-from control_room.core.headroom import headroom_after
+from control_room.core.forms import words
 from control_room.core.hosts import KnownHost
-from control_room.core.now import Reply
-from control_room.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
-from control_room.core.planning import PlanAnswer, planned, with_quota, with_reserved
-from control_room.core.what_if_form import FIELDS, MORE_FIELDS, InvalidForm, form_texts, parse_request, words
 from control_room.pages.frame import (
     PageContext,
     PageGroup,
@@ -28,72 +22,12 @@ from control_room.pages.frame import (
     session_of,
     soon,
 )
-from control_room.queries import NO_ANSWER, known_hosts, query
+from control_room.queries import NO_ANSWER, known_hosts
 from control_room.shared_data import SharedData
-from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
-from features.planning.messages import MOVES_MAY_HELP, PLAN_ROOM, PlanRoom, RoomPlanned
+from features.capacity_plans.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
+from features.capacity_plans.core.planning import PlanAnswer, planned, with_quota, with_reserved
 from features.quotas.messages import QUOTAS, FindQuotas
 from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
-from features.waiting.messages import priority_of
-from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
-
-
-class WhatIfPages(PageGroup):
-    async def page(self, request: Request) -> Response:
-        texts, answer = form_texts(request.query_params), None
-        notes: Sequence[str] = ()
-        problems: Sequence[str] = ()
-        plan: RoomPlanned | None = None
-        headroom: Reply[HeadroomFound] | None = None
-        try:
-            wanted = parse_request(texts)
-            if wanted is not None:
-                build, notes = await self._context.operations.what_if_request(wanted)
-                what_if = WhatIf(request=build, room=True, preempt=priority_of(build.parts) > 0, claims=True)
-                reply = await query("the scheduler", self._context.queries.asker(WHAT_IF), what_if)
-                answer = reply.answer
-                if answer is None:
-                    problems = (f"The scheduler does not answer: {reply.problem}.",)
-                elif answer.claims:
-                    asked = FindHeadroom(claims=answer.claims)
-                    headroom = await query("placement", self._context.queries.asker(HEADROOM), asked)
-                elif _moves_may_help(answer) and "moves" in request.query_params:
-                    moves = await query(
-                        "the scheduler", self._context.queries.asker(PLAN_ROOM), PlanRoom(request=build)
-                    )
-                    plan = moves.answer
-                    if plan is None:
-                        problems = (f"The scheduler does not answer: {moves.problem}.",)
-        except InvalidForm as invalid:
-            problems = invalid.args
-        except OperationRefused as refused:
-            problems = (str(refused),)
-        return self._renderer.page(
-            request,
-            "what_if.html",
-            fields=FIELDS,
-            more_fields=MORE_FIELDS,
-            texts=texts,
-            more=any(texts[field.name] for field in MORE_FIELDS),
-            problems=problems,
-            notes=notes,
-            answer=answer,
-            decision=shown_answer(answer, self._context.operations.scores) if answer else None,
-            now=self._context.clock.now(),
-            plan=plan,
-            headroom=headroom,
-            headroom_after=headroom_after(headroom.answer) if headroom and headroom.answer else (),
-            with_moves=f"/what-if?{request.url.query}&moves=1" if answer and _moves_may_help(answer) else "",
-        )
-
-
-def _moves_may_help(answer: WhatIfAnswered) -> bool:
-    return not answer.fits and not answer.refusal and answer.decision.code in MOVES_MAY_HELP
-
-
-def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
-    return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
-
 
 SECONDS = 3600.0  # age up to which an answer is shown without computing it again
 HOSTS_SECONDS = 5.0  # age up to which hosts read from placement are used
@@ -117,6 +51,12 @@ class _PlanQuery:
 
     text: str
     reader: Hashable = field(compare=False)
+
+
+def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    pages = CapacityPages(context, renderer)
+    yield Route("/what-if/capacity", pages.page, methods=["GET"])
+    yield Route("/what-if/capacity/events", pages.events, methods=["GET"])
 
 
 class CapacityPages(PageGroup):

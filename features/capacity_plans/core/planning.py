@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 
 from bus.amounts import totals
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
+from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.packing import FlavorCapacity, MixPacking, largest_amount
-from control_room.core.plan_form import AddedHosts, InvalidPlan, Plan
-from features.quotas.messages import Quota, QuotaBound, quota_bound
+from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, largest_amount
+from features.capacity_plans.core.plan_form import AddedHosts, InvalidPlan, Plan
+from features.quotas.messages import INSTANCES, Quota, QuotaBound, quota_bound
 from features.reservations.messages import FAILOVER, ReservationsFound
 
 MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
@@ -79,13 +80,19 @@ def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
 
     def limited(side: PlanSide) -> PlanSide:
         pairs = zip(side.flavors, plan.mix, strict=True)
-        found = [(fit, bound(flavor.growth(1), fit.fits)) for fit, flavor in pairs]
+        found = [(fit, bound(_growth(flavor, 1), fit.fits)) for fit, flavor in pairs]
         flavors = [replace(fit, fits=its.permits, quota=its) if its else fit for fit, its in found]
-        whole = bound(sum((flavor.growth(flavor.parts) for flavor in plan.mix), Counter()), side.mixes)
+        whole = bound(sum((_growth(flavor, flavor.parts) for flavor in plan.mix), Counter()), side.mixes)
         mixes = whole.permits if whole else side.mixes
         return replace(side, flavors=tuple(flavors), mixes=mixes, quota=whole)
 
     return replace(answer, now=limited(answer.now), then=limited(answer.then) if answer.then else None)
+
+
+def _growth(flavor: PlannedFlavor, instances: int) -> Counter[str]:
+    """Return the usage that this number of instances adds to a project's quota, by resource."""
+    amounts = {name: amount * instances for name, amount in flavor.amounts.items()}
+    return Counter({INSTANCES: instances, **amounts})
 
 
 def planned(

@@ -1,0 +1,1 @@
+"""How many instances of a mix of flavors would fit."""

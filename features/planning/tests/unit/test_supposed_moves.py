@@ -1,0 +1,111 @@
+"""What-if questions about moves."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.requests import Flavor, Image
+from features.groups.messages import ServerGroup
+from features.moves.messages import MoveRequested
+from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
+from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
+from features.planning.supposed_moves import WhatIfsOfMoves
+from features.what_if.messages import WhatIfAnswered, WhatIfMoves
+from features.what_if.questions import WhatIfs
+from tests.support.ids import uid
+from tests.support.scheduler_builders import a_candidate
+
+OTHER = uid(2000, "b")
+
+ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
+
+
+def where(answers: list[WhatIfAnswered]) -> list[str]:
+    return [answer.placed[0].host if answer.placed else answer.decision.code for answer in answers]
+
+
+def another(cloud: MovingCloud) -> None:
+    cloud.placement.hold(OTHER, 1)
+    cloud.cells.know(a_build_that_stands(1, build=OTHER))
+
+
+async def test_a_what_if_of_a_move_shows_its_host_and_begins_nothing() -> None:
+    cloud = a_cloud(hosts=3)
+    [answer] = await supposed(cloud, a_move())
+    assert answer.fits and answer.placed[0].root in (root(2), root(3))
+    assert {host.root for host in answer.best} == {root(2), root(3)}
+    assert answer.decision.considered and answer.decision.record is not None
+    assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
+    placed = await cloud.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == answer.placed[0].root
+
+
+REFUSED = [
+    ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), "class", ""),
+    ("unknown", a_move(build=uid(4, "b")), "unknown", "does not know of such a build"),
+    ("it is there", a_move(wanted_host="host1"), "same_host", "it is on host1 already"),
+    ("not fenced", a_move(1, "evacuate"), "not_fenced", "`berth host force-down host1`"),
+    ("no such host", a_move(wanted_host="nix"), "unreadable", "there is no host 'nix'"),
+    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize requires"),
+]
+
+
+@pytest.mark.parametrize(("move", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
+async def test_a_what_if_has_the_refusal_of_the_move(move: MoveRequested, code: str, why: str) -> None:
+    cloud = a_cloud()
+    [answer] = await supposed(cloud, move)
+    assert (answer.fits, answer.decision.code) == (False, code)
+    assert why in answer.refusal and bool(answer.refusal) == bool(why)
+    assert cloud.placement.retired == {}
+    assert (await cloud.refused(move)).code == code
+
+
+async def test_each_move_leaves_less_capacity_for_the_next() -> None:
+    cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
+    another(cloud)
+    huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
+    answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
+    assert [answer.fits for answer in answers] == [True, False, True, False]
+    assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
+    assert [bool(answer.best) for answer in answers] == [True, False, False, False]
+    assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
+
+
+async def test_a_what_if_uses_no_host_to_be_disabled() -> None:
+    cloud = a_cloud(hosts=3)
+    assert where(await supposed(cloud, a_move(), closed=(1, 2))) == ["host3"]
+    [nowhere] = await supposed(cloud, a_move(), closed=(1, 2, 3))
+    assert not nowhere.fits
+
+
+async def test_planned_moves_of_a_group_respect_its_policy() -> None:
+    cloud = a_cloud(hosts=3)
+    another(cloud)
+    members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
+    cloud.placement.groups[GROUP] = ServerGroup(
+        id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
+    )
+    answers = await supposed(cloud, a_move(), a_move(2, build=OTHER))
+    assert {*where(answers)} == {"host2", "host3"}
+
+
+async def test_moves_without_a_host_are_judged_as_well() -> None:
+    cloud = a_cloud()
+    [shelve, rebuild] = await supposed(
+        cloud, a_move(1, "shelve"), a_move(2, "rebuild", image=Image(name="i"))
+    )
+    assert (shelve.fits, shelve.placed) == (True, ())
+    assert (rebuild.fits, rebuild.placed[0].host) == (True, "host1")
+    shelved(cloud)
+    stands = cloud.cells.stands["cell1"][BUILD]
+    assert where(await supposed(cloud, a_move(1, "unshelve"))) != []
+    cloud.cells.know(replace(stands, move=a_move(3).move))
+    [begun] = await supposed(cloud, a_move(3))
+    assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
+
+
+async def supposed(
+    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
+) -> list[WhatIfAnswered]:
+    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
+    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
+    return list((await what_ifs.answer(asked)).answers)

@@ -1,0 +1,131 @@
+"""The page for what-if questions: would a request fit now, and where? Nothing is claimed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request
+from berth.operations.host_states import resolved
+from berth.operations.publishing import checked
+from berth.operations.refusing import operations_refused
+from berth.operations.request_sense import sense_of
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.messages import BuildRequested
+from control_room.core.builds import DecisionShown, Scores, shown
+from control_room.core.forms import InvalidForm
+from control_room.pages.builds import BuildRecords
+from control_room.pages.frame import PageContext, PageGroup, Renderer, Section, Sections
+from control_room.queries import query
+from features.moves.messages import decided_move
+from features.waiting.messages import priority_of
+from features.what_if.core.request_form import FIELDS, RequestForm
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A what-if question with its answer, for sections of other features."""
+
+    request: BuildRequested
+    answer: WhatIfAnswered
+
+
+def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+    yield Route("/what-if", WhatIfPages(context, renderer).page, methods=["GET"])
+
+
+def sections(context: PageContext, renderer: Renderer) -> dict[str, Section]:
+    form = RequestForm(context.request_fields)
+
+    async def of_build(request: Request, records: BuildRecords) -> str:
+        """Show links to what-if questions about a build's request, and the answer if the URL asks for it."""
+        requested, is_asked = _requested(records), request.query_params.get("then") == "now"
+        reply = None
+        if is_asked and requested is not None:
+            what_if = WhatIf(request=requested, room=True)
+            reply = await query("the scheduler", context.queries.asker(WHAT_IF), what_if)
+        answer = reply.answer if reply else None
+        return renderer.part(
+            "build_what_if.html",
+            is_asked=is_asked,
+            today=reply,
+            decision=shown_answer(answer, context.operations.scores) if answer else None,
+            what_if=form.address_of(requested) if requested is not None else "",
+        )
+
+    return {"build": of_build}
+
+
+def _requested(records: BuildRecords) -> BuildRequested | None:
+    """Return the recorded request of a build, or None if no record has the complete request."""
+    if decided_move(records.decided) is not None:
+        return None
+    if records.decided.request is None and records.builds:
+        return recorded_request(records.builds[0])
+    return records.decided.request
+
+
+class WhatIfPages(PageGroup):
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        self._form = RequestForm(context.request_fields)
+        self._of_claims = Sections("claims", context, renderer)
+        self._sections = Sections("what_if", context, renderer)
+
+    async def page(self, request: Request) -> Response:
+        texts, answer = self._form.texts(request.query_params), None
+        notes: Sequence[str] = ()
+        problems: Sequence[str] = ()
+        of_claims: Sequence[str] = ()
+        sections: Sequence[str] = ()
+        try:
+            options = self._form.options(texts)
+            if options is not None:
+                build, notes = await requested(self._context.queries.bus, options)
+                preempts = priority_of(build.parts) > 0
+                what_if = WhatIf(request=build, room=True, preempt=preempts, claims=True)
+                reply = await query("the scheduler", self._context.queries.asker(WHAT_IF), what_if)
+                answer = reply.answer
+                if answer is None:
+                    problems = (f"The scheduler does not answer: {reply.problem}.",)
+                else:
+                    of_claims = await self._of_claims.render(request, answer.claims)
+                    sections = await self._sections.render(request, Asked(build, answer))
+        except InvalidForm as invalid:
+            problems = invalid.args
+        except OperationRefused as refused:
+            problems = (str(refused),)
+        more_fields = self._form.more_fields
+        return self._renderer.page(
+            request,
+            "what_if.html",
+            fields=FIELDS,
+            more_fields=more_fields,
+            texts=texts,
+            more=any(texts[field.name] for field in more_fields),
+            problems=problems,
+            notes=notes,
+            answer=answer,
+            decision=shown_answer(answer, self._context.operations.scores) if answer else None,
+            now=self._context.clock.now(),
+            of_claims=of_claims,
+            sections=sections,
+        )
+
+
+async def requested(bus: Bus, entered: dict[str, Any]) -> tuple[BuildRequested, tuple[str, ...]]:
+    """Return the request with these options of `berth boot`, and notes about options without effect."""
+    with operations_refused():
+        options = options_named(**entered)
+        request = boot_request(options)
+        notes = sense_of(checked(request))
+        return checked(await resolved(bus, request, names_of(options))), notes
+
+
+def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
+    return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")

@@ -1,0 +1,104 @@
+"""The capacity that a what-if question counts."""
+
+import asyncio
+import itertools
+from time import process_time
+
+import pytest
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.protocol import decode, encode
+from bus.requests import Flavor
+from features.what_if import questions as what_if
+from features.what_if.messages import WhatIf, WhatIfAnswered
+from features.what_if.questions import WhatIfs
+from placement_worker.core.trees import Tree
+from scheduler_worker import help_search
+from scheduler_worker.placing import Scheduler
+from tests.support.index_source import source_of
+from tests.support.provider_trees import state, tree
+from tests.support.scheduler_builders import FakePlacement, a_request
+from tests.support.schedulers import scheduler_of
+
+ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
+
+
+def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
+    first = 10_000 * number
+    children = [
+        state(first + index, first, {"VCPU": vcpus, "MEMORY_MB": 10_000}) for index in range(1, cells + 1)
+    ]
+    return tree(state(first, None, {}), *children)
+
+
+def a_scheduler(source: CandidateSource, clock: Clock | None = None) -> Scheduler:
+    return scheduler_of(FakePlacement(), source=source, clock=clock or Clock())
+
+
+async def room(*hosts: Tree, clock: Clock | None = None) -> WhatIfAnswered:
+    scheduler = a_scheduler(source_of(hosts), clock)
+    return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
+
+
+async def test_other_work_goes_on_while_1000_providers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "LONGEST", 100.0)
+    monkeypatch.setattr(what_if, "PATIENCE", 600.0)  # a busy machine needs more than 30 s
+    readings = itertools.count()  # the clock advances by a millisecond each time it is read
+    clock = Clock(monotonic=lambda: next(readings) / 1000)
+    counting = asyncio.create_task(room(a_host_of_cells(1, cells=1000, vcpus=100), clock=clock))
+    turns = 0
+    while not counting.done():
+        await asyncio.sleep(0)
+        turns += 1
+    (found,) = counting.result().room
+    assert (found.instances, bool(counting.result().cut)) == (1000, True)
+    assert turns > found.instances / 5  # a slice of 3 ms is at most five searches
+
+
+@pytest.mark.parametrize("vcpus", [3, 5])
+@pytest.mark.parametrize("slice_", [-1.0, 0.0001, 10.0])
+async def test_the_count_does_not_depend_on_its_slices(
+    slice_: float, vcpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if, "SLICE", slice_)
+    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=vcpus) for number in range(1, 6)))
+    (found,) = answer.room
+    assert (found.hosts, found.instances, answer.cut) == (5, 5 * 4 * vcpus - 1, "")
+
+
+@pytest.mark.parametrize(("count", "fits"), [(2400, True), (2401, False)])
+async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> None:
+    hosts = [
+        a_host_of_cells(number, cells=1, vcpus=8) for number in range(1, 301)
+    ]  # 8: as many as io_ops admits
+    scheduler = a_scheduler(source_of(hosts))
+    question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
+    received = decode(WhatIf, encode(question))
+    answer = await WhatIfs(scheduler).answer(received)
+    assert (answer.fits, sum(there.instances for there in answer.placed)) == (fits, count if fits else 0)
+
+
+async def test_capacity_is_counted_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "SLICE", -1.0)  # one host, then other work
+    monkeypatch.setattr(what_if, "LONGEST", 0.0)
+    answer = await room(*(a_host_of_cells(number, cells=4, vcpus=3) for number in range(1, 6)))
+    assert answer.cut.startswith("counting stopped after 0 s")
+    assert sum(left.instances for left in answer.room) < 5 * 4 * 3 - 1
+
+
+async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "PATIENCE", 0.05)
+    monkeypatch.setattr(what_if, "LONGEST", 60.0)
+    answer = await room(a_host_of_cells(1, cells=1000, vcpus=100))
+    assert (answer.fits, answer.refusal) == (False, "there was no answer within 0.05 s")
+
+
+async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(help_search, "REQUEST_SECONDS", 0.1)
+    specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
+    specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
+    scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))
+    began = process_time()
+    await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
+    assert process_time() - began < 4.0
