@@ -140,6 +140,21 @@ def metrics_of(module: str) -> Iterator[MetricWrapperBase]:
             yield value
 
 
+def listed_features() -> list[dict[str, str]]:
+    return [
+        {"feature": feature.name, "says": feature.says, "needs": ", ".join(feature.needs)}
+        for feature in features()
+    ]
+
+
+def listed_features_markdown() -> str:
+    rows = [
+        (f"[{row['feature']}](features/{row['feature']}/README.md)", row["says"], row["needs"])
+        for row in listed_features()
+    ]
+    return markdown_table(("feature", "it", "needs"), rows)
+
+
 def reasons() -> list[dict[str, str]]:
     return [
         {"code": code, "of": table.title.removeprefix("Of "), "says": meaning}

@@ -74,8 +74,6 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # the server group is checked. The consumer keeps its allocations at pools, up to the amounts of the first
     # choice, because a move counts an amount of a pool only once.
     take_over: Id | None = None
-    # An operator adopts the guest of this consumer, although the consumer was retired as unplaceable.
-    revives: bool = False
     parts: ClaimParts = none_of(ClaimParts)
 
 

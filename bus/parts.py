@@ -44,6 +44,9 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # Whether a request with this part uses only capacity that is held for it.
     uses_held_capacity: ClassVar[bool] = False
 
+    # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
+    revives: ClassVar[bool] = False
+
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
         instance; None: nothing.

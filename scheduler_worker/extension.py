@@ -42,6 +42,7 @@ from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
 from scheduler_worker.core.roles import RolePart, parts_of
 from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
+from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.scale import (
     CapacityReservation,
     HasReservations,
@@ -51,6 +52,7 @@ from scheduler_worker.core.scale import (
     scores_of,
 )
 from scheduler_worker.core.scope import PLAIN, ClaimPart, HostLimit, Scope
+from scheduler_worker.core.weighing import WEIGHERS_CALLED
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -100,8 +102,11 @@ __all__ = [
     "PLACEMENT_ASKED",
     "PLAIN",
     "REQUEST_SECONDS",
+    "RULES_CALLED",
+    "RULES_OF_PLACEMENT",
     "SOON",
     "TRIES_UNDELIVERABLE",
+    "WEIGHERS_CALLED",
     "AllHosts",
     "AllowedHosts",
     "Alternative",

@@ -178,5 +178,5 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
-    named = request.parts or hints.same_host or hints.different_host
+    named = hints.same_host or hints.different_host or any(part.limits_hosts for part in request.parts)
     return bool(named)

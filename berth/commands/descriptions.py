@@ -81,6 +81,15 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
 
 
+@commands.command("features")
+def features_command(as_json: Json = False, markdown: Markdown = False) -> None:
+    """Show every feature of this berth, and which other features it needs."""
+    from berth.reference_tables import listed_features, listed_features_markdown
+
+    facts, text = listed_features(), listed_features_markdown() if markdown else None
+    show(as_json, text, facts, _table_of(facts, ("feature", "says", "needs")))
+
+
 @commands.command("roles")
 def roles_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every act with the role that it requires, and whether a role limited to cells or projects covers

@@ -39,7 +39,8 @@ _MODULES = {
     "Inspect and check": {
         "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
         "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
-        "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
+        "reasons": "descriptions", "features": "descriptions", "roles": "descriptions",
+        "http": "descriptions",
         "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
         "debug": "support", "upgrade": "support",
     },

@@ -18,9 +18,11 @@ from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerCla
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdoptRequested, ReportedGuest
 from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
+from bus.parts import ClaimParts
 from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import portions
+from features.adoption.messages import Adopts
 
 REPAIRS: dict[Wrong, str] = {
     "unknown": "adopted",
@@ -211,9 +213,8 @@ class GuestMending:
         choice = Choice(allocations=guest.allocations)
         generation = consumer.generation if consumer is not None else None
         if generation is None:
-            claim = ConsumerClaim(
-                consumer=guest.build, generation=None, choices=(choice,), revives=guest.build in self._retired
-            )
+            parts = ClaimParts(Adopts() if guest.build in self._retired else None)
+            claim = ConsumerClaim(consumer=guest.build, generation=None, choices=(choice,), parts=parts)
             result = (await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))).results[0]
             if not isinstance(result, Claimed):
                 return f"its resources cannot be claimed: {lost(result)}"

@@ -29,8 +29,7 @@ from features.policies.policy_tests import (
 from features.policies.trials import PolicyTrials
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
-from placement_worker.core.index import Index
-from placement_worker.core.packed_trees import unpacked
+from placement_worker.extension import Index, unpacked
 from scheduler_worker.extension import SchedulerOptions, plain_scheduler
 
 

@@ -355,7 +355,9 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
     ended = world.retired.get(claim.consumer)
     if ended is None:
         return False
-    return (claim.begins is not None and ended.revivable) or (claim.revives and ended.unplaceable)
+    if ended.unplaceable:
+        return any(part.revives for part in claim.parts)
+    return claim.begins is not None and ended.revivable
 
 
 def fenced_off(

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from control_room.core.words import several
 from features.nova.conf import NovaSchedulerConf
 from features.nova.takeover.facts import ChoiceFacts, Level, TakeoverFacts, TakeoverFinding, named
-from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.weighing import WEIGHERS_CALLED
+from scheduler_worker.extension import RULES_CALLED, RULES_OF_PLACEMENT, WEIGHERS_CALLED
 
 ABOUT = "options of nova-scheduler"
 
