@@ -148,6 +148,17 @@ class Parts:
             return self
         return self._with(value for type_, value in self._values.items() if type_ not in types)
 
+    @property
+    def unknown(self) -> Mapping[str, Any]:
+        """Return stored values of features that are not in the list, by name."""
+        return self._unknown
+
+    def with_unknown(self, unknown: Mapping[str, Any]) -> Self:
+        """Return these parts with stored values of features that are not in the list."""
+        parts = type(self)(*self)
+        parts._unknown = unknown
+        return parts
+
     def _with(self, values: Iterable[Any]) -> Self:
         parts = type(self)(*values)
         parts._unknown = self._unknown
