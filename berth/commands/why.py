@@ -12,7 +12,7 @@ from berth.commands.what_if import show_answer
 from berth.features import features, module_of
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, known_cells, uuid_of
-from berth.operations.explanations import Explanation
+from berth.operations.explanations import BuildExplanation
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -70,7 +70,7 @@ class Known:
     moves: tuple[MoveStands, ...]  # the move, if it has begun
     planned: tuple[MoveStands, ...]  # moves of the build for which a plan or client gave a reason
     decided: DecisionFound
-    explained: tuple[Explanation, ...]  # what features add
+    explained: tuple[BuildExplanation, ...]  # what features add
     silent: tuple[str, ...]  # workers that did not answer
 
 

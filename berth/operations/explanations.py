@@ -6,7 +6,7 @@ from bus.vocabulary import Message, Value
 
 
 @dataclass(frozen=True)
-class Explanation:
+class BuildExplanation:
     """A line about a build, and the record that `--json` prints. `at`: when this happened; 0: unknown."""
 
     line: str

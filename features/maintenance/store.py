@@ -259,7 +259,7 @@ _MEASURED = sql("""
     ORDER BY ended DESC LIMIT :most
 """)
 _REFUSALS = sql("""
-    SELECT id, reason FROM decisions WHERE move <> '' AND id IN (SELECT n.id FROM {n: id str})
+    SELECT id, reason FROM decisions WHERE parts <> '' AND id IN (SELECT n.id FROM {n: id str})
 """)
 _PRUNE = (
     sql("DELETE FROM maintenance_windows WHERE id IN (SELECT n.id FROM {n: id str}) RETURNING id"),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from berth.operations.cells import ask_cells
-from berth.operations.explanations import Explanation
+from berth.operations.explanations import BuildExplanation
 from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.masking import printable
@@ -13,14 +13,14 @@ from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemptio
 SECONDS = 5.0  # time limit for placement's answer
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[Explanation]:
+async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[BuildExplanation]:
     """Return an explanation of each preemption by the build or request, and of each in which it was deleted
     or shelved.
     """
     find = bus.asker(PREEMPTIONS, timeout=SECONDS)
     found, _ = await ask_cells(["placement"], lambda _: find(FindPreemptions(by=(id_,), victims=(id_,))))
     return [
-        Explanation(_preempted(each, id_), each, style="yellow", at=each.at)
+        BuildExplanation(_preempted(each, id_), each, style="yellow", at=each.at)
         for answer in found.values()
         for each in answer.preemptions
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from berth.operations.cells import ask_cells
-from berth.operations.explanations import Explanation
+from berth.operations.explanations import BuildExplanation
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.queries import BuildStands
@@ -12,13 +12,13 @@ from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservati
 SECONDS = 5.0  # time limit for placement's answer
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[Explanation]:
+async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[BuildExplanation]:
     """Return an explanation of the reservation from which the instance drew, if it drew from one."""
     find = bus.asker(RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.
     drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)
     found, _ = await ask_cells(["placement"], lambda _: find(drawing))
-    return [Explanation(_drawn(each), each) for answer in found.values() for each in answer.reservations]
+    return [BuildExplanation(_drawn(each), each) for answer in found.values() for each in answer.reservations]
 
 
 def _drawn(reservation: Reservation) -> str:

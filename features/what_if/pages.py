@@ -28,7 +28,7 @@ from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedForm:
     """A what-if question with its answer, for sections of other features."""
 
     request: BuildRequested
@@ -95,7 +95,7 @@ class WhatIfPages(PageGroup):
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
                 else:
                     of_claims = await self._of_claims.render(request, answer.claims)
-                    sections = await self._sections.render(request, Asked(build, answer))
+                    sections = await self._sections.render(request, AskedForm(build, answer))
         except InvalidForm as invalid:
             problems = invalid.args
         except OperationRefused as refused:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from bus.addressing import Query
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.errors import AnswerRefused
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from features.groups.messages import FindGroups, GroupsFound, ServerGroup
+from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering
@@ -263,9 +264,10 @@ class Knowing:
             raise AnswerRefused("too deep for me")
 
     def scheduler(self) -> Scheduler:
-        return scheduler_of(
-            self.placement, clock=TurnedClock().clock, groups=self.groups, allocations=self.allocations
-        )
+        def ask(query: Query[Any, Any], /) -> Any:
+            return self.groups if query is GROUPS else self.placement.asker(query)
+
+        return scheduler_of(self.placement, clock=TurnedClock().clock, ask=ask, allocations=self.allocations)
 
 
 async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:

@@ -1,15 +1,17 @@
 """Other flavors that would do, fewer instances that are enough, and server groups that are being joined."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec import structs
 
+from bus.addressing import Query
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from features.groups.messages import FindGroups, GroupPolicy, GroupsFound, ServerGroup, claimed_group
+from features.groups.messages import GROUPS, FindGroups, GroupPolicy, GroupsFound, ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
@@ -56,7 +58,11 @@ def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> 
         return AllocationsFound(consumers=tuple(found), generations={})
 
     clock = TurnedClock().clock
-    return scheduler_of(placement, clock=clock, groups=find_groups, allocations=find_allocations)
+
+    def ask(query: Query[Any, Any], /) -> Any:
+        return find_groups if query is GROUPS else placement.asker(query)
+
+    return scheduler_of(placement, clock=clock, ask=ask, allocations=find_allocations)
 
 
 async def said(
