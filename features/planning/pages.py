@@ -1,4 +1,4 @@
-"""What planning adds to pages: moves that would make room, and the switch of rebalancing."""
+"""Sections that planning adds to pages: moves that would make room, and the switch of rebalancing."""
 
 import logging
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, 
         with_moves = f"/what-if?{request.url.query}&moves=1"
         return renderer.part("what_if_moves.html", plan=plan, problem=problem, with_moves=with_moves)
 
-    balancing = SharedData(
+    balancing: SharedData[None, Reply[BalancingSwitched]] = SharedData(
         context.tasks,
         lambda _: read_balancing(context),
         changes=context.events.moves,
