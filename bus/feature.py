@@ -15,9 +15,9 @@ their names, and each may be missing:
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
-                 (`berth.operations.host_states.RequestOptions`); FORM_FIELDS are the fields with these names
-                 in the web form for build requests
-    explaining   `reasons(bus, id, builds)` returns lines about a build for `berth why`
+                 (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these
+                 names in the web form for build requests
+    explaining   `reasons(bus, id, builds)` returns explanations of a build for `berth why`
     pages        `routes(context, renderer)` returns the routes of its pages; `sections(context, renderer)`
                  returns what it adds to pages of others, such as "build": name of the page → section
     templates    the templates of its pages

@@ -71,6 +71,13 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
+    def claimed(self) -> "Part | None":
+        """Return the part of a claim that restores the deleted consumer of an instance whose request had this
+        part; None: nothing.
+        """
+        return None
+
+    @property
     def waits_for(self) -> str:
         """Return how long the request waits for a host, such as `30m`; empty: not at all."""
         return ""
@@ -140,6 +147,17 @@ class Parts:
         if self._values.keys().isdisjoint(types):
             return self
         return self._with(value for type_, value in self._values.items() if type_ not in types)
+
+    @property
+    def unknown(self) -> Mapping[str, Any]:
+        """Return stored values of features that are not in the list, by name."""
+        return self._unknown
+
+    def with_unknown(self, unknown: Mapping[str, Any]) -> Self:
+        """Return these parts with stored values of features that are not in the list."""
+        parts = type(self)(*self)
+        parts._unknown = unknown
+        return parts
 
     def _with(self, values: Iterable[Any]) -> Self:
         parts = type(self)(*values)

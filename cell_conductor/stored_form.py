@@ -81,7 +81,7 @@ class StoredForm:
             added_hosts=build.added_hosts,
             new_spec=build.new_spec,
         )
-        parts = {**build.parts.unread, **{self._names[type(value)]: value for value in build.parts}}
+        parts = {**build.parts.unknown, **{self._names[type(value)]: value for value in build.parts}}
         values = (build.shown, build.attempt, build.generation, build.deadline)
         return *values, _encode(context).decode(), encoded(parts)
 
@@ -130,7 +130,7 @@ class StoredForm:
     def _read_parts(self, stored: str) -> BuildParts:
         found = _parts(stored)
         values = [self._decoders[name].decode(found.pop(name)) for name in self._decoders if name in found]
-        return BuildParts(*values, unread=found)
+        return BuildParts(*values).with_unknown(found)
 
     def stands(self, build: Build) -> BuildStands | None:
         """Return a build as clients see it; None if it was never placed, or is in another cell."""

@@ -38,7 +38,6 @@ from berth.commands.options import (
 from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_room_address
-from berth.operations.boot_options import BootOptions, boot_request
 from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
 from berth.services import (
     Supervisor,
@@ -55,9 +54,8 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.queries import FindBuilds, FindCandidates
+from bus.queries import FindBuilds, FindCandidates, FindDecision
 from bus.requests import ResourceGroup
-from features.what_if.messages import WHAT_IF, WhatIf
 
 R = TypeVar("R")
 
@@ -260,9 +258,9 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     how many hosts placement knows.
     """
     hosts = await hosts_known(bus, settings, share)
-    what_if = bus.asker(WHAT_IF, timeout=2.0)
-    question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
-    await _answered(partial(what_if, question), "no scheduler answers")
+    decision = bus.asker(topics.DECISION, timeout=2.0)
+    # A scheduler answers queries when it has loaded its copy of placement's index.
+    await _answered(partial(decision, FindDecision(id=bus.clock.uuid())), "no scheduler answers")
     return hosts
 
 

@@ -12,10 +12,11 @@ from berth.commands.what_if import show_answer
 from berth.features import features, module_of
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, known_cells, uuid_of
+from berth.operations.explanations import Explanation
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.clock import Clock, moment_text
+from bus.clock import Clock
 from bus.decisions import BACKLOG
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -23,13 +24,10 @@ from bus.masking import printable
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.words import expected_evaluation, expected_start
 from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
-from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
-from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservations, Reservation
 from features.what_if.messages import WHAT_IF, WhatIf
 
 SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
-_PLACEMENT = "placement"
 
 Explained = Annotated[
     str,
@@ -71,10 +69,8 @@ class Known:
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
     planned: tuple[MoveStands, ...]  # moves of the build for which a plan or client gave a reason
-    drawn: tuple[Reservation, ...]  # the reservation from which the build drew
     decided: DecisionFound
-    reasons: tuple[str, ...]  # lines about the build from features
-    preemptions: tuple[Preemption, ...]  # preemptions of the build, or for the build
+    explained: tuple[Explanation, ...]  # what features add
     silent: tuple[str, ...]  # workers that did not answer
 
 
@@ -85,14 +81,15 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
             return await _ask_now(cli, bus, known)
     if again:
         return _repeat_decisions(cli, known)
-    show_records(cli, known, id_)
+    show_records(cli, known)
     return 0
 
 
-def show_records(cli: Cli, known: Known, id_: str) -> None:
+def show_records(cli: Cli, known: Known) -> None:
     """Print the records about a build, request or move."""
     if cli.as_json:
-        for value in (*known.stands, *known.moves, *known.planned, *known.drawn, *known.preemptions):
+        records = [each.record for each in known.explained if each.record is not None]
+        for value in (*known.stands, *known.moves, *known.planned, *records):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
@@ -103,16 +100,12 @@ def show_records(cli: Cli, known: Known, id_: str) -> None:
         for fact in facts_of(move):
             cli.say.print(fact)
         print_funnel(move.decision, cli.say)
-    for reservation in known.drawn:
-        cli.line(_drawn(reservation))
     for move in known.planned:
         cli.line(_planned(move))
-    for each in known.preemptions:
-        cli.line(_preempted(each, id_), "yellow")
+    for each in known.explained:
+        cli.line(each.line, each.style or None)
     if known.decided.known:
         _show_decided(known.decided, cli)
-    for line in known.reasons:
-        cli.line(line)
 
 
 async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
@@ -122,34 +115,23 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     find_moves = bus.asker(FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    preemptions = bus.asker(PREEMPTIONS, timeout=SECONDS)
-    reservations = bus.asker(RESERVATIONS, timeout=SECONDS)
-    # A placement of a version without `drawn_by` finds no reservation with this id.
-    drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)
-    of_instance = asyncio.gather(
-        ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
-        ask_cells([_PLACEMENT], lambda _: reservations(drawing)),
-    )
-    (decided, unheard), (builds, silent), (moves, _), (preempted, _) = await asyncio.gather(
+    (decided, unheard), (builds, silent), (moves, _), (of_build, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, moves=(id_,)))),
-        ask_cells([_PLACEMENT], lambda _: preemptions(FindPreemptions(by=(id_,), victims=(id_,)))),
+        ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
     )
-    (of_build, _), (drawn, _) = await of_instance
     stands = tuple(stands for answer in builds.values() for stands in answer.builds)
     explaining = [module for feature in features() if (module := module_of(feature, "explaining"))]
-    reasons = await asyncio.gather(*(module.reasons(bus, id_, stands) for module in explaining))
+    explained = await asyncio.gather(*(module.reasons(bus, id_, stands) for module in explaining))
     known = Known(
         stands,
         tuple(move for answer in moves.values() for move in answer.moves),
         tuple(
             move for answer in of_build.values() for move in answer.moves if move.note and not move.in_cell
         ),
-        tuple(each for answer in drawn.values() for each in answer.reservations),
         decided.get(_SCHEDULER, DecisionFound()),
-        tuple(reason for several in reasons for reason in several),
-        tuple(each for answer in preempted.values() for each in answer.preemptions),
+        tuple(each for several in explained for each in several),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
     if not known.stands and not known.moves and not known.decided.known:
@@ -158,24 +140,9 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     return known
 
 
-def _drawn(reservation: Reservation) -> str:
-    if reservation.use == FAILOVER:
-        return "  draws from the failover headroom"
-    owner = f"project {printable(reservation.project)}" if reservation.project else "any project"
-    return f"  draws from reservation {printable(reservation.name)} {reservation.id} of {owner}"
-
-
 def _planned(move: MoveStands) -> str:
     way = f"from {printable(move.source or '-')} to {printable(move.host or '-')}"
     return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
-
-
-def _preempted(found: Preemption, id_: str) -> str:
-    at = moment_text(found.at)
-    if found.by == id_:
-        return f"  preempted {found.victim.build} (priority {found.victim.priority}) at {at}"
-    project = printable(found.project)
-    return f"  preempted by {found.by} of project {project} (priority {found.priority}) at {at}"
 
 
 def _show_placed(build: BuildStands, cli: Cli) -> None:

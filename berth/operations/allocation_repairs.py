@@ -25,7 +25,6 @@ from bus.parts import ClaimParts
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import portions
-from features.groups.messages import GroupClaim, group_of
 
 SECONDS = 15.0  # time limit for the answer of an agent or a cell
 _AT_ONCE = 100  # builds in one query
@@ -194,17 +193,17 @@ def _judged(
 
 def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
     """Return the claim that restores a build's allocations, valid only if the consumer's generation is
-    unchanged. If the consumer was deleted, the build also joins its server group again.
+    unchanged. If the consumer was deleted, parts of its request are restored, such as its server group.
     """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
     asked = record.asked if record is not None and misheld.generation is None else None
-    joins = group_of(asked.parts) if asked is not None and asked.parts is not None else None
+    parts = asked.parts if asked is not None and asked.parts is not None else ()
     return ConsumerClaim(
         consumer=misheld.place.build,
         generation=misheld.generation,
         choices=(Choice(allocations=misheld.place.host.choice.allocations),),
         project=spec.project,
         user=spec.user,
-        parts=ClaimParts(GroupClaim(group=joins) if joins is not None else None),
+        parts=ClaimParts(*(part.claimed for part in parts)),
     )

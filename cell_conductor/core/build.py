@@ -1,8 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
+from bus.parts import Parts
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Message
 
@@ -62,53 +62,10 @@ class GuestReport(OnHost, Protocol):
     def attempt(self) -> int: ...
 
 
-P = TypeVar("P")
+class BuildParts(Parts):
+    """The values that courses keep about a build."""
 
-
-class BuildParts:
-    """The values that courses keep about a build: at most one of a type. Immutable.
-
-    `unread` has stored values of features that are not in the list, as JSON by name.
-    """
-
-    __slots__ = ("_values", "unread")
-
-    def __init__(self, *values: Any, unread: Mapping[str, msgspec.Raw] = MappingProxyType({})) -> None:
-        self._values: dict[type[Any], Any] = {type(value): value for value in values if value is not None}
-        self.unread = unread
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values.values())
-
-    def __contains__(self, type_: object) -> bool:
-        return type_ in self._values
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BuildParts) and self._values == other._values
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values))
-
-    def __repr__(self) -> str:
-        return f"BuildParts({', '.join(map(repr, self._values.values()))})"
-
-    def get(self, type_: type[P]) -> P | None:
-        value: P | None = self._values.get(type_)
-        return value
-
-    def having(self, value: object) -> Self:
-        """Return these parts with `value` in place of the value of its type."""
-        return type(self)(*{**self._values, type(value): value}.values(), unread=self.unread)
-
-    def without(self, type_: type[Any]) -> Self:
-        """Return these parts without the value of a type."""
-        if type_ not in self._values:
-            return self
-        values = (value for value in self if type(value) is not type_)
-        return type(self)(*values, unread=self.unread)
+    __slots__ = ()
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,6 +126,10 @@ class GroupPart(Part, frozen=True, kw_only=True):
     # members of the group, as another system knows them that creates the instances
     members: ShortList[Id] = ()
 
+    @property
+    def claimed(self) -> "GroupClaim | None":
+        return None if self.group is None else GroupClaim(group=self.group)
+
     def recorded(self) -> Self:
         return type(self)(group=self.group)
 

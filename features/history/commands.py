@@ -193,7 +193,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
         _show_consumer(cli, cloud, consumer)
     elif known.stands and not cli.as_json:
         cli.line(f"{id_} held nothing at that time: it was not placed yet, or deleted already", "yellow")
-    show_records(cli, past, id_)
+    show_records(cli, past)
     for tree in trees if not cli.as_json else ():
         _show_tree(cli, cloud, tree)
 
@@ -217,5 +217,5 @@ def _as_of(known: Known, then: float, host: str) -> Known:
         moves=tuple(move for move in known.moves if move.since <= then),
         planned=tuple(move for move in known.planned if move.since <= then),
         decided=decided,
-        preemptions=tuple(each for each in known.preemptions if each.at <= then),
+        explained=tuple(each for each in known.explained if each.at <= then),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from berth.operations.cells import ask_cells
+from berth.operations.explanations import Explanation
 from bus.delivery.runner import Bus
 from bus.queries import BuildStands
 from features.maintenance.messages import MAINTENANCE, FindMaintenance
@@ -11,10 +12,10 @@ from features.maintenance.operations import reasons_to_leave
 SECONDS = 2.0  # without an answer of a scheduler, nothing is explained
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[str]:
-    """Return a line for each move by a maintenance window or evacuation; `stands` are the builds found."""
+async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[Explanation]:
+    """Return an explanation of each move by a maintenance window or evacuation of the builds `stands`."""
     ask = bus.asker(MAINTENANCE, timeout=SECONDS)
     found, _ = await ask_cells(["scheduler"], lambda _: ask(FindMaintenance(build=id_)))
     for answer in found.values():
-        return list(reasons_to_leave(answer, [build.host for build in stands]))
+        return [Explanation(line) for line in reasons_to_leave(answer, [build.host for build in stands])]
     return ()

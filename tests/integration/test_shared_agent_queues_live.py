@@ -4,6 +4,7 @@ The large run takes minutes: pytest -m soak tests/integration/test_shared_agent_
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import resource
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
@@ -137,7 +137,7 @@ async def _boot_while_killing(berth: Running, region: Region) -> dict[str, Build
     begun = monotonic()
     # all agents of two cells are away while their process starts again
     options = BootOptions(vcpus=1, memory_mb=64, disk_gb=1)
-    requests = [replace(boot_request(options), wait="1h") for _ in range(region.boots)]
+    requests = [boot_request(dataclasses.replace(options, wait="1h")) for _ in range(region.boots)]
     victims = [name for name in berth.starts() if name.startswith(("conductor.", "compute."))]
     kills = {(place + 1) * region.boots // (len(victims) + 1): name for place, name in enumerate(victims)}
     ends: dict[str, BuildEnded] = {}

@@ -4,12 +4,12 @@ No request is lost, no process ends, and the audit finds nothing left over.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from msgspec import structs
 
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
@@ -68,7 +68,7 @@ class _Client:
                 await self._ask()
 
     async def _ask(self) -> None:
-        request = structs.replace(boot_request(HALF), wait="1h")
+        request = boot_request(dataclasses.replace(HALF, wait="1h"))
         self.asked.update(request.instances)
         await self.bus.publish(request)
 

@@ -5,6 +5,7 @@ For every deleted instance a build becomes active, and the audit finds nothing l
 """
 
 import asyncio
+import dataclasses
 import signal
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from random import Random
 
 import asyncpg
 import pytest
-from msgspec import structs
 
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request, options_named
@@ -29,6 +29,7 @@ from features.preemption.messages import (
     PriorityEditRequested,
     SetPriority,
 )
+from features.waiting.boot_options import PriorityOptions
 from tests.support.berth_processes import Running, running
 from tests.support.waiting import receive_all, until
 
@@ -70,7 +71,9 @@ class _Client:
 
     async def boot(self, options: BootOptions, count: int, priority: int) -> list[str]:
         """Publish this many requests; return the ids of all their builds."""
-        new = [structs.replace(boot_request(options), priority=priority, wait="1h") for _ in range(count)]
+        more = (*options.more, PriorityOptions(priority=priority))
+        waits = dataclasses.replace(options, wait="1h", more=more)
+        new = [boot_request(waits) for _ in range(count)]
         self.requests += new
         await self.bus.publish(*new)
         return [build for request in new for build in request.instances]

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from berth.operations.audit import audit
-from berth.operations.boot_options import boot_request, options_named
+from berth.operations.boot_options import boot_request, options_named, parts_given
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.parts import RequestParts
 from features.reservations.new_reservations import NewReservation, create_reservation, new_reservation
 from tests.support.replicas import ReplicatedBerth, replicated
 from tests.support.waiting import receive_all, until
@@ -58,7 +59,9 @@ class RequestingClient:
         bus = self.berth.bus
         while self.requesting or self.requests:
             while self.requesting and len(self.requests) < self.most:
-                request = msgspec.structs.replace(self.make(), wait="1h", reply_to="client")
+                request = self.make()
+                parts = request.parts.having(*parts_given(RequestParts, wait="1h"))
+                request = msgspec.structs.replace(request, parts=parts, reply_to="client")
                 self.requests[request.request] = request
                 await publish(bus, request)
             for request in list(self.requests.values()):

@@ -1,0 +1,34 @@
+"""Explains in `berth why` which instances a build preempted, and which build preempted it."""
+
+from collections.abc import Sequence
+
+from berth.operations.cells import ask_cells
+from berth.operations.explanations import Explanation
+from bus.clock import moment_text
+from bus.delivery.runner import Bus
+from bus.masking import printable
+from bus.queries import BuildStands
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemption
+
+SECONDS = 5.0  # time limit for placement's answer
+
+
+async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[Explanation]:
+    """Return an explanation of each preemption by the build or request, and of each in which it was deleted
+    or shelved.
+    """
+    find = bus.asker(PREEMPTIONS, timeout=SECONDS)
+    found, _ = await ask_cells(["placement"], lambda _: find(FindPreemptions(by=(id_,), victims=(id_,))))
+    return [
+        Explanation(_preempted(each, id_), each, style="yellow", at=each.at)
+        for answer in found.values()
+        for each in answer.preemptions
+    ]
+
+
+def _preempted(found: Preemption, id_: str) -> str:
+    at = moment_text(found.at)
+    if found.by == id_:
+        return f"  preempted {found.victim.build} (priority {found.victim.priority}) at {at}"
+    project = printable(found.project)
+    return f"  preempted by {found.by} of project {project} (priority {found.priority}) at {at}"
