@@ -26,7 +26,6 @@ from bus.host_health import UNNAMED
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
 from features.moves.messages import MoveRequested, MoveStands, Steering
-from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +68,6 @@ class ControlRoomActions:
         if steered.refused:
             raise OperationRefused(steered.refused)
         return steered.phase
-
-    async def switch_balancing(self, stop: bool) -> None:
-        with operations_refused():
-            await self._bus.asker(SWITCH_BALANCING)(SwitchBalancing(stop=stop))
 
 
 @dataclass

@@ -184,7 +184,6 @@ def operations(
         steer=acts.steer,
         drains=drains,
         metal=partial(metal, settings, bus),
-        switch_balancing=acts.switch_balancing,
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,

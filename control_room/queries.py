@@ -294,7 +294,6 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
-    switch_balancing: Callable[[bool], Awaitable[None]]  # stops all rebalancing, or permits it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     bus: BusOperations

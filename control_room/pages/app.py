@@ -77,7 +77,6 @@ def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[R
     yield _get("/moves/{move}", moves.move)
     yield _post("/moves/{move}", moves.steer)
     yield _get("/moves/{move}/events", moves.move_events)
-    yield _post("/rebalancing", moves.switch_balancing)
 
 
 def _routes_of_users(context: PageContext, renderer: Renderer) -> Iterator[Route]:

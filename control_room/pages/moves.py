@@ -14,7 +14,6 @@ from bus.host_health import causes_in
 from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room import queries
 from control_room.core import words
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
 from control_room.core.now import Reply
@@ -23,7 +22,6 @@ from control_room.pages.frame import PageUpdates
 from control_room.queries import query
 from control_room.shared_data import TIMES, SharedData
 from features.moves.messages import FindMoves, MovesFound, MoveStands
-from features.planning.messages import SWITCH_BALANCING, BalancingSwitched, SwitchBalancing
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts
 MOST = 40  # drained hosts that are queried
@@ -67,7 +65,7 @@ class MovePages(frame.PageGroup):
         self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=TIMES)
         self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=TIMES)
         self._drains = SharedData(tasks, self._read_drains, seconds=DRAIN_SECONDS, times=TIMES)
-        self._balancing = SharedData(tasks, self._read_balancing, seconds=DRAIN_SECONDS, times=TIMES)
+        self._sections = frame.Sections("moves", context, renderer)
         self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
         self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
 
@@ -100,23 +98,10 @@ class MovePages(frame.PageGroup):
         log.info("%s: %s of the drain of %s: %s", frame.user_of(request), name, root, state)
         return RedirectResponse("/moves", status_code=303)
 
-    async def switch_balancing(self, request: Request) -> Response:
-        act = (await self._renderer.form(request)).get("act", "")
-        if act not in ("stop", "permit"):
-            raise frame.PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on rebalancing.")
-        try:
-            await self._context.operations.switch_balancing(act == "stop")
-        except OperationRefused as refused:
-            return await self.page(request, str(refused), 409)
-        finally:
-            self._balancing.forget()
-        log.info("%s: %s rebalancing", frame.user_of(request), act)
-        return RedirectResponse("/moves", status_code=303)
-
     async def _part(self, request: Request) -> str:
         host = frame.parameter(request, "host")
-        moves, drains, balancing = await asyncio.gather(
-            self._lists.get(host), self._drains.get(None), self._balancing.get(None)
+        moves, drains, sections = await asyncio.gather(
+            self._lists.get(host), self._drains.get(None), self._sections.render(request, None)
         )
         if host:
             of_host = tuple(drain for drain in drains.drains if host in (drain.host, drain.root))
@@ -126,14 +111,10 @@ class MovePages(frame.PageGroup):
             **self._renderer.of_visitor(request),
             moves=moves,
             drains=drains,
-            balancing=balancing,
+            sections=sections,
             host=host,
             now=self._context.clock.now(),
         )
-
-    async def _read_balancing(self, _: None) -> Reply[BalancingSwitched]:
-        ask = self._context.queries.asker(SWITCH_BALANCING, timeout=queries.SECONDS)
-        return await query("the scheduler", ask, SwitchBalancing())
 
     async def _read_drains(self, _: None) -> DrainsFound:
         find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))
