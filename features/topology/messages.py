@@ -1,16 +1,14 @@
 """Parts of messages about topologies and roles."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole
+from bus.messages import BuildRequested
 from bus.parts import Part, RequestParts, Section
 from features.groups.messages import group_of
-
-if TYPE_CHECKING:
-    from bus.messages import BuildRequested
 
 
 class TopologyPart(Part, frozen=True, kw_only=True):
