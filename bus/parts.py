@@ -231,6 +231,8 @@ class PartTypes:
     def __init__(self) -> None:
         self._types: dict[type[Parts], dict[str, type[Part]]] = {owner: {} for owner in OWNERS}
         self._features: dict[type[Part], str] = {}
+        # type of parts → object of a request, such as `hints` → fields that clients may write there
+        self._flat: dict[type[Parts], dict[str, set[str]]] = {owner: {} for owner in OWNERS}
         self._is_frozen = False
 
     def add(self, feature: str, owner: type[Parts], part: type[Part]) -> None:
@@ -241,6 +243,8 @@ class PartTypes:
             raise ValueError(f"{part.__name__}: {feature} has a part in {owner.__name__}, or {part} is added")
         self._types[owner][feature] = part
         self._features[part] = feature
+        for name, object_ in part.flat.items():
+            self._flat[owner].setdefault(object_, set()).add(name)
 
     def freeze(self) -> None:
         """Permit no further types."""
@@ -279,7 +283,13 @@ class PartTypes:
 
     def read_flat(self, owner: type[Parts], fields: Mapping[str, Any]) -> list[Part]:
         """Return the parts whose fields a client has written like the kernel's fields of a request."""
-        found = []
+        found: list[Part] = []
+        for object_, names in self._flat[owner].items():
+            inside = fields.get(object_) if object_ else fields
+            if isinstance(inside, dict) and not names.isdisjoint(inside):
+                break
+        else:  # a plain request costs one comparison for each object
+            return found
         for type_ in self._types[owner].values():
             given = {}
             for name, object_ in type_.flat.items():

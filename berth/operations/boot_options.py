@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from berth.features import modules
-from berth.operations.host_states import ByName, RequestOptions, names_listed
+from berth.operations.host_states import ByName, HostRequestOptions, names_listed
 from berth.operations.publishing import PATIENCE, each_message, publish
 from berth.settings import BadSetting
 from bus import topics
@@ -71,7 +71,7 @@ class BootOptions:
     name: str = ""
     project: str = ""
     wait: str = ""  # how long the request may wait for a host, such as 30m; empty: not at all
-    more: tuple[RequestOptions, ...] = ()  # the options of features
+    more: tuple[HostRequestOptions, ...] = ()  # the options of features
 
 
 @cache

@@ -262,7 +262,7 @@ async def host_names(bus: Bus, roots: Collection[str]) -> dict[str, str]:
     return {provider.id: provider.host or provider.name for provider in found.providers}
 
 
-class RequestOptions(Protocol):
+class HostRequestOptions(Protocol):
     """The options that a feature adds to those of build requests."""
 
     def requested(self, request: BuildRequested) -> BuildRequested:
@@ -278,7 +278,7 @@ class ByName:
 
     aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
     not_aggregates: tuple[str, ...] = ()
-    more: tuple[RequestOptions, ...] = ()
+    more: tuple[HostRequestOptions, ...] = ()
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:

@@ -45,7 +45,7 @@ Project = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupOptions:
+class NewGroupOptions:
     """The options of a new server group, as an operator enters them."""
 
     policy: str = option(
@@ -63,7 +63,7 @@ class GroupOptions:
 async def create_command(
     cli: Cli,
     name: Annotated[str, positional("Unique in its project.")],
-    options: GroupOptions,
+    options: NewGroupOptions,
     project: Project = "",
 ) -> None:
     """Create a server group, which cannot be changed later.

@@ -31,6 +31,7 @@ from features.policies.messages import (
     TryPolicy,
 )
 from features.policies.policy_changes import ChangedPolicy
+from features.waiting.messages import WaitPart
 
 EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
@@ -144,7 +145,10 @@ async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDec
     for build in builds:
         decided = await ask(FindDecision(id=build.build))
         if decided.request is not None and decided.request.instances:
-            request = structs.replace(decided.request, wait="", alternates=0)
+            parts = decided.request.parts
+            if (waits := parts.get(WaitPart)) is not None:
+                parts = parts.having(structs.replace(waits, wait=""))
+            request = structs.replace(decided.request, parts=parts, alternates=0)
             count, amounts = len(request.instances), asked_amounts(request)
             found.append(
                 RecordedDecision(build.build, build.since, request, amounts=amounts, instances=count)

@@ -27,7 +27,7 @@ Name = Annotated[str, positional("The name of the class.", metavar="NAME")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriorityOptions:
+class PriorityClassOptions:
     """The options of a priority class, as an operator enters them."""
 
     value: int = option(0, "The priority of its requests.", min=0, max=9)
@@ -42,7 +42,7 @@ class PriorityOptions:
 
 
 @commands.command("set")
-async def set_command(cli: Cli, name: Name, options: PriorityOptions) -> None:
+async def set_command(cli: Cli, name: Name, options: PriorityClassOptions) -> None:
     """Name a priority, and set what its requests may preempt and how its instances are preempted.
 
     Requests state a priority with `berth boot --priority`. `berth what-if --preempt` shows the instances that

@@ -21,7 +21,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
     requests of lower priority.
     """
 
-    flat: ClassVar = {"wait": "", "priority": ""}
+    flat: ClassVar = {"wait": "", "priority": "", "since": ""}
     limits_hosts: ClassVar = False
 
     wait: Wait | None = ""  # how long, such as 30m; empty or null: not at all

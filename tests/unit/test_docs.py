@@ -72,7 +72,7 @@ def test_the_references_are_made_by_the_code() -> None:
     made = {command for _, command, _ in PLACES}
     assert made == {
         "settings", "settings simulator", "topology", "asyncapi", "rules", "http", "metrics", "reasons",
-        "commands", "roles",
+        "commands", "roles", "features",
     }  # fmt: skip
 
 
