@@ -23,7 +23,7 @@ from features.planning.messages import (
     PlanRoom,
     SwitchBalancing,
 )
-from features.what_if.pages import Asked
+from features.what_if.pages import AskedForm
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Rou
 
 
 def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
-    async def moves(request: Request, asked: Asked) -> str:
+    async def moves(request: Request, asked: AskedForm) -> str:
         """Show a link to a plan of moves if moves may help, and the plan if the request's URL asks for it."""
         answer = asked.answer
         if answer.fits or answer.refusal or answer.decision.code not in MOVES_MAY_HELP:
