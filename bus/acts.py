@@ -76,7 +76,7 @@ READ = Act("read", "reader", "every query, page and report", limited_by=("projec
 _KERNEL: tuple[Act, ...] = (
     READ,
     Act("boot", "operator", "build instances, or choose hosts for them",
-        sent(topics.BUILD_REQUESTED, topics.SELECT_HOSTS), limited_by=("cells",)),
+        (BuildRequested, HostsAsked), limited_by=("cells",)),
     Act("delete", "operator", "delete instances", sent(topics.BUILD_DELETE), limited_by=BOTH),
     Act("cancel", "operator", "cancel waiting requests", sent(topics.BUILD_CANCEL)),
     Act("mark host", "operator", "enable, disable or force down a host, and set its traits",

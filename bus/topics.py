@@ -168,8 +168,6 @@ REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFou
     "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
-SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
-    "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
     "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
 TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,

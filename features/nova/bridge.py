@@ -12,6 +12,7 @@ from bus.worker import Worker
 from features.groups.messages import EDIT_GROUP
 from features.nova.core.translation import BridgeOptions
 from features.nova.databases import NovaDatabases
+from features.nova.messages import SELECT_HOSTS
 from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.client import RpcClient
@@ -28,7 +29,7 @@ MIRROR_ASKS = (
     topics.AGGREGATES,
     topics.EDIT_AGGREGATE,
 )
-ASKED = (topics.SELECT_HOSTS, EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
+ASKED = (SELECT_HOSTS, EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
     client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
     scheduling = NovaScheduling(
         SchedulingQueries(
-            select=bus.asker(topics.SELECT_HOSTS, timeout=SELECT_TIMEOUT),
+            select=bus.asker(SELECT_HOSTS, timeout=SELECT_TIMEOUT),
             make_group=bus.asker(EDIT_GROUP),
             release=bus.asker(topics.RELEASE),
             fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),

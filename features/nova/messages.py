@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
+from bus.messages import HostsAnswered, HostsAsked
 from bus.vocabulary import Cause, Count, LongList, Message, Number, Seconds, Text, Value
 
 Verdict = Literal[
@@ -118,5 +119,13 @@ NOVA_REPORT = Query(
     "decisions of a running Nova's scheduler compared with berth's (shadow mode)",
     ANYONE,
     "nova_shadow",
+)
+SELECT_HOSTS = Query(
+    "scheduler.select",
+    HostsAsked,
+    HostsAnswered,
+    "choose and claim hosts for instances that another system builds",
+    ANYONE,
+    "scheduler",
 )
 PAGE_ASKS = (NOVA_REPORT,)

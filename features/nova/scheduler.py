@@ -1,7 +1,7 @@
 """The part of Nova in a scheduler: hosts for instances that Nova builds."""
 
-from bus import topics
 from bus.worker import WorkerRows, answers_many, every
+from features.nova.messages import SELECT_HOSTS
 from features.nova.selecting import HostSelection
 from features.nova.settings import NovaSettings
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -13,7 +13,7 @@ def part(needs: SchedulerNeeds, settings: NovaSettings) -> SchedulerPart:
     selection = HostSelection(needs.scheduler, needs.database)
     return SchedulerPart(
         rows=WorkerRows(
-            answers=[answers_many(topics.SELECT_HOSTS, selection.answer_many, concurrency=4)],
+            answers=[answers_many(SELECT_HOSTS, selection.answer_many, concurrency=4)],
             timers=[every(RECORD_SECONDS, selection.store)],
         )
     )

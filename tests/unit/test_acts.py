@@ -111,7 +111,7 @@ LIMITED = {
     "a read, limited to cells": ("read", {"cells": ("c1",)}, Target("x", cell="c2"), True),
     "a read of another project": ("read", {"projects": ("p1",)}, Target("x", project="p2"), False),
     "without a cell by nature": ("make name", {"cells": ("c1",)}, Target("x"), True),
-    "of the whole region": ("maintain", {"cells": ("c1",)}, Target("x", cell="c1"), False),
+    "of the whole region": ("aggregate", {"cells": ("c1",)}, Target("x", cell="c1"), False),
     "of a cell, not a project": (
         "mark host", {"projects": ("p1",)}, Target("x", cell="c1", project="p1"), False,
     ),
