@@ -13,7 +13,7 @@ import msgspec
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_room_address
 from berth.features import features, module_of
-from berth.operations.boot_options import boot_request, options_named
+from berth.operations.boot_options import boot_request, options_named, parts_given
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -21,6 +21,7 @@ from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.parts import RequestParts
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
@@ -60,16 +61,16 @@ class OpenBerth:
 
     async def boot_later(self, *, priority: int = 0, **given: Any) -> str:
         """Request an instance that has to wait for a host, and return the id of the request."""
-        request = msgspec.structs.replace(
-            a_request("", **{"vcpus": 1, "flavor": "small", **given}), wait="2h", priority=priority
-        )
+        request = a_request("", **{"vcpus": 1, "flavor": "small", **given})
+        waits = parts_given(RequestParts, wait="2h", priority=priority)
+        request = msgspec.structs.replace(request, parts=request.parts.having(*waits))
         await self.bus.publish(request)
 
-        async def waits() -> bool:
+        async def is_waiting() -> bool:
             found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
             return bool(found.waiting)
 
-        await until(waits, "the request waits for a host")
+        await until(is_waiting, "the request waits for a host")
         return request.request
 
     async def moved(self, build: str) -> MoveProgress:

@@ -133,8 +133,3 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(group: CommandLine, c
     assert [group_of(each.parts) for each in asked] == [WEB, DB]
     with pytest.raises(OperationRefused, match=f"there is no server group {THEIRS} in project {OURS}"):
         await plainly(boot(cli, request, False, 1.0, names_of(options_named(group=THEIRS))))
-
-
-def test_a_group_is_named_by_one_option_only() -> None:
-    with pytest.raises(BadSetting, match="--group and --hint group= both name a group"):
-        boot_request(options_named(group="web", hint=[f"group={WEB}"]))
