@@ -1,7 +1,9 @@
 """Features: their parts of a worker are made after the parts that they need, and are given in list order."""
 
+import runpy
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,3 +61,55 @@ def test_a_worker_in_which_features_have_no_module_has_no_parts() -> None:
 def test_what_no_needed_feature_offers_is_an_error() -> None:
     with pytest.raises(LookupError, match="no feature offers Classes"):
         PartNeeds().of(Classes)
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts/feature-imports"
+
+VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
+    "the kernel imports a feature": (
+        {"bus/topics.py": "from features.moves import messages"},
+        "bus/topics.py:1: the kernel imports features.moves.messages",
+    ),
+    "a feature imports more of a worker than its extension": (
+        {"features/moves/scheduler.py": "from scheduler_worker.placing import Scheduler"},
+        "features/moves/scheduler.py:1: imports scheduler_worker.placing: a worker offers features its module"
+        " `extension`",
+    ),
+    "a feature imports one that it does not need": (
+        {"features/moves/scheduler.py": "from features.waiting import messages"},
+        "features/moves/scheduler.py:1: imports features.waiting.messages: its declaration does not need it",
+    ),
+    "two features need each other": (
+        {
+            "features/moves/feature.py": "FEATURE = Feature(needs=('waiting',))",
+            "features/waiting/feature.py": "FEATURE = Feature(needs=('moves',))",
+        },
+        "features need each other: moves, waiting",
+    ),
+    "modules import each other for types": (
+        {
+            "bus/topics.py": "if TYPE_CHECKING:\n    from bus import parts",
+            "bus/parts.py": "from bus import topics",
+        },
+        "modules import each other in a circle: bus.parts, bus.topics",
+    ),
+}
+
+
+@pytest.mark.parametrize(("written", "problem"), VIOLATIONS.values(), ids=VIOLATIONS)
+def test_a_forbidden_import_is_found(tmp_path: Path, written: dict[str, str], problem: str) -> None:
+    files = {
+        "bus/parts.py": "",
+        "bus/topics.py": "",
+        "scheduler_worker/placing.py": "",
+        "features/moves/feature.py": "FEATURE = Feature()",
+        "features/moves/messages.py": "",
+        "features/waiting/feature.py": "FEATURE = Feature()",
+        "features/waiting/messages.py": "",
+    }
+    problems_of = runpy.run_path(str(SCRIPT))["problems_of"]
+    for text in (files, files | written):
+        for name, source in text.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(source)
+        assert problems_of(tmp_path) == ([problem] if text is not files else [])
