@@ -40,7 +40,9 @@ class ClaimRule(ClaimJudge):
     own type; a rule without data there is not asked again in this transaction.
     """
 
-    locks: ClassVar[str] = ""  # the element of LOCKS that `read` locks; "": it locks none, and reads last
+    # The element of LOCKS that `read` locks. "": it locks none, and reads last, when `world.providers` is
+    # known. Rows of projects are locked by the kernel: `needs` adds them to `scope.projects`.
+    locks: ClassVar[str] = ""
 
     async def prepare(self, scope: ClaimScope, now: float) -> None:
         """Read or write in an own transaction, before that of the requests; repeated after a conflict.
