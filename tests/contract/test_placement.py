@@ -304,7 +304,7 @@ async def announced(placement: Placement) -> list[PlacementChanged]:
 
 
 async def test_a_process_that_missed_more_than_the_log_holds_reloads(
-    url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    url: str, placement: Placement, caplog: pytest.LogCaptureFixture
 ) -> None:
     placement.log.keep = 1
     async with a_placement(url) as other:
@@ -319,9 +319,7 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
 
 
 @pytest.mark.parametrize("after", [0, 4])
-async def test_a_feed_from_a_pruned_or_future_number_is_refused(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+async def test_a_feed_from_a_pruned_or_future_number_is_refused(placement: Placement, after: int) -> None:
     placement.log.keep = 1
     for number in (1, 2, 3):
         await report(placement, a_report(number))

@@ -307,9 +307,7 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     assert wire.numbers == [1, 2]
 
 
-async def test_writers_are_not_blocked_by_publishing(
-    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writers_are_not_blocked_by_publishing(placement: Placement, wire: RememberingBus) -> None:
     placement.log.keep = 0
     wire.open.clear()
     async with relaying((placement, wire)):

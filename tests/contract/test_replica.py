@@ -37,7 +37,6 @@ from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
 from bus.worker import On, on_many
 from placement_worker import BusReader, IndexedSource, Placement, Replica, placement_worker, replica
 from placement_worker.lookups import Lookups
-from placement_worker.store import changes
 from scheduler_worker import RequestOptions
 from tests.support.buses import Connect, serving
 from tests.support.ids import uid
@@ -371,11 +370,9 @@ async def test_a_replica_waits_for_placement_and_logs_it_once(
     assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
 
 
-async def test_a_replica_reloads_if_missed_changes_are_pruned(
-    world: ReplicatedPlacement, soon: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "KEEP", 2)
+async def test_a_replica_reloads_if_missed_changes_are_pruned(world: ReplicatedPlacement, soon: None) -> None:
     placement = await world.start()
+    placement.log.keep = 2
     await report(placement, a_report(1))
     kept = await world.follow()
     await in_time(world.agrees(kept))

@@ -138,9 +138,12 @@ async def last_published(placement: Placement) -> int:
 
 
 async def mark_published(placement: Placement) -> None:
-    """Mark all changes so far as published, as the relay does."""
+    """Mark all changes so far as published, as the relay does, and as archived if there is an archive."""
     async with placement.database.write() as tx:
-        await changes.TELL(tx, number=await changes.last_number(tx))
+        last = await changes.last_number(tx)
+        await changes.TELL(tx, number=last)
+        archived = text("UPDATE changes SET number = :last WHERE id = :id")
+        await tx.execute(archived, {"last": last, "id": changes.LAST_ARCHIVED})
 
 
 async def keeps_its_index(placement: Placement) -> None:
