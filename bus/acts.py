@@ -135,7 +135,7 @@ def as_named(message: Any, target: Target, owners: ProjectsFound, state: Message
 
 @dataclass(frozen=True, kw_only=True)
 class Requested:
-    """How messages of one type are judged for a limited role, and recorded."""
+    """The treatment of a type of message: its check for a limited role, and its entry in the audit trail."""
 
     # returns whether the message requests a change; False: it is a query
     changes: Callable[[Any], bool] = lambda message: True

@@ -170,7 +170,6 @@ _ENDS = {
     "room": "hosts fit, but not for all instances together",
     "refused": "placement refused the claims on all hosts that fit",
     "claim": "placement rejects the claim as invalid",
-    OVER_QUOTA: "the project would exceed its quota",
     "unreadable": "the request is invalid: the reason names the field",
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
@@ -179,7 +178,7 @@ _ENDS = {
 _REFUSED_CLAIMS = {"outside_cell": "a cell's claim has something that only other workers may claim"}
 REASONS: dict[str, ReasonTable] = {}  # by title
 # Refusals that a commit may end: code → the change that lets a waiting request be tried again.
-WAKES: dict[str, str] = {OVER_QUOTA: "the project uses less, or its quota is raised"}
+WAKES: dict[str, str] = {}  # filled by features
 
 
 def add_reasons(tables: Iterable[ReasonTable]) -> None:

@@ -47,7 +47,7 @@ _PRUNE_ASSUMED = sql("""
 
 @dataclass(frozen=True)
 class EndedOrders:
-    """How a feature ends its orders for removed agents."""
+    """The orders of a feature that the removal of an agent ends, and the report that ends one."""
 
     order: type[Message]
     report: type[Message]

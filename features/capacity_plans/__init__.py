@@ -1,1 +1,1 @@
-"""How many instances of a mix of flavors would fit."""
+"""Capacity plans: the number of instances of a mix of flavors that would fit."""

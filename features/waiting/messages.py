@@ -16,9 +16,9 @@ Priority = Annotated[int, Meta(ge=0, le=9)]
 
 
 class WaitPart(Part, frozen=True, kw_only=True):
-    """How long a request waits for capacity: the highest priority first, then the oldest. A request that does
-    not wait is placed or refused immediately, and its priority counts too: it is placed before waiting
-    requests of lower priority.
+    """The longest time that a request waits for capacity, and its priority. Of waiting requests the one with
+    the highest priority is placed first, then the oldest. A request that does not wait is placed or refused
+    immediately, and its priority counts too: it is placed before waiting requests of lower priority.
     """
 
     flat: ClassVar = {"wait": "", "priority": "", "since": ""}

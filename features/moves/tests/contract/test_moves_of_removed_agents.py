@@ -1,4 +1,4 @@
-"""How moves end if an operator removes an agent, on a real database."""
+"""Moves whose agent an operator removes, on a real database."""
 
 from collections.abc import Mapping, Sequence
 
