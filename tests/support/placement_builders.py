@@ -137,13 +137,14 @@ async def last_published(placement: Placement) -> int:
         return int((await tx.execute(query, {"id": LAST_TOLD})).scalar_one())
 
 
-async def mark_published(placement: Placement) -> None:
-    """Mark all changes so far as published, as the relay does, and as archived if there is an archive."""
+async def mark_published(placement: Placement, *, archived: bool = True) -> None:
+    """Mark all changes so far as published, as the relay does, and as archived, as an archive does."""
     async with placement.database.write() as tx:
         last = await changes.last_number(tx)
         await changes.TELL(tx, number=last)
-        archived = text("UPDATE changes SET number = :last WHERE id = :id")
-        await tx.execute(archived, {"last": last, "id": changes.LAST_ARCHIVED})
+        if archived:
+            update = text("UPDATE changes SET number = :last WHERE id = :id")
+            await tx.execute(update, {"last": last, "id": changes.LAST_ARCHIVED})
 
 
 async def keeps_its_index(placement: Placement) -> None:

@@ -199,7 +199,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
     await placement.of(Archive).store()
     await report(placement, a_report(1, inventories={"VCPU": Inventory(total=64)}))
     first = await claimed(placement, 1)
-    await mark_published(placement)
+    await mark_published(placement, archived=False)
     async with placement.database.write() as tx:
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert len((await changes.since(tx, 0, 10)).changes) == first
@@ -208,7 +208,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
         wall.now += 100.0
         numbers.append(await claimed(placement, consumer))
         await placement.of(Archive).store()
-    await mark_published(placement)
+    await mark_published(placement, archived=False)
     async with placement.database.write() as tx:
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert not (await changes.since(tx, 0, 10)).changes
