@@ -149,7 +149,7 @@ class Boots:
 
 async def nothing_is_dead_or_waits(settings: Settings, middle: RabbitMQ, own: RabbitMQ) -> None:
     for broker, way in ((middle, Way.IN), (own, Way.OUT)):
-        transport = RabbitTransport(broker.url, exchange=settings.bus.exchange, quorum=False)
+        transport = RabbitTransport(broker.url, exchange=settings.bus.exchange)
         async with Bus(transport):
             assert await transport.dead_letters() == []
             for crossing in composition.crossings_of("c2"):
