@@ -12,7 +12,6 @@ from sqlalchemy import text
 from berth.databases import packages
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
-from bus.parts import PlacedParts
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -25,8 +24,6 @@ from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.store import BuildStore
 from cell_conductor.stored_form import LOST
-from features.preemption.build_metrics import PREEMPTIONS
-from features.preemption.messages import Vacating, Victim, Victims
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -40,7 +37,6 @@ from tests.support.conductor_builders import (
     deliver,
     step,
 )
-from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
 
@@ -224,16 +220,12 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
-REQUEUED = Vacating(build=ONE.build, other=uid(9, "b"), cell=CELL, say="vacate", attempt=1, requeue=True)
-
-
-@pytest.mark.parametrize("ending", [a_delete(ONE), REQUEUED], ids=["deleted", "preempted and shelved"])
 async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
-    builds: Builds, books: Books, time: TurnedClock, ending: Message
+    builds: Builds, books: Books, time: TurnedClock
 ) -> None:
     """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
-    await heard(builds, BUILT, ending)
+    await heard(builds, BUILT, a_delete(ONE))
     time.now += 601
     await heard(builds, *await builds.time_out())
     assert await builds.resume() == []
@@ -595,11 +587,3 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
         ["no power"],
     )
     assert (told[second.build].status, told[second.build].host) == ("building", "host0")
-
-
-async def test_a_preemption_is_counted_when_its_build_is_placed(builds: Builds, books: Books) -> None:
-    started = PREEMPTIONS.labels(CELL, "started")
-    before = started._value.get()
-    victim = Victim(build=a_placed(2).build, generation=1, attempt=1, holder=uid(3))
-    await placed(builds, books, replace(ONE, parts=PlacedParts(Victims(preempts=(victim,)))), a_placed(4))
-    assert started._value.get() == before + 1

@@ -15,13 +15,13 @@ from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.audit import holdings, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
+from tests.support.moved_claims import SHELVED
 from tests.support.placement_builders import (
     a_claim,
     a_placement,

@@ -1,31 +1,13 @@
-"""Registries of thousands of objects: queries are answered in pages, and the settings limit their number."""
+"""The settings limit the number of aggregates."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from berth.settings import Settings
 from bus.aggregates import MakeAggregate
-from bus.protocol import MAX_MESSAGE_BYTES, encode
-from bus.requests import Flavor
 from bus.vocabulary import LimitReached
-from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
-from features.reservations import store as stored
-from features.reservations.messages import (
-    EndReservation,
-    FindReservations,
-    MakeReservation,
-    Reservation,
-    ReservationEdited,
-    ReservationEditRequested,
-    ReservationResult,
-    ReservationsFound,
-    every_reservation,
-)
-from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
@@ -36,92 +18,9 @@ from tests.support.virtual_time import TurnedClock
 @pytest.fixture
 async def tiny(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
     """Yield a placement with small limits."""
-    limits = {"reservations": 3, "reservations_project": 2, "reservation_slots": 5, "aggregates": 2}
-    limits |= {"groups": 3, "groups_project": 2}
-    settings = Settings().having(**{f"max_{name}": limit for name, limit in limits.items()})
+    settings = Settings().having(max_aggregates=2)
     async with a_placement(url, wall.clock, settings) as placement:
         yield placement
-
-
-def a_reservation(number: int, project: str = "p1", **fields: Any) -> Reservation:
-    return Reservation(
-        id=uid(number, "7"), name=f"r{number}", project=project, flavor=Flavor(name="m", vcpus=1), **fields
-    )
-
-
-async def make(placement: Placement, reservation: Reservation) -> ReservationResult:
-    order = ReservationEditRequested(edit=MakeReservation(reservation=reservation))
-    return (await placement.of(ReservationOperations).edit(order)).result
-
-
-async def test_five_thousand_reservations_are_answered_in_pages_that_fit_into_messages(
-    placement: Placement,
-) -> None:
-    made = [a_reservation(number, purpose="x" * 200, count=20) for number in range(5000)]
-    async with placement.database.write() as tx:
-        for reservation in made:
-            await stored.make(tx, reservation, 1.0)
-    pages: list[ReservationsFound] = []
-
-    async def find(query: FindReservations) -> ReservationsFound:
-        pages.append(await placement.of(ReservationOperations).find(query))
-        assert len(encode(pages[-1])) < MAX_MESSAGE_BYTES
-        return pages[-1]
-
-    for query in (FindReservations(), FindReservations(slots=False, project="p1")):
-        pages.clear()
-        found = await every_reservation(find, query)
-        assert sorted(each.id for each in found.reservations) == sorted(each.id for each in made)
-        assert len(pages) > 1
-
-
-async def test_a_reservation_that_is_deleted_between_two_pages_hides_no_other(placement: Placement) -> None:
-    made = [a_reservation(number, purpose="x" * 250) for number in range(3000)]
-    async with placement.database.write() as tx:
-        for reservation in made:
-            await stored.make(tx, reservation, 1.0)
-    first = await placement.of(ReservationOperations).find(FindReservations(slots=False))
-    gone = EndReservation(reservation=first.last, forget=True)
-    await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=gone))
-    rest = await every_reservation(
-        placement.of(ReservationOperations).find, FindReservations(slots=False, after=first.last)
-    )
-    assert len(first.reservations) + len(rest.reservations) == len(made)
-
-
-@pytest.mark.parametrize("count", [6, 1_000_000])
-async def test_a_reservation_of_too_many_instances_is_refused(tiny: Placement, count: int) -> None:
-    result = await make(tiny, a_reservation(1, count=count))
-    assert isinstance(result, LimitReached)
-    expected = "there may be at most 5 instances in a reservation (setting max_reservation_slots)"
-    assert str(result) == expected
-    assert not (await tiny.of(ReservationOperations).find(FindReservations())).reservations
-
-
-async def test_the_default_limit_refuses_a_million_instances(placement: Placement) -> None:
-    assert isinstance(await make(placement, a_reservation(1, count=1_000_000)), LimitReached)
-
-
-async def test_reservations_are_limited_by_project_and_in_all(tiny: Placement) -> None:
-    for number, project in ((1, "p1"), (2, "p1")):
-        assert isinstance(await make(tiny, a_reservation(number, project)), ReservationEdited)
-    refused = await make(tiny, a_reservation(3))
-    assert isinstance(refused, LimitReached) and "2 reservations of project p1" in str(refused)
-    assert isinstance(await make(tiny, a_reservation(4, "p2")), ReservationEdited)
-    refused = await make(tiny, a_reservation(5, "p3"))
-    assert isinstance(refused, LimitReached) and refused.setting == "max_reservations"
-    repeated = await make(tiny, a_reservation(1))
-    assert isinstance(repeated, ReservationEdited) and not repeated.changed
-
-
-async def test_server_groups_are_limited_by_project_and_in_all(tiny: Placement) -> None:
-    results = {}
-    for number, project in ((1, "p1"), (2, "p1"), (3, "p1"), (4, "p2"), (5, "p3"), (1, "p1")):
-        edit = MakeGroup(group=uid(number), name=f"g{number}", policy="affinity", project=project)
-        results[number] = (await tiny.of(ServerGroups).edit(GroupEditRequested(edit=edit))).result
-    refused = {number: each.setting for number, each in results.items() if isinstance(each, LimitReached)}
-    assert refused == {3: "max_groups_project", 5: "max_groups"}
-    assert len((await tiny.of(ServerGroups).find(FindGroups())).groups) == 3
 
 
 async def test_aggregates_are_limited(tiny: Placement) -> None:

@@ -31,10 +31,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from features.moves.messages import FIND_MOVES, FindMoves, MoveRequested, MovesFound, MoveStands
+from features.tests.contract.test_client_door import a_stands
 from placement_worker.http.access import AccessPolicy, Identity
 from placement_worker.http.app import without_token
 from placement_worker.http.recording import RecordedRequests
-from tests.contract.test_client_door import a_stands
 from tests.support.http_placement import a_stream
 from tests.support.ids import uid
 from tests.support.waiting import until

@@ -35,11 +35,11 @@ from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provide
 from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
 from features.groups.tests.support.group_parts import joining
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
+from tests.support.moved_claims import SHELVED
 from tests.support.placement_builders import a_claim, a_load, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load, report
 from tests.support.virtual_time import TurnedClock

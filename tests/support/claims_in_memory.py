@@ -7,8 +7,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseRequested, ReleaseResult, Retired
+from bus.parts import ClaimParts
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupClaim
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 
@@ -35,7 +35,7 @@ class ClaimsInMemory:
 
     def claim(self, order: ClaimRequested) -> ClaimAnswered:
         self.number += 1
-        claims = [replace(claim, parts=claim.parts.without(GroupClaim)) for claim in order.claims]
+        claims = [replace(claim, parts=ClaimParts()) for claim in order.claims]
         consumers = [c for one in claims for c in (one.consumer, one.keep, one.begins, one.take_over) if c]
         asked = [choice.allocations for claim in claims for choice in claim.choices]
         world = self._world(consumers, asked)

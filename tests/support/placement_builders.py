@@ -22,12 +22,12 @@ from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_TOLD
 from tests.support.ids import uid
+from tests.support.moved_claims import SHELVED
 
 
 def a_provider(number: int, parent: int | None = None, **given: Any) -> ProviderReport:

@@ -5,13 +5,17 @@ from msgspec.structs import replace
 
 from bus.claims import Released
 from bus.messages import BuildPlaced
-from bus.parts import PlacedParts
+from bus.parts import Part, PlacedParts
 from cell_conductor.applying import BUILD_OUTCOMES, BUILD_SECONDS, count_change
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, ReleaseAnswer
-from features.waiting.messages import PlacedWait
 from tests.support.conductor_builders import CELL, a_build_order, a_delete, a_placed, an_agent_report, step
 from tests.unit.test_conductor import LIMITS, after
+
+
+class Waited(Part, frozen=True):
+    waits_since: float = 900.0  # type: ignore[assignment]
+
 
 OUTCOMES = ("active", "failed", "impossible", "deleted")
 PLACED = replace(a_placed(hosts=1), requested=1000.0)
@@ -61,7 +65,7 @@ def test_each_end_of_a_build_is_counted_once_by_its_cause(outcome: str) -> None:
         (PLACED, 2.5),
         (replace(PLACED, requested=2000.0), 0.0),  # the client's clock is ahead
         (replace(PLACED, requested=0.0), 0.0),  # unknown
-        (replace(PLACED, parts=PlacedParts(PlacedWait(since=900.0))), 0.0),  # waited for capacity
+        (replace(PLACED, parts=PlacedParts(Waited())), 0.0),  # waited for capacity
     ],
 )
 def test_the_time_from_request_to_active_is_measured(placed: BuildPlaced, observed: float) -> None:

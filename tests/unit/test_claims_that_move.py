@@ -21,7 +21,6 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from features.moves.messages import SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
@@ -35,6 +34,7 @@ from tests.support.moved_claims import (
     LEFT,
     MOVE,
     OTHER,
+    SHELVED,
     a_world,
     five,
     held,

@@ -7,12 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.parts import PlacedParts
+from bus.parts import Part, PlacedParts
 from cell_conductor.core.build import Build, BuildParts
 from cell_conductor.core.course import BaseCourse, Postponed, reminders, time_limits
 from cell_conductor.core.events import AttemptLimits, Stalled
 from cell_conductor.core.step import step
-from features.waiting.messages import PlacedWait, priority_of
 from tests.support.conductor_builders import (
     COURSES,
     a_build_order,
@@ -24,6 +23,10 @@ from tests.support.conductor_builders import (
 
 LIMITS = AttemptLimits()
 PLACED = a_placed(1)
+
+
+class Urgent(Part, frozen=True):
+    """The field of the feature in the message about a placed build."""
 
 
 class Paused(Struct, frozen=True):
@@ -41,7 +44,7 @@ class PauseCourse(BaseCourse):
     state = Paused
 
     def concerns(self, placed: BuildPlaced) -> bool:
-        return priority_of(placed.parts) == 9
+        return placed.parts.get(Urgent) is not None
 
     def step(self, build: Any, event: Any, now: float, limits: AttemptLimits, kernel: Any) -> Any:
         match event:
@@ -102,7 +105,7 @@ def test_a_course_is_asked_about_its_own_events_its_state_and_its_field_of_a_pla
     step(None, PLACED, 0.0, LIMITS, (Asked(),))
     step(active(), a_delete(PLACED), 0.0, LIMITS, (Asked(),))
     assert asked == []
-    urgent = replace(PLACED, parts=PlacedParts(PlacedWait(priority=9)))
+    urgent = replace(PLACED, parts=PlacedParts(Urgent()))
     build, effects = step(None, urgent, 0.0, LIMITS, (Asked(),))
     assert asked == [urgent] and effects == () and build is not None
     step(None, Pause(1.0), 0.0, LIMITS, (Asked(),))

@@ -1,0 +1,3 @@
+"""Fixtures for tests of several features."""
+
+from tests.support.feature_fixtures import *  # noqa: F403
