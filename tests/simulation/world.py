@@ -42,6 +42,7 @@ from features.moves.core.start import undo_claim_id
 from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
 from features.waiting.builds import WaitingBuilds
+from features.waiting.tests.support.waiting_stores import waiting_builds_of
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from tests.simulation import repair
@@ -65,7 +66,7 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_changes
 from tests.simulation.servers import ServerFaults
-from tests.support.cloud_workers import a_scheduler, waiting_builds_of
+from tests.support.cloud_workers import a_scheduler
 from tests.support.databases import inline_connection
 from tests.support.feature_parts import agent_parts, conductor_parts
 

@@ -16,7 +16,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
-from features.waiting.builds import WaitingBuilds
 from placement_worker import BusReader, IndexedSource, placement_worker, replica
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import Claims, PlacementQueries
@@ -102,9 +101,3 @@ def served_scheduler(
         await migrate(store, *packages("scheduler"))
 
     return replace(worker, starts=[made, *worker.starts], stops=[*worker.stops, store.close])
-
-
-def waiting_builds_of(worker: Worker) -> WaitingBuilds:
-    """Return the handler of new requests, which knows the scheduler and its waiting requests."""
-    whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
-    return next(one for one in whose if isinstance(one, WaitingBuilds))

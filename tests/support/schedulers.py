@@ -1,6 +1,6 @@
 """Builders of schedulers that call a placement without a broker."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,24 +12,14 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.sql.database import Database
-from bus.vocabulary import Id
-from features.moves.core.state import Handover
-from features.moves.handovers import Handovers
-from features.moves.lookups import MoveLookups
-from features.moves.messages import FindMoves, MoveRequested, MovesFound
-from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
-from features.waiting.held_hosts import HeldHosts
-from features.waiting.store import WaitingStore
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.queries import AskOf, CellQueries, PlacementQueries
+from scheduler_worker.queries import AskOf, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
 
 T = TypeVar("T")
@@ -88,14 +78,6 @@ def usual_parts(*further: SchedulerPart) -> PartsOf:
     return parts
 
 
-def waiting_store_of(scheduler: Scheduler) -> WaitingStore:
-    """Return an empty store of waiting requests for a scheduler."""
-    options = SchedulerOptions(policy=scheduler.policy)
-    orders = Orders(scheduler.source, options.requests, options.policy)
-    held = HeldHosts(scheduler.hosts, orders, options)
-    return WaitingStore(scheduler, held, Database("sqlite+aiosqlite://"), lambda: None)
-
-
 async def messages_of(
     scheduler: Scheduler, *requests: BuildRequested
 ) -> list[BuildPlaced | BuildUnplaceable]:
@@ -121,51 +103,3 @@ def queries_of(placement: Placement) -> PlacementQueries:
         edit_name=_unused,
         ask=asks({row.query: row.handler for rows in placement.rows for row in rows.answers}),
     )
-
-
-class HandoversInMemory(Handovers):
-    """Stores the orders of moves between cells in memory instead of a database."""
-
-    def __init__(self) -> None:
-        self.orders: dict[Id, Handover] = {}
-
-    async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
-        return {move: self.orders[move] for move in moves if move in self.orders}
-
-    async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        for order in orders:
-            self.orders.setdefault(order.placed.move, order)
-        return await self.known([order.placed.move for order in orders])
-
-
-async def _forget(ended: object) -> None: ...
-
-
-async def _no_moves(question: FindMoves) -> MovesFound:
-    return MovesFound(moves=())
-
-
-def moves_of(
-    scheduler: Scheduler,
-    find: Any,
-    handovers: Handovers | None = None,
-    keep: StoreRefusals = _forget,
-    find_moves: Any = _no_moves,
-) -> "MovesWithoutWaiting":
-    """Return the moves of a scheduler whose cells answer `find` about their builds."""
-    cells = CellQueries(builds=find, instances=_unused)
-    lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells, find_moves)
-    handovers = handovers or HandoversInMemory()
-    courses = MovePlacing(scheduler, lookups, handovers, keep)
-    return MovesWithoutWaiting(courses)
-
-
-class MovesWithoutWaiting:
-    """The moves of a scheduler that does not store moves that have to wait."""
-
-    def __init__(self, courses: MovePlacing) -> None:
-        self.courses = courses
-        self.undo_placed = courses.undoing.undo_placed
-
-    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        return await self.courses.place_new([RequestedMove(request) for request in requests])

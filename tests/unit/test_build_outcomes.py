@@ -14,7 +14,7 @@ from tests.unit.test_conductor import LIMITS, after
 
 
 class Waited(Part, frozen=True):
-    waits_since: float = 900.0  # type: ignore[assignment]
+    waits_since: float = 900.0
 
 
 OUTCOMES = ("active", "failed", "impossible", "deleted")

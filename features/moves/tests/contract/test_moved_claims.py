@@ -17,6 +17,7 @@ from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from features.moves.messages import SHELVED, MovePlaced, MoveRefused
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
+from features.moves.tests.support.moves_of_schedulers import moves_of
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
@@ -33,7 +34,7 @@ from tests.support.placement_builders import (
     seen_by,
 )
 from tests.support.placement_calls import claim
-from tests.support.schedulers import moves_of, scheduler_of
+from tests.support.schedulers import scheduler_of
 
 __all__ = ["every_commit"]
 

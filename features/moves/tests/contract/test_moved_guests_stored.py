@@ -1,6 +1,8 @@
 """Guests that move survive any end of their agent's process."""
 
 from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
 
 import pytest
 from msgspec.structs import replace
@@ -8,11 +10,12 @@ from msgspec.structs import replace
 from compute_sim import guest_file as module
 from compute_sim.core.faults import FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
+from compute_sim.guest_file import GuestFile
 from features.moves.core.guest_phases import MoveSteps
 from features.moves.tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from features.moves.tests.support.moving_agent import a_destroy as a_move_destroy
 from features.moves.tests.support.moving_agent import an_order as a_move
-from tests.contract.test_guest_file import killed
+from tests.contract.test_guest_file import a_report, an_order, killed
 from tests.support.ids import uid
 
 
@@ -71,3 +74,43 @@ async def test_an_unfinished_phase_begins_again(disk: Callable[[], AgentDisk]) -
     two = MovingAgent(disk())
     assert two.guests() == {1: ("source", "running")}
     assert await two.move(a_move("send", 2, 1)) == ["done"]
+
+
+async def test_a_failed_build_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
+    """Its guest was stored before, as it was incomplete when an earlier process of the agent ended."""
+    order, first = an_order(1), disk()
+    first.begin(order)
+    (guest,) = first.all_guests
+    assert first.file is not None
+    first.file.add(module.GuestThere(guest, built=False))
+    await first.settled()
+    killed(first)
+    second = MovingAgent(disk(), faults=FaultPlan(reschedule=1.0))
+    second.does.confirm_guests()
+    said = await second.does.build(order)
+    assert said is not None and said.outcome == "failed"
+    killed(second.disk)
+    assert disk().all_guests == []
+
+
+async def test_a_file_of_the_previous_version_is_read(tmp_path: Path) -> None:
+    """The bytes are those of a version whose guests could not move."""
+    build, root = uid(1, "b"), uid(1, "c")
+    holds = f'{{"{root}":{{"VCPU":1}}}}'
+    there = f'["GuestThere",["{build}",1,"c1","a","{root}","h",{holds},{{}},"deb",["a=b"]],true]'
+    left = f'["GuestThere",["{uid(2, "b")}",1,"c1","a","{root}","h",{{}}],false]'
+    failed = f'["OrderFailed","{uid(2, "b")}",1,"c1","a","{root}","h","hung",true,true]'
+    void = f'["OrdersVoid","{uid(3, "b")}",2]'
+    path = tmp_path / "a.guests"
+    lines = [line.encode() for line in (there, left, failed, void)]
+    path.write_bytes(b"".join(b"%08x %s\n" % (crc32(line), line) for line in lines))
+    disk = AgentDisk(file=GuestFile(path))
+    MovingAgent(disk)
+    assert {(guest.build, guest.state) for guest in disk.all_guests} == {
+        (build, "running"),
+        (uid(2, "b"), "arriving"),
+    }
+    assert [record.build for record in disk.running()] == [build]
+    assert disk.builds.is_void(uid(3, "b"), 2) and not disk.builds.is_void(uid(3, "b"), 3)
+    assert disk.builds.ordered(an_order(2)) == a_report(an_order(2), "failed", cause="hung", leftover=True)
+    disk.close()

@@ -58,13 +58,14 @@ from features.moves.messages import (
     Steering,
 )
 from features.moves.tests.support.conductor_moves import a_move_report
+from features.moves.tests.support.moves_of_schedulers import moves_of
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.request_parts import with_parts
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import moves_of, scheduler_of
+from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 HOSTS = {1: "c1", 2: "c1", 3: "c2", 4: "c2"}

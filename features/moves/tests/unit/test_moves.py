@@ -26,13 +26,14 @@ from features.moves.tests.support.move_builders import (
     a_build_that_stands,
     a_move,
 )
+from features.moves.tests.support.moves_of_schedulers import MovesWithoutWaiting, moves_of
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate, a_heartbeat
-from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
+from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 KEEP = holder_consumer(BUILD, 1)

@@ -12,6 +12,7 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
+from features.moves.tests.support.moves_of_schedulers import moves_of
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.messages import WhatIfMoves
 from features.what_if.questions import WhatIfs
@@ -21,7 +22,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import moves_of, scheduler_of
+from tests.support.schedulers import scheduler_of
 
 POOL, SHARE = uid(9, "a"), {"DISK_GB": 20}
 FLAVOR = Flavor(name="f", vcpus=1, disk_gb=20)

@@ -14,6 +14,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostRepo
 from bus.queries import BuildsFound, InstancesFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
+from features.moves.tests.support.moves_of_schedulers import moves_of
 from features.planning.messages import PlanRoom
 from features.planning.room_planning import RoomPlanner
 from features.reservations.drawn_reservations import DrawnReservations
@@ -40,7 +41,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import asks, messages_of, moves_of, narrowing_of, scheduler_of
+from tests.support.schedulers import asks, messages_of, narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)

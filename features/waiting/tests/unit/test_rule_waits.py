@@ -5,8 +5,9 @@ import pytest
 from bus.context import NO_CONTEXT
 from bus.decisions import OVER_QUOTA, Decision
 from features.waiting.core.rule_waits import RuleWaits
+from features.waiting.tests.support.waiting_stores import waiting_store_of
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
-from tests.support.schedulers import scheduler_of, waiting_store_of
+from tests.support.schedulers import scheduler_of
 
 
 def held(*requests: tuple[str, str, str]) -> RuleWaits:

@@ -10,9 +10,10 @@ import pytest
 from features.waiting.core.waiting_queue import NextRequest
 from features.waiting.core.waiting_shares import DECAY_SECONDS, WaitingShares
 from features.waiting.tests.support.plain_cloud import PlainCloud
+from features.waiting.tests.support.waiting_stores import waiting_store_of
 from scheduler_worker.core.policy import ChoicePolicy
 from tests.support.scheduler_builders import FakePlacement, a_request
-from tests.support.schedulers import scheduler_of, waiting_store_of
+from tests.support.schedulers import scheduler_of
 
 SIZE = {"VCPU": 0.01}
 KINDS = {"small": {"VCPU": 1}, "medium": {"VCPU": 2}, "large": {"VCPU": 4}}

@@ -1,0 +1,24 @@
+"""Stores of waiting requests for schedulers of tests."""
+
+from bus.sql.database import Database
+from bus.worker import Worker
+from features.waiting.builds import WaitingBuilds
+from features.waiting.held_hosts import HeldHosts
+from features.waiting.store import WaitingStore
+from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.orders import Orders
+from scheduler_worker.placing import Scheduler
+
+
+def waiting_store_of(scheduler: Scheduler) -> WaitingStore:
+    """Return an empty store of waiting requests for a scheduler."""
+    options = SchedulerOptions(policy=scheduler.policy)
+    orders = Orders(scheduler.source, options.requests, options.policy)
+    held = HeldHosts(scheduler.hosts, orders, options)
+    return WaitingStore(scheduler, held, Database("sqlite+aiosqlite://"), lambda: None)
+
+
+def waiting_builds_of(worker: Worker) -> WaitingBuilds:
+    """Return the handler of new requests, which knows the scheduler and its waiting requests."""
+    whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
+    return next(one for one in whose if isinstance(one, WaitingBuilds))
