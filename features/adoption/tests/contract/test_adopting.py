@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.databases import packages
-from bus.claims import Choice, Claimed, holder_consumer
+from bus.claims import Choice, Claimed
 from bus.errors import Retry, Unavailable
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
@@ -19,12 +19,11 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor.builds import Builds
 from features.adoption.adopting import Adoptions
-from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, must_take, report
+from tests.support.placement_calls import claim, report
 
 HERE = uid(1, "a")
 WHO = uid(7)
@@ -194,18 +193,3 @@ async def test_adopting_a_known_build_updates_its_allocations(cell: AdoptingCell
     held = await cell.held()
     assert stands is not None and held is not None and stands.chosen is not None
     assert (stands.generation, stands.chosen.choice.allocations) == (held.generation, on_hosts(1, VCPU=3))
-
-
-async def test_a_build_on_another_host_or_in_a_move_is_not_adopted(cell: AdoptingCell) -> None:
-    await cell.hears(ASKED)
-    there = replace(ASKED.chosen, root=uid(2, "a"), host="host-2")
-    assert await cell.refuses(replace(ASKED, chosen=there)) == "its cell has it on host-1, not on host-2"
-    to = Selection(root=uid(2, "a"), host="host-2", agent="agent-2", choice=Choice(on_hosts(2, VCPU=2)))
-    move = replace(a_move(), build=WHO, cell="c1", generation=3, chosen=to, alternates=())
-    begun = replace(
-        a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=holder_consumer(WHO, 1), begins=move.move
-    )
-    await must_take(cell.placement, begun)
-    assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"
-    await cell.builds.handle([(WHO, move)])
-    assert "its cell has it already: moving" in await cell.refuses(replace(ASKED, generation=9))

@@ -1,7 +1,6 @@
 """The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -9,24 +8,18 @@ import pytest
 
 from berth.operations.audit import placement_breaches
 from bus.aggregates import AggregateEditRequested, MakeAggregate
-from bus.claims import Choice, Claimed, Refused
+from bus.claims import Claimed, Refused
 from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Unavailable
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
-from bus.messages import Selection
 from bus.reports import Inventory
-from bus.requests import BuildSpec, Flavor
+from bus.requests import Flavor
 from bus.vocabulary import Allocations
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
-from features.moves.core.purpose import MovePurpose
-from features.moves.core.start import MoveStart
-from features.moves.tests.support.move_builders import MOVE, a_move
-from features.reservations.core.drawing import draw_of
-from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.messages import (
     EndReservation,
     FindReservations,
@@ -38,21 +31,9 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
-from scheduler_worker.core.order import Order
 from tests.support.ids import uid
-from tests.support.placement_builders import (
-    a_claim,
-    a_provider,
-    a_release,
-    a_report,
-    an_order,
-    looking_for,
-    on_hosts,
-)
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
-from tests.support.rule_builders import a_wish
-from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 
@@ -267,32 +248,6 @@ async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement:
     await placement.claims.release_many([a_release(3, None, fenced=False)])
     assert (await adjusted(placement)).kept
     assert await placement_breaches(placement.database) == []
-
-
-async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(placement: Placement) -> None:
-    await with_cells(placement)
-    held = {2: on_hosts(11, PCPU=2), 3: on_hosts(21, 22, PCPU=1)}  # both have two processors
-    for consumer, allocations in held.items():
-        await placement.claims.claim_many([an_order(a_claim(consumer, allocations))])
-    await keep(placement, "host")
-    assert (await adjusted(placement)).kept
-    slots = await held_by_slots(placement)
-    scheduler = scheduler_of(placement)
-    draws = narrowing_of(scheduler, DrawnReservations)
-    draws.learn((await placement.of(ReservationOperations).find(FindReservations())).reservations)
-    drawn = []
-    for consumer, allocations in held.items():
-        source = Selection(root=uid(consumer - 1, "a"), host="h", agent="a", choice=Choice(allocations))
-        spec = BuildSpec(flavor=Flavor(name="pinned"))
-        start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
-        wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
-        purpose = MovePurpose(start)
-        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
-        [order] = await draws.prepare([order], again=False)
-        first = draw_of(order.preferred)
-        assert first is not None
-        drawn += [slot.held for slot in first.slots]
-    assert len(slots) == 2 and sorted(map(len, drawn)) == [1, 2]
 
 
 async def test_a_slot_is_on_a_provider_with_the_same_traits(placement: Placement) -> None:

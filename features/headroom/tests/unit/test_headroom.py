@@ -5,34 +5,24 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from unittest.mock import AsyncMock
 
 import pytest
 from msgspec import structs
 
 from bus.amounts import covers
 from bus.candidates import kind_of
-from bus.clock import Clock
 from bus.queries import FindCandidates
-from bus.requests import BuildSpec, Flavor, ResourceGroup
+from bus.requests import ResourceGroup
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
-from features.moves.core.purpose import MovePurpose
-from features.moves.core.start import MoveStart
-from features.moves.tests.support.move_builders import MOVE, a_move, on_host
-from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.messages import ReservationsFound, ReservedSlot
 from placement_worker import IndexedSource
 from placement_worker.core.forms import node_of
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState
-from scheduler_worker.core.order import Order
-from tests.support.evacuations import HEADROOM, Held, HostsToLose
+from tests.support.evacuations import Held, HostsToLose
 from tests.support.ids import uid
-from tests.support.index_source import FilledMemory, RecordingSource
+from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import an_index, state, tree
-from tests.support.rule_builders import a_wish
-from tests.support.scheduler_builders import a_candidate, a_request
 
 COMMITS = 25
 SIZES = ({"VCPU": 1, "MEMORY_MB": 2}, {"VCPU": 2, "MEMORY_MB": 2}, {"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 3})
@@ -364,20 +354,3 @@ def test_of_equal_hosts_the_one_with_the_fewest_slots_gets_the_next() -> None:
     state = a_state(held(1, "x", VCPU=1), held(2, "x", VCPU=1))
     racks = {"r": frozenset({"x"}), "s": frozenset({"y", "z"})}
     assert [root for root, _ in headroom(replace(state, domains=racks)).add] == ["y", "z"]
-
-
-async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> None:
-    hosts = [a_candidate(1), a_candidate(2, traits=("CUSTOM_FAST",)), a_candidate(3)]
-    size, roots = a_wish().asked, [host.root for host in hosts]
-    slots = tuple(
-        ReservedSlot(consumer=uid(number), allocations={root: size}, held={root: size}, roots=(root,))
-        for number, root in enumerate(roots[1:])
-    )
-    find = AsyncMock(return_value=ReservationsFound(reservations=(HEADROOM,), slots={HEADROOM.id: slots}))
-    drawn = DrawnReservations(find, RecordingSource(hosts), Clock())
-    drawn.learn([HEADROOM])
-    move = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, on_host(1), BuildSpec(flavor=Flavor(name="small")))
-    purpose = MovePurpose(move)
-    order = Order(a_request(1), attempts=((a_wish(),),), instances=(MOVE,), size=0, purpose=purpose)
-    [order] = await drawn.prepare([order], again=False)
-    assert [each.question.roots for each in order.alternatives] == [(roots[2],), (roots[1], roots[2]), ()]

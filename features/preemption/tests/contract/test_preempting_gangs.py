@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from berth.operations.audit import placement_breaches
 from bus.domains import DomainConstraints, GangRole, LabelEditRequested
@@ -23,9 +22,6 @@ from features.preemption.messages import PriorityClass
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from features.waiting.messages import PlacedWait
-from features.what_if.messages import WhatIf
-from features.what_if.preempting import WhatIfsPreempting
-from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
@@ -165,23 +161,6 @@ async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) ->
     [message] = await messages_of(cloud.scheduler, gang)
     assert isinstance(message, BuildUnplaceable) and "at most 1" in message.reason
     assert len(await cloud.held()) == 4
-
-
-async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_budget(cloud: FullCloud) -> None:
-    await cloud.fill({host: [(8, 1)] for host in RACKS})
-    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=2)}
-    [victims] = cloud.scheduler.fallbacks
-    assert isinstance(victims, VictimSearch)
-    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), victims)
-    question = WhatIf(request=a_gang((2, 8)), preempt=True)
-    answer = await what_ifs.answer(structs.replace(question, claims=True))
-    assert answer.fits and len(answer.victims) == 2
-    assert [replaced_by(claim.parts) for claim in answer.claims] == [
-        (victim.build,) for victim in answer.victims
-    ]
-    await cloud.place(a_gang((1, 8)))
-    answer = await what_ifs.answer(question)
-    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares
 
 
 async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> None:

@@ -1,7 +1,6 @@
 """Requests that draw from reservations: a scheduler in front of placement, on both databases."""
 
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +10,8 @@ from berth.operations.audit import placement_breaches
 from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
-from bus.queries import BuildsFound, InstancesFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
-from features.moves.tests.support.moves_of_schedulers import moves_of
-from features.planning.messages import PlanRoom
-from features.planning.room_planning import RoomPlanner
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.filling import SLOTS, ReservationFiller
 from features.reservations.messages import (
@@ -33,10 +28,8 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import naming as naming_it
-from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.queries import CellQueries
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
@@ -281,23 +274,6 @@ async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
     assert await undrawn(hosts) == 0
     why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), parts=naming_it(R1)))
     assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
-
-
-@pytest.mark.parametrize("roles", [(), ((8, 1), (8, 1))], ids=["equal", "roles"])
-async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reservation(
-    hosts: Placement, roles: tuple[tuple[int, int], ...]
-) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
-    two = with_roles(1, *roles) if roles else a_request(1, flavor=LARGE, project="p1", instances=2)
-    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).courses
-    cells = CellQueries(
-        builds=AsyncMock(return_value=BuildsFound(builds=())),
-        instances=AsyncMock(return_value=InstancesFound(instances=())),
-    )
-    planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
-    assert (planned.code, planned.moves) == ("", ())
-    assert sorted(target.host for target in planned.targets) == ["host-1", "host-3"]
 
 
 async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capacity(

@@ -16,16 +16,11 @@ from bus.claims import (
     Moved,
     Refused,
     Released,
-    ReleaseRequested,
     RuleRefused,
 )
 from bus.errors import Unavailable
 from bus.requests import Flavor
-from bus.resources import FindAllocations
 from bus.vocabulary import UNSAID_ID, Missing, Taken
-from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
-from features.moves.messages import SHELVED
 from features.reservations import store as stored
 from features.reservations.messages import (
     RESERVATION,
@@ -387,20 +382,6 @@ async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement
     assert missing == Missing(what="reservation", names=(R1,))
     await release(placement, 2)
     assert await held(placement) == {uid(9): on_hosts(1, VCPU=4)}
-
-
-async def test_a_query_for_an_id_finds_what_else_has_it(placement: Placement) -> None:
-    await reserve(placement)
-    await take(placement, draws(2))  # the slot holds nothing any more
-    group = MakeGroup(group=uid(3, "9"), name="web", policy="affinity", project="p2")
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
-    shelved = ReleaseRequested(consumer=uid(5), generation=None, retire=SHELVED, revivable=True, cell="c1")
-    await placement.claims.release_many([shelved])
-    ids = (R1, S1, uid(2), uid(3, "9"), uid(5), uid(6))
-    found = await placement.lookups.allocations(FindAllocations(consumers=ids, others=True))
-    assert [consumer.id for consumer in found.consumers] == [uid(2)]
-    assert found.objects == {uid(3, "9"): "p2", R1: "", S1: ""}
-    assert found.retired == {uid(5): "c1"}
 
 
 async def test_names_are_unique_in_a_project_and_creation_is_repeatable(placement: Placement) -> None:

@@ -1,0 +1,29 @@
+"""What-if answers name the victims of a gang."""
+
+from msgspec import structs
+
+from bus.parts import replaced_by
+from features.preemption.messages import PriorityClass
+from features.preemption.tests.contract.test_preempting_gangs import RACKS, FullCloud, a_gang
+from features.preemption.tests.contract.test_preempting_gangs import cloud as cloud
+from features.preemption.victim_search import VictimSearch
+from features.what_if.messages import WhatIf
+from features.what_if.preempting import WhatIfsPreempting
+from features.what_if.questions import WhatIfs
+
+
+async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_budget(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, 1)] for host in RACKS})
+    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=2)}
+    [victims] = cloud.scheduler.fallbacks
+    assert isinstance(victims, VictimSearch)
+    what_ifs = WhatIfsPreempting(WhatIfs(cloud.scheduler), victims)
+    question = WhatIf(request=a_gang((2, 8)), preempt=True)
+    answer = await what_ifs.answer(structs.replace(question, claims=True))
+    assert answer.fits and len(answer.victims) == 2
+    assert [replaced_by(claim.parts) for claim in answer.claims] == [
+        (victim.build,) for victim in answer.victims
+    ]
+    await cloud.place(a_gang((1, 8)))
+    answer = await what_ifs.answer(question)
+    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares
