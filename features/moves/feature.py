@@ -7,6 +7,7 @@ FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
     needs=("groups",),
+    pages={"/moves": "Moves"},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_store", "conductor")),
     reasons=(
         ReasonTable(

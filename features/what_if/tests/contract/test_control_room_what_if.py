@@ -12,7 +12,6 @@ from bus.decisions import Record as DecisionRecord
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.requests import Flavor
-from features.moves.messages import MovesFound
 from features.preemption.messages import Victim
 from features.what_if.messages import WHAT_IF, BacklogPlace, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from tests.support.ids import uid
@@ -112,7 +111,6 @@ DECISION = Decision(
 
 NOTHING: dict[str, Any] = {
     "builds": BuildsFound(builds=()),
-    "moves": MovesFound(moves=()),
     "decision": DecisionFound(),
 }
 
