@@ -9,10 +9,7 @@ from features.what_if.messages import WHAT_IF, PlacedThere, WhatIfAnswered
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 
-NOTHING: dict[str, Any] = {
-    "builds": BuildsFound(builds=()),
-    "decision": DecisionFound(),
-}
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None:

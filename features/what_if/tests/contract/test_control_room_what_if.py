@@ -109,10 +109,7 @@ DECISION = Decision(
     record=RECORD,
 )
 
-NOTHING: dict[str, Any] = {
-    "builds": BuildsFound(builds=()),
-    "decision": DecisionFound(),
-}
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:
