@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.emptying import Emptying, EmptyingListener
-from berth.operations.following import MoveListener
 from berth.operations.host_states import (
     causes_of,
     checked_cause,
@@ -17,7 +15,6 @@ from berth.operations.host_states import (
     forcing_down,
     host_named,
 )
-from berth.operations.moving import ANY, steering
 from berth.operations.publishing import leaves
 from berth.operations.refusing import TROUBLE, operations_refused
 from bus.delivery.runner import Bus
@@ -25,7 +22,10 @@ from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from control_room.pages.moves import DRAIN
 from control_room.queries import DrainProgress
+from features.moves.emptying import Emptying, EmptyingListener
+from features.moves.following import MoveListener
 from features.moves.messages import MoveRequested, MoveStands, Steering
+from features.moves.moving import ANY, steering
 
 log = logging.getLogger(__name__)
 

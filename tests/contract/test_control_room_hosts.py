@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations import emptying, moving
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
 from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
@@ -18,6 +17,7 @@ from bus.queries import Instance, InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room.pages import moves as pages
+from features.moves import emptying, moving
 from features.moves.messages import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSteered, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from placement_worker import Placement
