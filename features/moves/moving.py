@@ -241,8 +241,8 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Sets the future `answer` to a move's first progress message, and passes all progress except refusals to
-    `listener`.
+    """Sets the future `answer` to the cell's first progress message, and passes all progress except refusals
+    to `listener`.
     """
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
@@ -250,7 +250,7 @@ class _FirstAnswer(MoveListener):
         self._listener = listener
 
     def progress(self, progress: MoveProgress) -> None:
-        if not self._answer.done():
+        if progress.reply_to and not self._answer.done():  # progress that was read has no reply_to
             self._answer.set_result(progress)
         if not progress.refused:
             self._listener.progress(progress)
