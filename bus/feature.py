@@ -18,7 +18,14 @@ their names, and each may be missing:
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
                  (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these
                  names in the web form for build requests
-    explaining   `reasons(bus, id, builds)` returns explanations of a build for `berth why`
+    explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
+                 `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
+                 the recorded decision is of another feature. Each may be missing
+    what_if_options  OPTIONS is a dataclass of options that it adds to `berth what-if`. The method
+                 `answer(cli, options, question)` answers in place of a scheduler and returns the exit code,
+                 or None if none of the options is given
+    what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
+    dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages

@@ -336,6 +336,10 @@ class DecidedMove(Part, frozen=True, kw_only=True):
     def builds(self) -> tuple[Id, ...]:
         return (self.request.build,)
 
+    @property
+    def subject(self) -> str:
+        return f"{self.request.kind} {self.request.move} of {self.request.build}"
+
 
 PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove}
 

@@ -5,17 +5,17 @@ import logging
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.emptying import Emptying, EmptyingListener
-from berth.operations.following import MoveListener
 from berth.operations.host_states import causes_of, disabling, enabling, host_named
-from berth.operations.moving import ANY, steering
 from berth.operations.publishing import leaves
 from berth.operations.refusing import TROUBLE, operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from control_room.shared_data import BackgroundTasks
+from features.moves.emptying import Emptying, EmptyingListener
+from features.moves.following import MoveListener
 from features.moves.messages import MoveRequested, MoveStands, Steering
+from features.moves.moving import ANY, steering
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations import emptying, moving
 from bus.host_health import DISABLED
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
 from bus.queries import BuildsFound, DecisionFound, InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from features.moves import pages
+from features.moves import emptying, moving, pages
 from features.moves.messages import (
     FIND_MOVES,
     MoveEnded,
