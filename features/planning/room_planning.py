@@ -15,6 +15,9 @@ from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
 from bus.vocabulary import Allocations, Id
+from features.groups.core.domain_rules import required_constraints
+from features.groups.core.joined_group import group_of_alternative
+from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
@@ -32,11 +35,9 @@ from scheduler_worker.extension import (
     RolePart,
     Scheduler,
     accepting,
-    domain_rules,
     on_closed,
     only_on,
     parts_of,
-    required_constraints,
 )
 
 PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
@@ -173,7 +174,7 @@ class RoomPlanner:
             hosts[refused] = False
             amounts = np.array([float(asked.get(name, 0)) for name in classes])
             parts.append(RoomPart(amounts, hosts, len(part.instances)))
-        group = order.preferred.group
+        group = group_of_alternative(order.preferred)
         if group is None:
             return RoomDemand(parts)
         if group.policy == "affinity":  # all of them on one host
@@ -251,7 +252,7 @@ class RoomPlanner:
         """Place the instances on their targets, as if the moves were done; None if any does not fit."""
         order, placed = question.order, list[PlacedThere]()
         instances = [instance for part in _parts(order) for instance in part.instances]
-        group = order.preferred.group
+        group = group_of_alternative(order.preferred)
         if group is not None and group.policy == "affinity":
             targets = [root for root in targets for _ in instances]
         on = dict[Id, list[Id]]()

@@ -18,6 +18,9 @@ from bus.parts import MoveParts
 from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
+from features.groups.core.domain_rules import Constraints, required_constraints
+from features.groups.core.joined_group import group_of_alternative
+from features.groups.core.members import domain_rules
 from features.moves.messages import MoveRequested
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
@@ -39,7 +42,6 @@ from scheduler_worker.extension import (
     Choosing,
     Chosen,
     ClaimPart,
-    Constraints,
     HasReservations,
     HostArrays,
     Order,
@@ -48,10 +50,8 @@ from scheduler_worker.extension import (
     Scheduler,
     active_instances,
     amounts_on_host,
-    domain_rules,
     only_on,
     parts_of,
-    required_constraints,
 )
 
 PORTIONS = (64, 1024)  # hosts whose instances are read: first per instance; then, if none fit, more
@@ -272,7 +272,7 @@ class _Search:
         accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
         accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
-        group = order.alternative.group
+        group = group_of_alternative(order.alternative)
         rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():

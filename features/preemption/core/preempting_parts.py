@@ -8,8 +8,9 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.domains import HOST
+from features.groups.core.domain_rules import DomainRules
 from features.preemption.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
-from scheduler_worker.extension import DomainRules, RolePart
+from scheduler_worker.extension import RolePart
 
 
 @dataclass(frozen=True, eq=False)

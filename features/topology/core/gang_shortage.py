@@ -9,7 +9,8 @@ import numpy as np
 
 from bus.candidates import Ints
 from bus.decisions import Removal
-from scheduler_worker.extension import EXAMPLES, Alternative, DomainRules, Ranking, RolePart, Shortage
+from features.groups.core.domain_rules import DomainRules
+from scheduler_worker.extension import EXAMPLES, Alternative, Ranking, RolePart, Shortage
 
 TOPOLOGY_CODE = "topology"
 

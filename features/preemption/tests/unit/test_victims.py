@@ -8,6 +8,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
+from features.groups.core.domain_rules import Constraints, DomainRules, Level
 from features.preemption.core import victims
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import (
@@ -17,7 +18,6 @@ from features.preemption.core.victims import (
     VictimChoice,
     choose_victims,
 )
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
 from scheduler_worker.core.roles import RolePart
 from tests.support.rule_builders import a_wish
 

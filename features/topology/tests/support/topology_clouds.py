@@ -9,6 +9,7 @@ from bus.domains import DomainConstraints, GangRole, HostLabels
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.groups.core.joined_group import with_group
 from features.groups.messages import ServerGroup
 from features.topology.messages import topology_of
 from features.topology.requests import own_group
@@ -185,4 +186,4 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
         topology=topology_of(request.parts),
         members={member: (root,) for member, root in (members or {}).items()},
     )
-    return order.with_alternatives(group=own_group(request, known))
+    return with_group(order, own_group(request, known))
