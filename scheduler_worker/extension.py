@@ -46,7 +46,6 @@ from scheduler_worker.core.policy import (
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.roles import RolePart, parts_of
 from scheduler_worker.core.rule import (
     AllowedHosts,
     Alternative,
@@ -70,6 +69,7 @@ from scheduler_worker.core.scale import (
     scores_of,
 )
 from scheduler_worker.core.scope import PLAIN, ClaimPart, HostLimit, Scope
+from scheduler_worker.core.sections import OrderSection, sections_of
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -159,6 +159,7 @@ __all__ = [
     "NoNarrowing",
     "Number",
     "Order",
+    "OrderSection",
     "Orders",
     "PartsOf",
     "Pick",
@@ -170,7 +171,6 @@ __all__ = [
     "RefusalRecords",
     "Remedies",
     "Replayed",
-    "RolePart",
     "Roster",
     "Rule",
     "RuleError",
@@ -214,7 +214,6 @@ __all__ = [
     "on_closed",
     "only_on",
     "open_host",
-    "parts_of",
     "place_of",
     "plain_scheduler",
     "postponed",
@@ -222,6 +221,7 @@ __all__ = [
     "providers_of",
     "replay",
     "scores_of",
+    "sections_of",
     "together",
     "unfit",
     "unfit_image",

@@ -31,13 +31,13 @@ from scheduler_worker.extension import (
     CellQueries,
     Choosing,
     Order,
+    OrderSection,
     Pick,
-    RolePart,
     Scheduler,
     accepting,
     on_closed,
     only_on,
-    parts_of,
+    sections_of,
 )
 
 PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
@@ -325,12 +325,12 @@ def _no_host_in(within: Mapping[str, str]) -> str:
     return f"no host that the request permits has the label {labels}"
 
 
-def _parts(order: Order) -> list[RolePart]:
+def _parts(order: Order) -> list[OrderSection]:
     """Return the order's instances by flavor, largest flavors first, because these fit the fewest hosts."""
     largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
 
-    def size(part: RolePart) -> float:
+    def size(part: OrderSection) -> float:
         asked = part.alternative.asked
         return sum(amount / largest[name] for name, amount in asked.items() if amount)
 
-    return sorted(parts_of(order.request, order.current, order.instances), key=size, reverse=True)
+    return sorted(sections_of(order.request, order.current, order.instances), key=size, reverse=True)

@@ -186,7 +186,7 @@ def helps(
     The search stops when `late()` is True; `seed` orders hosts with equal scores.
     """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    if alternative.request.parts.sections:  # a change of one role does not make the other roles fit
+    if alternative.request.parts.sections:  # a change of one does not make the others fit
         return ()
     for part in alternative.parts:
         if part.is_joint:

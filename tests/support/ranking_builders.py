@@ -85,7 +85,6 @@ class Hall:
             request,
             ((self.alternative(request),),),
             request.instances,
-            size=0,
             purpose=BUILD,
             alternates=request.alternates,
         )

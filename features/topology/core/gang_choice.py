@@ -36,13 +36,13 @@ from scheduler_worker.extension import (
     Alternative,
     Chosen,
     Order,
+    OrderSection,
     Pick,
     Ranking,
-    RolePart,
     Scope,
     Shortage,
     drawn,
-    parts_of,
+    sections_of,
 )
 
 if TYPE_CHECKING:
@@ -115,13 +115,13 @@ class GangChoice:
             roots[instance] = pick.root
         return roots
 
-    def _parts(self) -> list[RolePart]:
-        return parts_of(self.order.request, self.order.current, self.order.instances)
+    def _parts(self) -> list[OrderSection]:
+        return sections_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
         return domain_rules(self.choosing, self._group, constraints)
 
-    def _chance(self, part: RolePart) -> Chance:
+    def _chance(self, part: OrderSection) -> Chance:
         alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found
@@ -299,7 +299,7 @@ class GangChoice:
         )
         several = self.order.alternates
         if several and not self.scope.optional:
-            for part in parts_of(self.order.request, self.order.current, chosen):
+            for part in sections_of(self.order.request, self.order.current, chosen):
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
                     alternates = self.alternates(instance, part.alternative, several, cell)

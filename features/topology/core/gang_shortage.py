@@ -10,7 +10,7 @@ import numpy as np
 from bus.candidates import Ints
 from bus.decisions import Removal
 from features.groups.core.domain_rules import DomainRules
-from scheduler_worker.extension import EXAMPLES, Alternative, Ranking, RolePart, Shortage
+from scheduler_worker.extension import EXAMPLES, Alternative, OrderSection, Ranking, Shortage
 
 TOPOLOGY_CODE = "topology"
 
@@ -21,7 +21,7 @@ class Chance:
     position in placement's index.
     """
 
-    part: RolePart
+    part: OrderSection
     alternative: Alternative
     ranking: Ranking  # the order of all hosts for this flavor
     fits: Ints

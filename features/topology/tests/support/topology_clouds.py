@@ -175,7 +175,7 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
     """Return the order of a request whose server group has the given members."""
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
     attempts = attempts_of(request, alternatives)
-    order = Order(request, attempts, request.instances, size=0, purpose=BUILD, alternates=request.alternates)
+    order = Order(request, attempts, request.instances, purpose=BUILD, alternates=request.alternates)
     if not topology_of(request.parts).levels:
         return order
     known = ServerGroup(
