@@ -14,7 +14,7 @@ from bus.delivery.recording import Caller, RecordingBus
 from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.protocol import Transport
-from bus.rabbit.permissions import client_user
+from bus.rabbit.topology import client_user
 
 
 def operator_bus(settings: Settings, transport: Transport, through: str, request: str = "") -> RecordingBus:

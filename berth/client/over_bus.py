@@ -19,8 +19,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.invalid_requests import KINDS
 from bus.parts import converted
-from bus.rabbit.permissions import client_user
-from bus.rabbit.topology import BrokerNames
+from bus.rabbit.topology import BrokerNames, client_user
 from bus.topics import client_topics
 from bus.vocabulary import Message
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+from berth.broker_permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
@@ -36,7 +37,6 @@ from bus.cells import CellEdited, CellInUse, DropCell
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
 from bus.leases import AgentEditAnswered
-from bus.rabbit.permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from bus.vocabulary import Missing
 
 UNREAD_SECONDS = 5.0  # time limit for placement to unsubscribe from the queues of a removed cell
@@ -74,7 +74,7 @@ async def remove(
     if admin is not None:
         done += await _drop_queues(cli.settings, name, admin)
     if drop_database and (login := login_of(cli.settings, name)):
-        from bus.sql.logins import logins
+        from berth.database_logins import logins
 
         async with logins(cli.settings.database.url) as server:
             await server.drop(login)
@@ -111,7 +111,7 @@ async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> l
     """Delete a removed cell's queues, and return sentences that report the result. Queues of placement for
     this cell are kept if they still have a consumer.
     """
-    from bus.rabbit.inspection import delete_queues
+    from berth.broker_inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)
     url, exchange = settings.bus.amqp_url, settings.bus.exchange
@@ -217,7 +217,7 @@ async def remove_agent(
     With --no-user repeat it for an agent whose cell did not answer.
     """
     need_service_mode(cli.settings, "remove")
-    from bus.rabbit.inspection import delete_queues
+    from berth.broker_inspection import delete_queues
 
     check_name(cell)
     check_agent(name)

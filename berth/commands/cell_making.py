@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from berth.broker_permissions import BrokerUser, flood_policy, queue_policy
 from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
 from berth.commands.cell_permissions import (
     BrokerTool,
@@ -35,7 +36,6 @@ from bus import topics
 from bus.cells import CellEdited, RegisterCell
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
 
 PLACEMENT_SECONDS = 10.0  # time limit for placement to read the queues of a new cell
@@ -170,7 +170,7 @@ async def broker_password(
 async def _database_password(new_cell: NewCell, known: CellFile | None) -> str:
     password = password_of(known.database, new_cell.login) if known else ""
     if not new_cell.options.rotate and not password:
-        from bus.sql.logins import logins  # databases take long to load
+        from berth.database_logins import logins  # databases take long to load
 
         async with logins(new_cell.settings.database.url) as server:
             if await server.has_login(new_cell.login):
@@ -196,7 +196,7 @@ class DatabaseAccess:
 
 
 async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseAccess:
-    from bus.sql.logins import LoginLimits, logins
+    from berth.database_logins import LoginLimits, logins
 
     url, limits = new_cell.settings.database.url, new_cell.settings.cell_limits
 

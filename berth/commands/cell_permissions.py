@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth import composition, worker_roles
+from berth.broker_permissions import BrokerUser, Permissions, UserLimits, definitions, of_cell, of_ferry
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
@@ -18,7 +19,6 @@ from berth.settings import BadSetting, Settings
 from bus.broker_urls import vhost_of
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused
-from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits, definitions, of_cell, of_ferry
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from berth.broker_users import BrokerUsers

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
+from berth import broker_permissions
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
@@ -25,7 +26,7 @@ from bus.broker_urls import vhost_of
 from bus.clients import ClientEditRequested, FindClients, RegisteredClient
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.rabbit import permissions
+from bus.rabbit.topology import client_user
 
 PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters
@@ -51,7 +52,7 @@ class ClientOptions:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    return permissions.client_user(client, settings.bus.exchange)
+    return client_user(client, settings.bus.exchange)
 
 
 @commands.command("add")
@@ -83,7 +84,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
         url = as_user(options.broker or settings.bus.amqp_url, user, password)
         is_former = not is_new and await _is_former(settings, admin, user)
         may = _permissions(settings, name, order.role, is_former=is_former)
-        users = {user: permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)}
+        users = {user: broker_permissions.BrokerUser(password, may, broker_permissions.CLIENT_LIMITS)}
         edit = bus.asker(topics.EDIT_CLIENT)
         async with undone_on_failure() as undo:
             before = _edit_to(found[0] if found else RegisteredClient(name=name, projects=()))
@@ -130,7 +131,7 @@ async def permit(
         user, may = user_of(settings, client.name), _permissions(settings, client.name, client.role)
         was_former = await _is_former(settings, admin, user)
         given = _permissions(settings, client.name, client.role, is_former=former)
-        users = {user: permissions.BrokerUser("", given, permissions.CLIENT_LIMITS)}
+        users = {user: broker_permissions.BrokerUser("", given, broker_permissions.CLIENT_LIMITS)}
         await admin.take(_definitions(settings, users))
         if was_former and not former:
             await _close(settings, admin, user, may.configure)
@@ -147,7 +148,7 @@ async def _close(settings: Settings, admin: RecordedUsers, user: str, own: str) 
     """End what a client has made with former permissions: connections, whose channels keep permissions, and
     exchanges and queues that forward messages to berth's exchanges. `own`: a pattern of the client's names.
     """
-    from bus.rabbit.inspection import delete_exchanges, delete_queues
+    from berth.broker_inspection import delete_exchanges, delete_queues
 
     await admin.close_connections(user)
     exchanges, queues = await admin.forwarders()
@@ -225,7 +226,7 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     The builds of its projects are not changed.
     """
     _need_service_mode(cli.settings)
-    from bus.rabbit.inspection import delete_queues
+    from berth.broker_inspection import delete_queues
 
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli)
@@ -235,7 +236,7 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
         await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
-    may = permissions.of_client(name, cli.settings.bus.exchange, has_role=True)
+    may = broker_permissions.of_client(name, cli.settings.bus.exchange, has_role=True)
     queues = await queues_of(admin, may.configure)
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
@@ -244,13 +245,13 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
 
 def _permissions(
     settings: Settings, name: str, role: Role, *, is_former: bool = False
-) -> permissions.Permissions:
-    return permissions.of_client(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
+) -> broker_permissions.Permissions:
+    return broker_permissions.of_client(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
 
 
-def _definitions(settings: Settings, users: Mapping[str, permissions.BrokerUser]) -> dict[str, Any]:
+def _definitions(settings: Settings, users: Mapping[str, broker_permissions.BrokerUser]) -> dict[str, Any]:
     vhost = vhost_of(settings.bus.amqp_url)
-    return permissions.definitions(users, (), settings.bus.exchange, vhost, bounds_clients=True)
+    return broker_permissions.definitions(users, (), settings.bus.exchange, vhost, bounds_clients=True)
 
 
 async def _is_former(settings: Settings, admin: RecordedUsers, user: str) -> bool:
@@ -278,4 +279,4 @@ def given_password(file: Path | None) -> str:
 
 
 async def _drop(admin: RecordedUsers, user: str) -> None:
-    await admin.drop(user, permissions.queue_policy(user))
+    await admin.drop(user, broker_permissions.queue_policy(user))

@@ -150,7 +150,7 @@ async def _broker(
     workers in `expected` without any existing queue. `management`: the URL of the central broker's management
     API ("": the default URLs).
     """
-    from bus.rabbit.inspection import inspect as inspect_broker
+    from berth.broker_inspection import inspect as inspect_broker
 
     central = url == settings.bus.amqp_url
     inspecting = inspect_broker(

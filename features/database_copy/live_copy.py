@@ -14,11 +14,11 @@ from sqlalchemy import text
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from berth.database_logins import administering, quoted_name
 from bus.clock import monotonic
 from bus.errors import OperationRefused
 from bus.masking import masked
 from bus.sql.addresses import parse_url
-from bus.sql.logins import administering, quoted_name
 
 NAME = "berth_copy"  # the name of the publication, the subscription and the replication slot
 CATCH_UP_SECONDS = 120.0

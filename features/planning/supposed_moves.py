@@ -11,7 +11,8 @@ from features.moves.core.purpose import asked_by
 from features.moves.core.start import Barred, MoveStart
 from features.moves.core.state import Stopped
 from features.moves.placing import MovePlacing, RequestedMove
-from features.what_if.messages import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
+from features.planning.messages import WhatIfMoves, WhatIfMovesAnswered
+from features.what_if.messages import PlacedThere, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import Alternative, HostLimit, Order
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth import broker_users, composition
+from berth import broker_inspection, broker_users, composition
+from berth.broker_inspection import DeletedQueues
 from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
@@ -28,8 +29,6 @@ from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, F
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
 from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.local import LocalBroker, LocalTransport
-from bus.rabbit import inspection
-from bus.rabbit.inspection import DeletedQueues
 from bus.worker import Worker, answers
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
@@ -90,8 +89,8 @@ def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[
         return DeletedQueues(messages=len(names))
 
     patch.setattr(broker_users, "broker_users", fake)
-    patch.setattr(inspection, "delete_queues", delete)
-    patch.setattr(inspection, "delete_exchanges", delete)
+    patch.setattr(broker_inspection, "delete_queues", delete)
+    patch.setattr(broker_inspection, "delete_exchanges", delete)
     patch.setattr(composition, "transport", lambda settings, name: LocalTransport(local))
     return lambda: LocalTransport(local)
 

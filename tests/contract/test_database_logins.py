@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from bus.sql.logins import LoginLimits, logins
+from berth.database_logins import LoginLimits, logins
 from deploy.servers import Postgres
 from tests.support.servers import url_of
 

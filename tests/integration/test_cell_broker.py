@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from berth import composition
+from berth import broker_permissions, composition
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -21,7 +21,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.ferry.crossings import Way
 from bus.messages import BuildEnded, BuildRequested
 from bus.parts import RequestParts
-from bus.rabbit import RabbitTransport, permissions
+from bus.rabbit import RabbitTransport
 from bus.requests import Flavor
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory
@@ -50,24 +50,27 @@ def address(broker: RabbitMQ, user: str) -> str:
     return f"amqp://{user}:{PASSWORD}@127.0.0.1:{broker.port}/"
 
 
-def let_in(broker: RabbitMQ, exchange: str, **users: permissions.Permissions) -> None:
-    known = {f"{exchange}-{name}": permissions.BrokerUser(PASSWORD, may) for name, may in users.items()}
+def let_in(broker: RabbitMQ, exchange: str, **users: broker_permissions.Permissions) -> None:
+    known = {
+        f"{exchange}-{name}": broker_permissions.BrokerUser(PASSWORD, may) for name, may in users.items()
+    }
     file = broker.directory / f"{exchange}.json"
-    file.write_text(json.dumps(permissions.definitions(known, exchange=exchange)))
+    file.write_text(json.dumps(broker_permissions.definitions(known, exchange=exchange)))
     broker.control("import_definitions", str(file))
 
 
 def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, database: str) -> Settings:
     crossing = composition.crossings_of("c2")
     may = {
-        cell: permissions.of_cell(cell, composition.tables_of_cell(cell), exchange) for cell in ("c1", "c2")
+        cell: broker_permissions.of_cell(cell, composition.tables_of_cell(cell), exchange)
+        for cell in ("c1", "c2")
     }
-    let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
+    let_in(middle, exchange, c1=may["c1"], ferry=broker_permissions.of_ferry(crossing, exchange=exchange))
     let_in(
         own,
         exchange,
         c2=may["c2"],
-        ferry=permissions.of_ferry(crossing, at_cell_broker=True, exchange=exchange),
+        ferry=broker_permissions.of_ferry(crossing, at_cell_broker=True, exchange=exchange),
     )
     return Settings().having(
         cells=("c1", "c2"),
@@ -146,7 +149,7 @@ class Boots:
 
 async def nothing_is_dead_or_waits(settings: Settings, middle: RabbitMQ, own: RabbitMQ) -> None:
     for broker, way in ((middle, Way.IN), (own, Way.OUT)):
-        transport = RabbitTransport(broker.url, exchange=settings.bus.exchange, quorum=False)
+        transport = RabbitTransport(broker.url, exchange=settings.bus.exchange)
         async with Bus(transport):
             assert await transport.dead_letters() == []
             for crossing in composition.crossings_of("c2"):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from berth.database_logins import logins
 from berth.loadtest import Load, LoadPlan
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
-from bus.sql.logins import logins
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
 from tests.support.berth_processes import in_one_process
 from tests.support.servers import Authority, ExternalServer, installed

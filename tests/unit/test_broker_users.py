@@ -18,13 +18,13 @@ import pytest
 from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
+from berth.broker_permissions import hashed
 from berth.broker_users import Management, Rabbitmqctl, broker_users
 from berth.cell_file import CellFile, as_user, password_of, read_cell_file, write_cell_file
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 from bus.errors import BrokerRefused, Unavailable
 from bus.masking import distrusted
-from bus.rabbit.permissions import hashed
 from bus.sql.failures import Conflict, Meaning, explained, meaning
 from bus.sql.postgres import secured
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import composition
+from berth import broker_permissions, composition
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
@@ -15,7 +15,6 @@ from bus.ferry.crossings import Crossing, InvalidCrossing, Way, crossings, ways
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
-from bus.rabbit import permissions
 from bus.topics import QUERIES, TOPICS, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
@@ -195,12 +194,15 @@ def test_answers_need_no_consumer_and_queries_need_one() -> None:
     assert crossing("ask.placement.claim.c1").expected and crossing("build.placed.c1").expected
 
 
-def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.KeyPatterns:
+def may(found: broker_permissions.Permissions, exchange: str = "berth") -> broker_permissions.KeyPatterns:
     (keys,) = [key for key in found.keys if key.exchange == exchange]
     return keys
 
 
-MIDDLE, OWN = permissions.of_ferry(CROSSINGS), permissions.of_ferry(CROSSINGS, at_cell_broker=True)
+MIDDLE, OWN = (
+    broker_permissions.of_ferry(CROSSINGS),
+    broker_permissions.of_ferry(CROSSINGS, at_cell_broker=True),
+)
 SAYS_OUT = [
     "inventory.reported.c1", "host.failed.c1", "build.ended.c1", "build.ended.c1.me",
     "ask.placement.claim.c1", "reply.-c1.a.b", "ironic.node.c1.set",
@@ -216,7 +218,7 @@ NEVER = [
     ("found", "says"), [(MIDDLE, SAYS_OUT), (OWN, SAYS_IN)], ids=["in the middle", "on the cell's own"]
 )
 def test_the_ferry_may_publish_only_messages_that_cross(
-    found: permissions.Permissions, says: Sequence[str]
+    found: broker_permissions.Permissions, says: Sequence[str]
 ) -> None:
     allowed = [key for key in (*SAYS_OUT, *SAYS_IN, *NEVER) if re.match(may(found).write, key)]
     assert allowed == list(says)
@@ -225,7 +227,9 @@ def test_the_ferry_may_publish_only_messages_that_cross(
 @pytest.mark.parametrize(
     ("found", "way"), [(MIDDLE, Way.IN), (OWN, Way.OUT)], ids=["in the middle", "on the cell's own"]
 )
-def test_the_ferry_may_read_only_the_keys_it_forwards(found: permissions.Permissions, way: Way) -> None:
+def test_the_ferry_may_read_only_the_keys_it_forwards(
+    found: broker_permissions.Permissions, way: Way
+) -> None:
     bound = [key for crossing in CROSSINGS if crossing.way is way for key in crossing.keys]
     others = [key for crossing in CROSSINGS if crossing.way is not way for key in crossing.keys]
     heard = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]

@@ -13,6 +13,7 @@ import pytest
 from pamqp import commands, frame, heartbeat
 from prometheus_client import REGISTRY
 
+from berth.broker_inspection import delete_queues
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -23,7 +24,6 @@ from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection, consuming, session, underlay
 from bus.rabbit.connection import dial, streams_of
-from bus.rabbit.inspection import delete_queues
 from bus.rabbit.underlay import hang_up
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope

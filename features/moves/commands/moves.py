@@ -7,20 +7,10 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.commands.move_output import RequestedMovesPrinter, print_what_if
 from berth.commands.options import Commands, WaitingCommand, described, option, positional
 from berth.commands.terminal import Cli, complain
 from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
 from berth.operations.cells import uuid_of
-from berth.operations.moving import (
-    ANY,
-    Making,
-    flavor_changed,
-    follow_moves,
-    prepare_moves,
-    spec_of,
-    supposed,
-)
 from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
@@ -28,7 +18,9 @@ from bus.delivery.runner import Bus
 from bus.parts import MoveParts, waits_for
 from bus.queries import BuildStands
 from bus.vocabulary import seconds_of
+from features.moves.commands.move_output import RequestedMovesPrinter, print_supposed
 from features.moves.messages import MoveKind, MoveRequested
+from features.moves.moving import ANY, Making, flavor_changed, follow_moves, prepare_moves, spec_of, supposed
 
 _WHERE = "Where"
 _HOW = "How"
@@ -262,7 +254,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
         name = f"move-{Clock().uuid()[:8]}"
         requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
         if how.dry_run:
-            return print_what_if(cli, requests, await supposed(bus, requests))
+            return print_supposed(cli, requests, await supposed(bus, requests))
         if how.follows:
             return await _follow(bus, name, requests, cli, how)
         await publish(bus, *requests, patience=PATIENCE)

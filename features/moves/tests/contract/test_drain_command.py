@@ -3,65 +3,33 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from berth import composition
-from berth.commands import draining
-from berth.operations import emptying
-from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named, state_of
+from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named
 from berth.settings import BadSetting
-from bus.decisions import Decision, Removal
-from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.local import LocalBroker, LocalTransport
 from bus.resources import Provider
 from bus.vocabulary import Message
+from features.moves import emptying
+from features.moves.commands import draining
 from features.moves.messages import MoveRequested
-from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.moves.tests.support.fake_movers import an_instance_there
+from features.moves.tests.support.hosts_to_empty import HostsToEmpty, hosts_to_empty
 from features.waiting.messages import wait_of
-from features.what_if.messages import WhatIfAnswered
-from placement_worker import Placement
-from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
-from tests.support.placement_calls import report, silent_placement
+from tests.support.placement_builders import a_claim, an_order, on_hosts
 from tests.support.waiting import until
 
 Berth = Callable[..., Coroutine[Any, Any, str]]
 
 
-@dataclass
-class HostsToEmpty:
-    """Hosts 1, 2 and 9 in a real placement: two instances are on host 1, and one instance is on host 2."""
-
-    movers: FakeMovers
-    placement: Placement
-    bus: Bus
-
-    async def state(self, host: int) -> str:
-        return state_of(await host_named(self.bus, f"host-{host}"))
-
-    def on(self, host: int) -> list[str]:
-        return sorted(build.build for build in self.movers.builds.values() if build.host == f"host-{host}")
-
-
 @pytest.fixture
 async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
-    broker, fake = LocalBroker(), FakeMovers(alone=False)
-    fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
-    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
-    monkeypatch.setenv("BERTH_CELLS", "c1")
-    monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        assert await report(placement, *(a_report(number) for number in (1, 2, 9))) == ["", "", ""]
-
-        workers = silent_placement(placement), fake.worker()
-        async with serving(lambda: LocalTransport(broker), *workers) as bus:
-            yield HostsToEmpty(fake, placement, bus)
+    async with hosts_to_empty(monkeypatch) as cloud:
+        yield cloud
 
 
 @pytest.fixture
@@ -193,39 +161,6 @@ async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmp
     assert cloud.movers.asked == []
     assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
     assert any(line.endswith("1 stay") for line in told)
-
-
-async def test_a_dry_run_of_evacuate_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
-    assert (await berth("evacuate", "host-1", "--dry-run")).splitlines() == [
-        "host-1: would be forced down, and 2 instances moved"
-    ]
-    [asked] = cloud.movers.supposed
-    assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"),))
-    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
-
-
-async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
-    room = Removal(constraint="room", removed=3, left=0)
-    none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
-    well = WhatIfAnswered(fits=True)
-    cloud.movers.would = lambda asked: none if asked.build in (B1, B3) else well
-    told = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
-    assert told[:4] == [
-        "host-1: would be disabled, and 2 instances moved, of which 1 find no host now",
-        "host-2: would be disabled, and 1 instances moved, of which 1 find no host now",
-        "  would stay: [class] no host would do",
-        f"    {B1}, {B3}",
-    ]
-    assert any("room" in line and "−3" in line for line in told[4:])
-    [asked] = cloud.movers.supposed
-    assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
-    in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
-    assert json.loads(in_json) == {
-        "host": "host-1", "instances": {"active": 2}, "stay": {B1: "[class] no host would do"},
-    }  # fmt: skip
-    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
 async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Berth) -> None:

@@ -9,16 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from msgspec import structs
 
 from berth.operations.cells import instance_pages
-from berth.operations.following import (
-    VERIFYING,
-    FollowedMoves,
-    MoveListener,
-    MoveOutcome,
-    following,
-    moves_of,
-)
 from berth.operations.host_states import causes_of
-from berth.operations.moving import supposed
 from berth.operations.publishing import checked
 from bus import topics
 from bus.clock import Clock
@@ -27,8 +18,9 @@ from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
+from features.moves.following import VERIFYING, FollowedMoves, MoveListener, MoveOutcome, following, moves_of
 from features.moves.messages import FindMoves, MoveRequested
-from features.what_if.messages import WhatIfAnswered
+from features.moves.moving import SupposedMove, supposed
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
@@ -234,7 +226,7 @@ class SupposedHost:
 
     host: Provider
     statuses: Counter[str]  # its instances by status
-    stay: dict[str, WhatIfAnswered]  # instances without a destination
+    stay: dict[str, SupposedMove]  # instances without a destination
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:

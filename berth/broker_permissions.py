@@ -250,11 +250,6 @@ def of_ferry(
     )
 
 
-def client_user(name: str, exchange: str = "berth") -> str:
-    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
-    return f"{exchange}.client.{name}"
-
-
 def of_client(
     name: str, exchange: str = "berth", *, has_role: bool = False, is_former: bool = False
 ) -> Permissions:

@@ -1,40 +1,34 @@
-"""Publishes move requests and awaits their results, asks what-if questions about moves, and confirms,
-reverts, aborts or forces moves.
+"""Publishes move requests and awaits their results, asks what would become of moves, and confirms, reverts,
+aborts or forces moves.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from msgspec import structs
 
+from berth.features import modules
 from berth.operations.cells import builds_by_uuid, check_to_cell, named
-from berth.operations.following import (
-    VERIFYING,
-    FollowedMoves,
-    MoveListener,
-    MoveOutcome,
-    following,
-    moves_of,
-)
 from berth.operations.host_states import host_named
 from berth.operations.publishing import PATIENCE, checked, publish, within
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
+from bus.decisions import Decision
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.queries import BuildStands, WaitingRequest
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
-from bus.vocabulary import portions
+from bus.vocabulary import UNSAID_ID
+from features.moves.following import VERIFYING, FollowedMoves, MoveListener, MoveOutcome, following, moves_of
 from features.moves.messages import FindMoves, MoveProgress, MoveRequested, MoveStands, MoveSteered, Steering
-from features.what_if.messages import WHAT_IF_MOVES, WhatIfAnswered, WhatIfMoves
 
-ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
-SECONDS = 30.0  # time limit for the evaluation of moves
-AT_ONCE = 100  # moves in one query; each is evaluated as if the earlier moves had been made
+ANY = UNSAID_ID  # placeholder for ids that each request gets
+AT_ONCE = 100  # supposed moves in one query; each is evaluated as if the earlier moves had been made
 _LONGEST_NAME = 200
 
 Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state
@@ -106,21 +100,51 @@ async def follow_moves(
     return good == len(requests)
 
 
+class SupposedPlace(Protocol):
+    """A host that a move would get."""
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def cell(self) -> str: ...
+
+
+class SupposedMove(Protocol):
+    """The answer to the question what would become of a move that was requested now."""
+
+    @property
+    def fits(self) -> bool: ...
+
+    @property
+    def refusal(self) -> str:
+        """Return why the move would be refused before any host is searched; empty: it would not be."""
+
+    @property
+    def placed(self) -> Sequence[SupposedPlace]: ...
+
+    @property
+    def decision(self) -> Decision: ...
+
+
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
-) -> list[WhatIfAnswered]:
-    """Return a scheduler's what-if answer for each move. Each query has at most AT_ONCE moves, and evaluates
-    a move as if the query's earlier moves were done. No move may go to a host in `closed`.
+) -> list[SupposedMove]:
+    """Return for each move what would become of it now, as the feature answers that has the module
+    `dry_runs`; raise BadSetting without such a feature. Of AT_ONCE moves, each is evaluated as if the earlier
+    moves were done. No move may go to a host in `closed`.
     """
-    ask, roots = bus.asker(WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
-    answers: list[WhatIfAnswered] = []
-    for some in portions(moves, AT_ONCE):
-        answers += (await ask(WhatIfMoves(moves=some, closed=roots))).answers
-    return answers
+    for module in modules("dry_runs"):
+        answers: list[SupposedMove] = await module.supposed(bus, moves, closed)
+        return answers
+    raise BadSetting("--dry-run: no feature of this berth evaluates moves")
 
 
-def why_not(answer: WhatIfAnswered) -> str:
-    """Return why a what-if answer has no host for a move: a text with the reason code and a sentence."""
+def why_not(answer: SupposedMove) -> str:
+    """Return why an answer has no host for a move: a text with the reason code and a sentence."""
     code = f"[{answer.decision.code}] " if answer.decision.code else ""
     return f"{code}{answer.refusal or 'no host would do'}"
 
@@ -217,8 +241,8 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Sets the future `answer` to a move's first progress message, and passes all progress except refusals to
-    `listener`.
+    """Sets the future `answer` to the cell's first progress message, and passes all progress except refusals
+    to `listener`.
     """
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
@@ -226,7 +250,7 @@ class _FirstAnswer(MoveListener):
         self._listener = listener
 
     def progress(self, progress: MoveProgress) -> None:
-        if not self._answer.done():
+        if progress.reply_to and not self._answer.done():  # progress that was read has no reply_to
             self._answer.set_result(progress)
         if not progress.refused:
             self._listener.progress(progress)

@@ -8,23 +8,11 @@ from typing import Annotated
 from msgspec import structs
 
 from berth.commands.hosts import Names
-from berth.commands.move_output import MovePrinter, print_not_moved
 from berth.commands.options import Commands, WaitingCommand, option, positional
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import parts_given, waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
-from berth.operations.emptying import (
-    Emptied,
-    Emptying,
-    EmptyingListener,
-    instances_on,
-    remaining_consumers,
-    requests_for,
-    suppose_emptying,
-)
-from berth.operations.following import MoveOutcome
 from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
-from berth.operations.moving import ANY, AT_ONCE, why_not
 from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
@@ -33,7 +21,19 @@ from bus.host_health import FORCED_DOWN
 from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
+from features.moves.commands.move_output import MovePrinter, print_not_moved
+from features.moves.emptying import (
+    Emptied,
+    Emptying,
+    EmptyingListener,
+    instances_on,
+    remaining_consumers,
+    requests_for,
+    suppose_emptying,
+)
+from features.moves.following import MoveOutcome
 from features.moves.messages import MoveKind, MoveRequested
+from features.moves.moving import ANY, AT_ONCE, why_not
 
 _SHOWN = 20  # instances or consumers that are listed
 

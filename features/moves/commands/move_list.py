@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import structs
-from rich.markup import escape
 
-from berth.commands.move_output import MovePrinter, attempts_of, moves_table, phases_table, print_funnel
+from berth.commands.decision_output import attempts_of, print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
-from berth.operations.following import MoveOutcome, moves_of, waiting_moves
-from berth.operations.moving import end_wait, move_in_progress, steering
 from berth.operations.publishing import within
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.queries import WaitingRequest
+from features.moves.commands.move_output import MovePrinter, moves_table, phases_table
+from features.moves.following import MoveOutcome, moves_of, waiting_moves
 from features.moves.messages import FindMoves, MoveStands, Steering
+from features.moves.moving import end_wait, move_in_progress, steering
 
 commands = Commands()
 moves = Commands(name="moves", no_args_is_help=True)
@@ -77,7 +77,7 @@ async def show_command(
         write_json(shown_move)
         return
     for fact in facts_of(shown_move):
-        cli.say.print(fact)
+        cli.line(fact)
     if shown_move.phases:
         cli.say.print(phases_table(shown_move))
     for line in attempts_of(shown_move.attempts):
@@ -95,7 +95,7 @@ def facts_of(move: MoveStands) -> list[str]:
         f"{move.kind} {move.move} of {move.build}, {way} in cell {move.cell}: {verb} {move.phase}{percent}"
     ]
     facts += [f"  {text}" for text in (move.note, move.reason) if text]
-    return [escape(printable(fact)) for fact in facts]
+    return [printable(fact) for fact in facts]
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:

@@ -12,8 +12,8 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
+from features.planning.messages import WhatIfMoves
 from features.planning.supposed_moves import WhatIfsOfMoves
-from features.what_if.messages import WhatIfMoves
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
