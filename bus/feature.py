@@ -10,6 +10,7 @@ their names, and each may be missing:
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
+    filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
