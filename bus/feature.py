@@ -3,8 +3,9 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
-                 of messages of the kernel (`bus.parts`)
+    messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
+                 (`bus.parts`). PAGE_ASKS are the queries of its pages, PAGE_PUBLISHES the types of messages
+                 that they publish, PAGE_EVENTS the topics for clients with messages after which they refresh
     acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
@@ -27,8 +28,8 @@ their names, and each may be missing:
                  or None if none of the options is given
     what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
     dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
-    pages        `routes(context, renderer)` returns the routes of its pages; `sections(context, renderer)`
-                 returns what it adds to pages of others, such as "build": name of the page → section
+    pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
+                 (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor

@@ -19,6 +19,7 @@ FEATURE = Feature(
         "moves": "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
+    pages={"/moves": "Moves"},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_store", "conductor")),
     reasons=(
         ReasonTable(

@@ -9,7 +9,6 @@ from bus.claims import Choice, ConsumerClaim
 from bus.queries import BuildsFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.moves.messages import MovesFound, MoveStands
 from features.reservations import pages
 from features.reservations.messages import (
     FILL_RESERVATION,
@@ -172,18 +171,13 @@ async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
         assert "Placement does not answer: no consumer" in await room.page("/reservations?wait=1")
 
 
-async def test_the_page_of_a_build_names_its_reservation_and_the_plan_that_moved_it() -> None:
+async def test_the_page_of_a_build_names_its_reservation() -> None:
     season = Reservation(id=uid(5), name="season", project="shop", flavor=FLAVOR)
-    move = MoveStands(
-        move=uid(4), build=uid(7), kind="live", cell="c1", phase="done", note="makes room for x"
-    )
     told = {
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
-        "moves": MovesFound(moves=(move,)),
         RESERVATIONS.name: ReservationsFound(reservations=(season,)),
     }
     async with a_visited_room(told=told) as room:
         page = await room.page(f"/builds/{uid(7)}")
     assert 'Draws from reservation <a href="/reservations">season</a> of project shop.' in page
-    assert "<td>makes room for x</td>" in page
