@@ -62,6 +62,16 @@ def add_messages() -> None:
     parts.TYPES.freeze()
 
 
+@cache
+def add_filters() -> None:
+    """Add the filters and weighers of all features to those of this process."""
+    from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
+
+    for module in modules("filters"):
+        FILTER_BOOK.add(module.FILTERS)
+        WEIGHER_BOOK.add(module.WEIGHERS)
+
+
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
     name = f"{package_of(feature)}.{module}"

@@ -10,6 +10,7 @@ their names, and each may be missing:
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
+    filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
     healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;

@@ -30,6 +30,7 @@ class Section:
     name: str
     flavor: Flavor
     count: int
+    where: str  # the field of the request that has the flavor, for error messages
 
 
 class Part(Value, frozen=True, kw_only=True, omit_defaults=True):

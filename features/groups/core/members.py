@@ -4,22 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, InstanceGroup, required_constraints
-from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
-from scheduler_worker.core.rules.state import AFFINITY
+from features.groups.core.domain_rules import Constraints, DomainRules, open_hosts, required_constraints
+from features.groups.core.joined_group import JoinedGroup
+from features.groups.messages import ServerGroup
+from scheduler_worker.extension import Alternative, Together
 
 if TYPE_CHECKING:
-    from scheduler_worker.core.choosing import Choosing
+    from scheduler_worker.extension import Choosing
+
+AFFINITY = "server_group_affinity"  # the filter that demands one host for new members
 
 
 def with_members(alternative: Alternative, several: int, choosing: "Choosing") -> Alternative:
     """Return a copy of `alternative` with the data by which filters apply its server group's policy to
     `several` new members, such as the number of present members on each host.
     """
-    group = alternative.group
-    if group is None:
+    joined = alternative.part(JoinedGroup)
+    if joined is None:
         return alternative
-    members: dict[str, int] = {}
+    group, members = joined.group, dict[str, int]()
     on: Mapping[str, Sequence[str]] = {**group.members, **choosing.tentative.of(group.id)}
     if group.policy == "anti-affinity":  # a host with a guest left behind is not permitted either
         on = {**group.left, **on}
@@ -35,18 +38,19 @@ def with_members(alternative: Alternative, several: int, choosing: "Choosing") -
     if allowed is None and group.topology.is_required:
         rules = domain_rules(choosing, group, required_constraints(group))
         position = choosing.source.position
-        allowed = AllowedHosts(
-            rules.open_to(), str(rules.constraints), lambda root: rules.why(position(root))
-        )
+        allowed = open_hosts(rules.open_to(), str(rules.constraints), lambda root: rules.why(position(root)))
     within = frozenset(members) if group.policy == "affinity" else frozenset[str]()
-    return replace(alternative, members=members, together=together, allowed=allowed, within_roots=within)
+    alternative = alternative.with_part(JoinedGroup(group, members))
+    return replace(alternative, together=together, allowed=allowed, within_roots=within)
 
 
 def _placed_on(alternative: Alternative, root: str, several: int) -> Alternative:
-    return replace(alternative, members={root: several})
+    joined = alternative.part(JoinedGroup)
+    assert joined is not None
+    return alternative.with_part(JoinedGroup(joined.group, {root: several}))
 
 
-def domain_rules(choosing: "Choosing", group: InstanceGroup | None, constraints: Constraints) -> DomainRules:
+def domain_rules(choosing: "Choosing", group: ServerGroup | None, constraints: Constraints) -> DomainRules:
     """Return the rules of the constraints on domains, given the hosts of the server group's members. Members
     placed by unfinished batches also count.
     """

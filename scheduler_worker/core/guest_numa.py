@@ -12,7 +12,7 @@ from operator import or_
 
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.attributes import GuestSpecs, SpecValue, Unreadable
-from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
+from scheduler_worker.core.request_groups import GroupDraft, QuestionDraft
 
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 MAX_CELLS = 64
@@ -84,7 +84,7 @@ def _page_kb(spec: SpecValue) -> int:
     return kb
 
 
-def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
+def add_numa_cells(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
     """Add a request group for each NUMA cell of the guest, with pages of `page_kb`; return the number of
     cells, or 0 without a NUMA topology.
     """

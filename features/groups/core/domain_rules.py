@@ -1,51 +1,15 @@
 """Computes which hosts constraints on domains (pack, spread) permit, given the hosts of placed instances."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
 
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints
-from bus.domains import HOST, DomainConstraints
+from bus.domains import HOST
 from bus.vocabulary import Id
-
-
-class InstanceGroup(Protocol):
-    """Instances that a policy places on the same host or on different hosts, and a topology into the same
-    domain or different domains.
-    """
-
-    @property
-    def id(self) -> Id:
-        """Return the id of the group."""
-
-    @property
-    def name(self) -> str:
-        """Return the name that users gave to the group."""
-
-    @property
-    def policy(self) -> str:
-        """Return affinity, anti-affinity, soft-affinity, soft-anti-affinity or topology."""
-
-    @property
-    def max_per_host(self) -> int:
-        """Return the maximum number of members on a host under the policy anti-affinity."""
-
-    @property
-    def topology(self) -> DomainConstraints:
-        """Return the constraints on domains that apply in addition to the policy."""
-
-    @property
-    def members(self) -> Mapping[str, Sequence[str]]:
-        """Return by member the roots on which it has allocations."""
-
-    @property
-    def left(self) -> Mapping[str, Sequence[str]]:
-        """Return by holder of a former member the roots on which its guest may still be."""
-
-    def on_hosts(self, members: Mapping[str, Sequence[str]], left: Mapping[str, Sequence[str]]) -> Self:
-        """Return a copy with the hosts of these members and of these guests that were left behind."""
+from features.groups.messages import ServerGroup
+from scheduler_worker.extension import AllowedHosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +26,7 @@ class Constraints:
         return ", ".join(parts) or "no constraint"
 
 
-def attempts(group: InstanceGroup | None) -> Iterator[Constraints]:
+def attempts(group: ServerGroup | None) -> Iterator[Constraints]:
     """Yield the constraints of a server group in the order in which to try them: with all preferred
     constraints, then with fewer, and last only the required constraints. Without a group, yield empty
     constraints.
@@ -93,10 +57,17 @@ def _kept(level: str, weak: bool) -> tuple[str, ...]:
     return (level,) if level and not weak else ()
 
 
-def required_constraints(group: InstanceGroup) -> Constraints:
+def required_constraints(group: ServerGroup) -> Constraints:
     """Return the required constraints of a server group. Every claim of a member checks them."""
     *_, last = attempts(group)
     return last
+
+
+def open_hosts(mask: Bools, name: str, why: Callable[[str], str] = lambda root: "") -> AllowedHosts:
+    """Return the restriction of a request to the hosts whose domains constraints permit. `why` returns the
+    reason why the host with a root is not permitted, or "".
+    """
+    return AllowedHosts(mask, name, "topology", lambda root: why(root) or f"its domain is not open: {name}")
 
 
 @dataclass(slots=True)

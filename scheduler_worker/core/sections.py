@@ -1,4 +1,4 @@
-"""The instances of a request by role, where a role is a section of the request with a flavor of its own."""
+"""The instances of an order by the sections of its request; each section has a flavor of its own."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from bus.vocabulary import Id
 from scheduler_worker.core.rule import Alternative
 
 
-class RolePart(NamedTuple):
-    """Instances of a request that have the same role, with the alternative being tried for the role."""
+class OrderSection(NamedTuple):
+    """Instances of an order in one section of its request, with the alternative being tried for them."""
 
     alternative: Alternative
-    name: str  # of the role; "": the request has no roles
+    name: str  # of the section; "": the request has no sections
     instances: tuple[Id, ...]
 
 
@@ -26,31 +26,31 @@ def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
     return (request.flavor, *request.or_else)
 
 
-def parts_of(
+def sections_of(
     request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
-) -> list[RolePart]:
-    """Return the given instances grouped by role; without roles, one part with all of them. `alternatives`
-    has one alternative for each role.
+) -> list[OrderSection]:
+    """Return the given instances grouped by section; without sections, one group with all of them.
+    `alternatives` has one alternative for each section.
     """
     if not (sections := request.parts.sections):
-        return [RolePart(alternatives[0], "", tuple(instances))]
-    of_role: list[list[Id]] = [[] for _ in sections]
+        return [OrderSection(alternatives[0], "", tuple(instances))]
+    of_each: list[list[Id]] = [[] for _ in sections]
     for instance in instances:
-        of_role[role_of(request, instance)].append(instance)
+        of_each[section_of(request, instance)].append(instance)
     return [
-        RolePart(alternative, role.name, tuple(some))
-        for alternative, role, some in zip(alternatives, sections, of_role, strict=True)
+        OrderSection(alternative, section.name, tuple(some))
+        for alternative, section, some in zip(alternatives, sections, of_each, strict=True)
         if some
     ]
 
 
-def role_of(request: BuildRequested, instance: Id) -> int:
-    """Return the index of the role that an instance has; 0 without roles."""
+def section_of(request: BuildRequested, instance: Id) -> int:
+    """Return the index of the section that an instance is in; 0 without sections."""
     if len(sections := request.parts.sections) < 2:
         return 0
     position = request.instances.index(instance)
-    for number, role in enumerate(sections):
-        position -= role.count
+    for number, section in enumerate(sections):
+        position -= section.count
         if position < 0:
             return number
     return len(sections) - 1
