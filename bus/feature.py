@@ -15,6 +15,8 @@ their names, and each may be missing:
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
+    healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;
+                 it returns why the cell does not, or ""
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
