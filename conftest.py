@@ -27,7 +27,7 @@ from types import FrameType
 
 import pytest
 
-from berth.features import add_messages
+from berth.features import add_filters, add_messages
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.quick_migrations import repeat_migrations
@@ -102,6 +102,7 @@ _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 def pytest_configure(config: pytest.Config) -> None:
     add_messages()
+    add_filters()
     if "TMPDIR" not in os.environ and roomy(MEMORY):
         os.environ["TMPDIR"] = str(MEMORY)  # also for what is started from here
         tempfile.tempdir = None

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from berth.features import add_filters
 from berth.settings import BadSetting, Settings, by_name
 from scheduler_worker import DEVICES, NUMA_POLICIES, BadChoice, ChoicePolicy, PciAlias, RequestOptions
 
+add_filters()
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
 

@@ -1,150 +1,25 @@
-"""Executes the control room's operations with the functions that the commands also use."""
+"""Executes the control room's operations on hosts with the functions that the commands also use."""
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import cast
-
-from berth.operations.emptying import Emptying, EmptyingListener
-from berth.operations.following import MoveListener
-from berth.operations.host_states import (
-    causes_of,
-    checked_cause,
-    disabling,
-    enabling,
-    forcing_down,
-    host_named,
-)
-from berth.operations.moving import ANY, steering
-from berth.operations.publishing import leaves
-from berth.operations.refusing import TROUBLE, operations_refused
+from berth.operations.host_states import checked_cause, disabling, enabling, forcing_down, host_named
+from berth.operations.refusing import operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.host_health import UNNAMED
-from control_room.pages.moves import DRAIN
-from control_room.queries import DrainProgress
-from features.moves.messages import MoveRequested, MoveStands, Steering
-
-log = logging.getLogger(__name__)
-
-_REMEMBERED = 200  # ended drains with progress that is still shown
 
 
-class ControlRoomActions:
-    """Executes operations on hosts and moves.
-
-    Each operation raises OperationRefused if it fails.
+async def mark_host(bus: Bus, marking: str, root: str, given: str) -> str:
+    """Execute an operation on a host (disable, enable, force-down or undo-force-down) with the `given` cause,
+    and return the host's new state; raise OperationRefused if it fails or changes nothing.
     """
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    async def mark_host(self, marking: str, root: str, given: str) -> str:
-        with operations_refused():
-            cause = checked_cause(given)
-            markings = {
-                "disable": disabling(cause),
-                "enable": enabling(cause),
-                "force-down": forcing_down(True),
-                "undo-force-down": forcing_down(False),
-            }
-            before = await host_named(self._bus, root)
-            after = await markings[marking](self._bus, before)
-            if set(after.host.traits) == set(before.traits):
-                raise OperationRefused(after.says)
-            return after.says
-
-    async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force the move (`to`); return the move's phase in
-        the cell's reply, or a sentence if the cell does not answer.
-        """
-        with operations_refused():
-            async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
-                steered = answer.result() if answer.done() else None
-        if steered is None:
-            return f"{to} is requested; cell {stands.cell} has not answered yet"
-        if steered.refused:
-            raise OperationRefused(steered.refused)
-        return steered.phase
-
-
-@dataclass
-class _RunningDrain:
-    emptying: Emptying
-    task: asyncio.Task[None]
-    problem: str = ""
-
-
-@asynccontextmanager
-async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Yield the object that runs the control room's drains; stop them at the end of the `with` block."""
-    async with asyncio.TaskGroup() as group:
-        drains = ControlRoomDrains(bus, group)
-        try:
-            yield drains
-        finally:
-            drains.stop_all()
-
-
-class ControlRoomDrains:
-    """Runs the drains of the control room's users; after a restart a repeated request resumes a drain."""
-
-    def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
-        self._bus = bus
-        self._group = group
-        self._drains: dict[str, _RunningDrain] = {}
-
-    def progress(self, root: str) -> DrainProgress | None:
-        drain = self._drains.get(root)
-        if drain is None:
-            return None
-        emptied = drain.emptying.so_far
-        text = drain.problem or emptied.sentence()
-        return DrainProgress(not drain.task.done(), text, tuple(sorted(emptied.stay.items())))
-
-    async def start(self, root: str, live: bool, most: int) -> str:
-        with operations_refused():
-            host = await host_named(self._bus, root)
-            known = self._drains.get(host.id)
-            if known is not None and not known.task.done():
-                raise OperationRefused("it is being emptied already")
-            state = (await disabling(DRAIN)(self._bus, host)).says
-        move = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
-        emptying = Emptying(self._bus, [host], move, most, EmptyingListener(), because=DRAIN)
-        self._drains.pop(host.id, None)
-        for ended in [root for root, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
-            del self._drains[ended]
-        task = self._group.create_task(self._run(host.id, host.host or host.name, emptying))
-        self._drains[host.id] = _RunningDrain(emptying, task)
-        return state
-
-    async def stop(self, root: str, and_open: bool) -> str:
-        """Stop the drain of a host, and return the host's new state. Moves in progress complete. With
-        `and_open` the host is enabled unless it has another cause; else it stays disabled."""
-        with operations_refused():
-            host = await host_named(self._bus, root)
-            if DRAIN not in causes_of(host):
-                raise OperationRefused("It is not being drained: another operator has stopped that.")
-            if not and_open:
-                await disabling(UNNAMED)(self._bus, host)
-                host = await host_named(self._bus, root)
-            state = (await enabling(DRAIN)(self._bus, host)).says
-        if (drain := self._drains.get(host.id)) is not None:
-            drain.task.cancel()
-        return state
-
-    def stop_all(self) -> None:
-        for drain in self._drains.values():
-            drain.task.cancel()
-
-    async def _run(self, root: str, name: str, emptying: Emptying) -> None:
-        try:
-            log.info("%s is drained: %s", name, (await emptying.run()).sentence())
-        except* TROUBLE as trouble:
-            self._drains[root].problem = problem = str(next(leaves(trouble)))
-            log.warning("the drain of %s has stopped: %s", name, problem)
-        except* Exception:
-            self._drains[root].problem = "an internal error occurred; the log has the details"
-            log.exception("the drain of %s has failed", name)
+    with operations_refused():
+        cause = checked_cause(given)
+        markings = {
+            "disable": disabling(cause),
+            "enable": enabling(cause),
+            "force-down": forcing_down(True),
+            "undo-force-down": forcing_down(False),
+        }
+        before = await host_named(bus, root)
+        after = await markings[marking](bus, before)
+        if set(after.host.traits) == set(before.traits):
+            raise OperationRefused(after.says)
+        return after.says

@@ -7,21 +7,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from berth import dead_letters
-from berth.features import features, folder_of, module_of, modules
+from berth.features import declared, features, folder_of, module_of, modules
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
-from bus.addressing import Query
 from bus.delivery.recording import RecordingBus
-from bus.feature import Feature
 from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
 from control_room.bus_load import QueueLoad
-from control_room.queries import BusOperations, Drains, Operations, Queries, StatusReader
+from control_room.queries import BusOperations, Operations, Queries, StatusReader
 from control_room.shared_data import background_tasks
 from control_room.worker import Events, control_room
 
@@ -89,7 +87,7 @@ def control_room_worker(
 
     For the page about queues, `queues_of` lists the queues of workers, `agent_queues` the queues of an agent.
     """
-    events = Events(bus.clock)
+    events = Events(bus.clock, declared("PAGE_EVENTS"))
 
     async def serve() -> None:
         from berth.placement_http import tls_of
@@ -108,12 +106,7 @@ def control_room_worker(
                 tls=tls_of(settings),
             )
 
-    asks = [query for feature in features() for query in _asks_of_pages(feature)]
-    return control_room(events, [serve], asks)
-
-
-def _asks_of_pages(feature: Feature) -> Sequence[Query[Any, Any]]:
-    return getattr(module_of(feature, "messages"), "PAGE_ASKS", ())
+    return control_room(events, [serve], declared("PAGE_ASKS"), declared("PAGE_PUBLISHES"))
 
 
 def pages_of_features() -> "list[FeaturePages]":
@@ -123,8 +116,7 @@ def pages_of_features() -> "list[FeaturePages]":
     return [
         FeaturePages(
             navigation=tuple(feature.pages.items()),
-            routes=getattr(pages, "routes", lambda context, renderer: ()),
-            sections=getattr(pages, "sections", lambda context, renderer: {}),
+            make=pages.make,
             templates=folder_of(feature) / "templates",
         )
         for feature in features()
@@ -140,20 +132,15 @@ async def opened_pages(
     events: Events,
     tables: tuple[QueuesOf, AgentQueues],
 ) -> AsyncIterator["PageContext"]:
-    """Yield the objects that all pages share; stop background tasks and drains at the end.
+    """Yield the objects that all pages share; stop background tasks at the end.
 
     `tables`: functions that list the queues of workers and of an agent.
     """
     from berth.control_room_access import opened_access
-    from berth.control_room_operations import drains_here
     from control_room.pages.frame import PageContext
 
     clock = events.clock
-    async with (
-        drains_here(bus) as drains,
-        background_tasks(clock) as tasks,
-        opened_access(settings, clock, tasks) as access,
-    ):
+    async with background_tasks(clock) as tasks, opened_access(settings, clock, tasks) as access:
         sessions = Sessions()
         tasks.start(sweep(sessions, clock))
         yield PageContext(
@@ -163,7 +150,7 @@ async def opened_pages(
             access=access,
             sessions=sessions,
             clock=clock,
-            operations=operations(bus, settings, drains, *tables),
+            operations=operations(bus, settings, *tables),
             tasks=tasks,
             features=pages_of_features(),
             request_fields=[field for module in modules("boot_options") for field in module.FORM_FIELDS],
@@ -171,18 +158,15 @@ async def opened_pages(
 
 
 def operations(
-    bus: RecordingBus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
+    bus: RecordingBus, settings: Settings, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
-    """Return the operations on hosts, moves, drains, nodes, quotas and queues that the pages call."""
+    """Return the operations on hosts, nodes and queues that the pages call."""
     from berth.control_room_metal import metal
-    from berth.control_room_operations import ControlRoomActions
+    from berth.control_room_operations import mark_host
     from scheduler_worker import replay, scores_of
 
-    acts = ControlRoomActions(bus)
     return Operations(
-        mark_host=acts.mark_host,
-        steer=acts.steer,
-        drains=drains,
+        mark_host=partial(mark_host, bus),
         metal=partial(metal, settings, bus),
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,

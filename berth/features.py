@@ -62,6 +62,16 @@ def add_messages() -> None:
     parts.TYPES.freeze()
 
 
+@cache
+def add_filters() -> None:
+    """Add the filters and weighers of all features to those of this process."""
+    from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
+
+    for module in modules("filters"):
+        FILTER_BOOK.add(module.FILTERS)
+        WEIGHER_BOOK.add(module.WEIGHERS)
+
+
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
     name = f"{package_of(feature)}.{module}"
@@ -93,9 +103,19 @@ def modules(name: str) -> list[Any]:
     return [module for module in found if module is not None]
 
 
+def declared(name: str) -> list[Any]:
+    """Return what the `messages` modules of all features declare under a name, such as PAGE_ASKS."""
+    return [value for module in modules("messages") for value in getattr(module, name, ())]
+
+
 def http_parts() -> list[Any]:
     """Return the parts of all features of the Placement API over HTTP."""
     return [module.HTTP for module in modules("http")]
+
+
+def rest_parts() -> list[Any]:
+    """Return the parts of all features of the REST API."""
+    return [module.REST for module in modules("rest")]
 
 
 def http_rules() -> dict[str, str]:

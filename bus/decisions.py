@@ -136,6 +136,8 @@ class ReasonTable(NamedTuple):
     codes: Mapping[str, str]
     lead: str = ""  # sentence above the table
     head: str = ""  # heading of the column with the texts
+    # code → its words in counts of rejected hosts, such as "disabled: 2 hosts"; empty: the constraint's name
+    counted: Mapping[str, str] = {}
 
 
 OF_HOSTS = "Of hosts"  # codes of removals and near misses: the one that left no host is the decision's code
@@ -165,6 +167,13 @@ _CONSTRAINTS = {
     "chosen": "the free capacity of the host was just reserved for other requests, or would be taken by other"
     " instances of the request",
 }
+_COUNTED = {
+    **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
+    "disabled": "disabled",
+    "down": "down",
+    "has_agent": "without an agent or conductor",
+    "tenant": "of other projects",
+}
 _ENDS = {
     "no_hosts": "placement has no hosts",
     "room": "hosts fit, but not for all instances together",
@@ -186,7 +195,9 @@ def add_reasons(tables: Iterable[ReasonTable]) -> None:
     for table in tables:
         known = REASONS.get(table.title, table)
         assert known is table or known.codes.keys().isdisjoint(table.codes), table.title
-        REASONS[table.title] = known._replace(codes={**known.codes, **table.codes})
+        REASONS[table.title] = known._replace(
+            codes={**known.codes, **table.codes}, counted={**known.counted, **table.counted}
+        )
 
 
 def reason_text(code: str) -> str:
@@ -196,7 +207,7 @@ def reason_text(code: str) -> str:
 
 add_reasons(
     (
-        ReasonTable(OF_HOSTS, _CONSTRAINTS, head="the host is not had because"),
+        ReasonTable(OF_HOSTS, _CONSTRAINTS, head="the host is not had because", counted=_COUNTED),
         ReasonTable(
             OF_THE_WHOLE,
             _ENDS,

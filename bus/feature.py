@@ -3,30 +3,44 @@
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
 their names, and each may be missing:
 
-    messages     its messages, topics and queries; PAGE_ASKS are the queries of its pages; PARTS has its parts
-                 of messages of the kernel (`bus.parts`)
+    messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
+                 (`bus.parts`). PAGE_ASKS are the queries of its pages, PAGE_PUBLISHES the types of messages
+                 that they publish, PAGE_EVENTS the topics for clients with messages after which they refresh
     acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor and agent are alike
+    filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
+    rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
+                 the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
+    healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;
+                 it returns why the cell does not, or ""
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
                  (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these
                  names in the web form for build requests
-    explaining   `reasons(bus, id, builds)` returns explanations of a build for `berth why`
-    pages        `routes(context, renderer)` returns the routes of its pages; `sections(context, renderer)`
-                 returns what it adds to pages of others, such as "build": name of the page → section
+    explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
+                 `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
+                 the recorded decision is of another feature. Each may be missing
+    what_if_options  OPTIONS is a dataclass of options that it adds to `berth what-if`. The method
+                 `answer(cli, options, question)` answers in place of a scheduler and returns the exit code,
+                 or None if none of the options is given
+    what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
+    dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
+    pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
+                 (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
-                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, STREAMS, ODD, ANSWERED, `workers()`
-                 and `fill(berth)`, which creates what the pages show
+                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,
+                 `workers()` and `fill(berth)`, which creates what the pages show; `tests/support/rest` has
+                 OPERATIONS and ANSWERS for tests of all operations of the REST API
 """
 
 from collections.abc import Callable, Mapping

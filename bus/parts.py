@@ -30,6 +30,7 @@ class Section:
     name: str
     flavor: Flavor
     count: int
+    where: str  # the field of the request that has the flavor, for error messages
 
 
 class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +92,13 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     def builds(self) -> tuple[Id, ...]:
         """Return the builds that a decision with this part is about."""
         return ()
+
+    @property
+    def subject(self) -> str:
+        """Return what a decision with this part is about, such as `migrate MOVE of BUILD`; empty: a request
+        for builds.
+        """
+        return ""
 
     @property
     def waits_since(self) -> float:
@@ -224,6 +232,11 @@ class DecisionParts(Parts):
     def builds(self) -> tuple[Id, ...]:
         """Return the builds that the decision is about, if its request has none of its own."""
         return tuple(build for part in self for build in part.builds)
+
+    @property
+    def subject(self) -> str:
+        """Return what the decision is about; empty: a request for builds."""
+        return next((part.subject for part in self if part.subject), "")
 
 
 OWNERS: tuple[type[Parts], ...] = (

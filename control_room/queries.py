@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates, every_aggregate
@@ -26,7 +26,6 @@ from control_room.core.hosts import Fleet, KnownHost, host_of_tree
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
 from control_room.shared_data import BackgroundTasks, SharedData
-from features.moves.messages import FIND_MOVES, MoveStands
 
 R = TypeVar("R")
 
@@ -52,7 +51,6 @@ class Queries:
         self.health = bus.asker(topics.HOST_HEALTH, SECONDS)
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
-        self.moves = bus.asker(FIND_MOVES, SECONDS)
         self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.bus = bus  # for operations of features
         self.asker = partial(bus.asker, timeout=LONG)  # for the queries of features
@@ -252,29 +250,6 @@ class FleetReader:
         return fleet
 
 
-@dataclass(frozen=True)
-class DrainProgress:
-    """The progress of a host's drain that this control room runs, or the result of the host's last drain."""
-
-    is_running: bool
-    text: str
-    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
-
-
-class Drains(Protocol):
-    """The interface to the drains that this control room runs; if its process ends, the drains stop."""
-
-    def progress(self, root: str) -> DrainProgress | None: ...
-
-    async def start(self, root: str, live: bool, most: int) -> str: ...
-
-    async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a host's drain, even if another process runs it; return the host's new state.
-
-        The host stays disabled unless `and_open` is true.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
 class BusOperations:
     # returns the queues of the given cells' workers, and of the given agents (cell, agent)
@@ -289,8 +264,6 @@ class BusOperations:
 class Operations:
     # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
     mark_host: Callable[[str, str, str], Awaitable[str]]
-    steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
-    drains: Drains
     # Ironic's nodes with placement's records: all (None), or the named nodes
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes

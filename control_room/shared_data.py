@@ -67,14 +67,24 @@ _MOST = 64  # stored values at most
 class Changes:
     """Counts changes of some data, and wakes the tasks that wait for the next change."""
 
-    def __init__(self) -> None:
+    def __init__(self, *parts: "Changes") -> None:
+        """Create a counter that also counts the changes of `parts`."""
         self.count = 0
         self._waiting: set[asyncio.Event] = set()
+        self._wholes: list[Changes] = []
+        self.include(*parts)
+
+    def include(self, *parts: "Changes") -> None:
+        """Count the later changes of `parts`, too."""
+        for part in parts:
+            part._wholes.append(self)
 
     def notify(self) -> None:
         self.count += 1
         for event in self._waiting:
             event.set()
+        for whole in self._wholes:
+            whole.notify()
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:

@@ -4,38 +4,25 @@ The control room must not consume requests: a publisher assumes that a request w
 soon as any queue has received it.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from bus import topics
 from bus.audit_trail import ActsRecorded
 from bus.clock import Clock
 from bus.ironic import IronicSpoke
-from bus.messages import (
-    Attempt,
-    BuildCancelRequested,
-    BuildEnded,
-    BuildUnplaceable,
-    HostFailed,
-    HostReported,
-    SchedulerAlive,
-)
+from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
 from bus.relays import HeartbeatsMerged
-from bus.topics import Address, Query
+from bus.topics import Address, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
 from control_room.core.builds import BuildHistory, EndedBuild
 from control_room.core.now import Heartbeats
 from control_room.shared_data import Changes
-from features.moves.messages import (
-    FIND_MOVES,
-    MOVE_ENDED,
-    MOVE_PROGRESS,
-    MoveEnded,
-    MoveProgress,
-    MoveRequested,
-    MoveSteered,
-)
+
+M = TypeVar("M", bound=Message)
+
+_COUNTED = (topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE, topics.HOST_FAILED)
 
 
 class NodeChanges(Changes):
@@ -58,15 +45,31 @@ class NodeChanges(Changes):
 
 
 class Events:
-    def __init__(self, clock: Clock) -> None:
+    """Stores what the control room learns from messages, and notifies the pages that show it."""
+
+    def __init__(self, clock: Clock, page_events: Sequence[Topic[Any]] = ()) -> None:
+        """`page_events`: further topics with messages after which pages of features refresh."""
         self.clock = clock
+        self.page_events = page_events
         self.history = BuildHistory()
         self.heartbeats = Heartbeats()
-        self.changes = Changes()  # of builds, moves and hosts
-        self.moves = Changes()
-        self.waiting = Changes()
-        self.projects = Changes()  # of quotas, and of numbers of waiting requests
+        self._of = {topic: Changes() for topic in (*_COUNTED, topics.SCHEDULER_ALIVE, *page_events)}
+        self.changes = Changes(*map(self.of, _COUNTED))  # of builds and hosts
         self.metal = NodeChanges()
+
+    def of(self, topic: Topic[Any]) -> Changes:
+        """Return the changes that messages of a topic report. Heartbeats of a scheduler count only if its
+        number of waiting requests has changed.
+        """
+        return self._of[topic]
+
+    def on_page_event(self, topic: Topic[Any]) -> Callable[[Message], Awaitable[None]]:
+        """Return a handler that notifies the pages which refresh after messages of a topic."""
+
+        async def notify(message: Message) -> None:
+            self.of(topic).notify()
+
+        return notify
 
     async def on_builds_ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
         now = self.clock.now()
@@ -83,7 +86,7 @@ class Events:
                     cause=message.reason if message.status == "error" else "",
                 )
             )
-        self.changes.notify()
+        self.of(topics.BUILD_ENDED).notify()
         return [None] * len(messages)
 
     async def on_unplaceable(self, message: BuildUnplaceable) -> None:
@@ -92,19 +95,11 @@ class Events:
         cause = emptied or message.decision.code or message.reason
         for build in message.instances:
             self.history.add(EndedBuild(build=build, status="no host", at=now, cause=f"no host: {cause}"))
-        self.changes.notify()
+        self.of(topics.BUILD_UNPLACEABLE).notify()
 
     async def on_host_failed(self, message: HostFailed) -> None:
         self.history.add_failure(self.clock.now())
-        self.changes.notify()
-
-    async def on_move_ended(self, message: MoveEnded) -> None:
-        self.history.add_move(message.end, self.clock.now())
-        self.changes.notify()
-        self.moves.notify()
-
-    async def on_move_changed(self, message: MoveProgress) -> None:
-        self.moves.notify()
+        self.of(topics.HOST_FAILED).notify()
 
     async def on_host_reported(self, message: HostReported) -> None:
         self.heartbeats.add(message, self.clock.now())
@@ -118,8 +113,7 @@ class Events:
 
     async def on_scheduler_alive(self, message: SchedulerAlive) -> None:
         if self.heartbeats.add_scheduler(message.scheduler, self.clock.now(), message.waits):
-            self.waiting.notify()
-            self.projects.notify()
+            self.of(topics.SCHEDULER_ALIVE).notify()
 
 
 def _duration(attempts: Sequence[Attempt]) -> float | None:
@@ -131,30 +125,25 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.HOST_HEALTH, topics.FIND_BUILDS,
-    topics.FIND_INSTANCES, FIND_MOVES, topics.ALLOCATIONS, topics.FIND_ACTS,
+    topics.FIND_INSTANCES, topics.ALLOCATIONS, topics.FIND_ACTS,
 )  # fmt: skip
-
-COMMANDS: frozenset[type[Message]] = frozenset(
-    {BuildCancelRequested, MoveRequested, MoveSteered, ActsRecorded}
-)
 
 
 def control_room(
     events: Events,
     serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     further_asks: Sequence[Query[Any, Any]] = (),
+    publishes: Sequence[type[Message]] = (),
 ) -> Worker:
-    """Return the control room's worker; `further_asks` are the queries of the pages of features."""
+    """Return the control room's worker; the pages of features send `further_asks`, and publish messages of
+    the types `publishes`.
+    """
     return Worker(
         "control_room",
         consumes=[
-            # `#` also matches keys that end with the `reply_to` of the request
-            on_many(
-                Address(topics.BUILD_ENDED, "build.ended.#"), events.on_builds_ended, private=True, batch=256
-            ),
-            on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), events.on_unplaceable, private=True),
-            on(Address(MOVE_ENDED, "move.ended.#"), events.on_move_ended, private=True),
-            on(Address(MOVE_PROGRESS, "move.told.#"), events.on_move_changed, private=True),
+            on_many(_every(topics.BUILD_ENDED), events.on_builds_ended, private=True, batch=256),
+            on(_every(topics.BUILD_UNPLACEABLE), events.on_unplaceable, private=True),
+            *(on(_every(topic), events.on_page_event(topic), private=True) for topic in events.page_events),
             on(topics.HOST_FAILED, events.on_host_failed, private=True),
             on(topics.HOST_REPORTED, events.on_host_reported, private=True),
             on(topics.HEARTBEATS_MERGED, events.on_heartbeats_merged, private=True),
@@ -162,6 +151,13 @@ def control_room(
             on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],
         asks=(*ASKS, *further_asks),
-        announces=COMMANDS,
+        announces=frozenset({ActsRecorded, *publishes}),
         runs=serves,
     )
+
+
+def _every(topic: Topic[M]) -> Address[M]:
+    """Return the address of all messages of a topic for clients, also of those with a `reply_to`, which is
+    the end of their key.
+    """
+    return Address(topic, f"{topic.pattern.partition('{')[0].removesuffix('.')}.#")

@@ -5,15 +5,26 @@ code.
 """
 
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
-from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
+from scheduler_worker.core.policy import (
+    FILTER_BOOK,
+    NEEDLESS,
+    WEIGHER_BOOK,
+    BadChoice,
+    ChoicePolicy,
+    Choosable,
+    all_rules,
+    all_weighers,
+)
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.scale import replay, scores_of
 from scheduler_worker.core.weighing import DEVICES
 
 __all__ = [
     "DEVICES",
+    "FILTER_BOOK",
     "NEEDLESS",
     "NUMA_POLICIES",
+    "WEIGHER_BOOK",
     "BadChoice",
     "ChoicePolicy",
     "Choosable",

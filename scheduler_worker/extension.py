@@ -10,10 +10,8 @@ from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_schedule
 from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
 from scheduler_worker.core.choosing import Choosing, JointChoice
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import capacities, masks_of, unfit, unfit_image
-from scheduler_worker.core.group_members import domain_rules, with_members
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
@@ -36,13 +34,32 @@ from scheduler_worker.core.order import (
     with_ended,
 )
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
-from scheduler_worker.core.policy import BadChoice, ChoicePolicy, filter_names, with_changes
+from scheduler_worker.core.policy import (
+    FILTER_BOOK,
+    WEIGHER_BOOK,
+    BadChoice,
+    ChoicePolicy,
+    MoreRules,
+    filter_names,
+    with_changes,
+)
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
 from scheduler_worker.core.request import with_instances
-from scheduler_worker.core.roles import RolePart, parts_of
-from scheduler_worker.core.rule import AllowedHosts, Alternative, RuleError, Unfit
-from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.rule import (
+    AllowedHosts,
+    Alternative,
+    HostFacts,
+    Number,
+    Rule,
+    RuleError,
+    Together,
+    Unfit,
+    View,
+    Weigher,
+    array_rule,
+)
+from scheduler_worker.core.rules import RULES_OF_PLACEMENT
 from scheduler_worker.core.scale import (
     CapacityReservation,
     HasReservations,
@@ -52,7 +69,7 @@ from scheduler_worker.core.scale import (
     scores_of,
 )
 from scheduler_worker.core.scope import PLAIN, ClaimPart, HostLimit, Scope
-from scheduler_worker.core.weighing import WEIGHERS_CALLED
+from scheduler_worker.core.sections import OrderSection, sections_of
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -97,16 +114,16 @@ __all__ = [
     "CANCELLED_CODE",
     "DELETED",
     "EXAMPLES",
+    "FILTER_BOOK",
     "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
     "PLACEMENT_ASKED",
     "PLAIN",
     "REQUEST_SECONDS",
-    "RULES_CALLED",
     "RULES_OF_PLACEMENT",
     "SOON",
     "TRIES_UNDELIVERABLE",
-    "WEIGHERS_CALLED",
+    "WEIGHER_BOOK",
     "AllHosts",
     "AllowedHosts",
     "Alternative",
@@ -121,10 +138,8 @@ __all__ = [
     "Chosen",
     "ClaimPart",
     "ComeAgain",
-    "Constraints",
     "DeadLetterRequest",
     "Deletes",
-    "DomainRules",
     "EndedInstance",
     "Ending",
     "Fallback",
@@ -134,13 +149,17 @@ __all__ = [
     "HeldAllocations",
     "HostArrays",
     "HostBook",
+    "HostFacts",
     "HostLimit",
     "HostsNow",
     "JointChoice",
     "KnownHosts",
+    "MoreRules",
     "Narrowing",
     "NoNarrowing",
+    "Number",
     "Order",
+    "OrderSection",
     "Orders",
     "PartsOf",
     "Pick",
@@ -152,8 +171,8 @@ __all__ = [
     "RefusalRecords",
     "Remedies",
     "Replayed",
-    "RolePart",
     "Roster",
+    "Rule",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
@@ -165,21 +184,23 @@ __all__ = [
     "Supposing",
     "TakenOver",
     "Tally",
+    "Together",
     "Unfit",
     "Verdict",
+    "View",
+    "Weigher",
     "accepting",
     "active_instances",
     "all_helps",
     "alternates_of",
     "amounts_on_host",
-    "attempts",
+    "array_rule",
     "attempts_of",
     "capacities",
     "cause_trait",
     "claims_of",
     "close_host",
     "decisions",
-    "domain_rules",
     "drawn",
     "events",
     "failed",
@@ -193,15 +214,14 @@ __all__ = [
     "on_closed",
     "only_on",
     "open_host",
-    "parts_of",
     "place_of",
     "plain_scheduler",
     "postponed",
     "prepared_in_parts",
     "providers_of",
     "replay",
-    "required_constraints",
     "scores_of",
+    "sections_of",
     "together",
     "unfit",
     "unfit_image",
@@ -209,5 +229,4 @@ __all__ = [
     "with_changes",
     "with_ended",
     "with_instances",
-    "with_members",
 ]

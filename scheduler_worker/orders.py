@@ -16,7 +16,7 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.build_purpose import BUILD
-from scheduler_worker.core.build_specs import size_of, too_much
+from scheduler_worker.core.build_specs import MAX_SPEC_BYTES, size_of, too_much
 from scheduler_worker.core.order import Order, Purpose, Times, Verdict, attempts_of
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
@@ -75,7 +75,6 @@ class Orders:
             request=request,
             attempts=attempts,
             instances=instances,
-            size=0 if invalid else together,
             purpose=purpose,
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
@@ -166,12 +165,15 @@ def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
 def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
     """Return a `Retry` for each order with which a batch of requests would exceed BATCH_BYTES, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
+    if sum([len(order.instances) for order in orders]) * MAX_SPEC_BYTES <= BATCH_BYTES:
+        return [None] * len(orders)
     for order in orders:
-        if order.size > bytes_left and bytes_left < BATCH_BYTES:
+        size = 0 if order.verdict.invalid else size_of(order.request) * len(order.instances)
+        if size > bytes_left and bytes_left < BATCH_BYTES:
             after = clock.chance.uniform(0.1, 0.5)
             later.append(Retry(after=after, why="other large requests go first"))
         else:
-            bytes_left -= order.size
+            bytes_left -= size
             later.append(None)
     return later
 

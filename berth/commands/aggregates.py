@@ -14,7 +14,6 @@ from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
 from berth.operations.boot_options import pairs
 from berth.operations.cells import uuid_of
 from berth.operations.host_states import aggregate_named, find_aggregates, hosts_inside
-from berth.operations.moving import ANY
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -32,6 +31,7 @@ from bus.aggregates import (
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.masking import printable
+from bus.vocabulary import UNSAID_ID
 from control_room.core.words import several
 
 commands = Commands(name="aggregate", no_args_is_help=True)
@@ -133,7 +133,7 @@ async def set_command(
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: give --name, --zone or --property")
     metadata = metadata_given(zone, properties)
-    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, name=name, set=metadata, force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, name=name, set=metadata, force=force))
 
 
 @commands.command("unset")
@@ -148,19 +148,19 @@ async def unset_command(
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
         raise BadSetting("nothing to unset: give --zone or --property")
-    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, unset=keys, force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, unset=keys, force=force))
 
 
 @commands.command("add")
 async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Add hosts to an aggregate. Later reports of the hosts' agents do not remove them."""
-    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, add=tuple(hosts), force=force))
 
 
 @commands.command("remove")
 async def remove_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> None:
     """Remove hosts from an aggregate."""
-    await change(cli, aggregate, ChangeAggregate(aggregate=ANY, remove=tuple(hosts), force=force))
+    await change(cli, aggregate, ChangeAggregate(aggregate=UNSAID_ID, remove=tuple(hosts), force=force))
 
 
 @commands.command("delete")
@@ -170,7 +170,7 @@ async def delete_command(
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> None:
     """Delete an aggregate; if it has hosts, only with --force."""
-    await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
+    await change(cli, aggregate, DropAggregate(aggregate=UNSAID_ID, force=force))
 
 
 @commands.command("import")

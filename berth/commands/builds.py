@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from rich.markup import escape
 
-from berth.commands.move_output import wait_sentence
+from berth.commands.decision_output import wait_sentence
 from berth.commands.options import (
     HOW_MANY,
     WHERE,

@@ -6,7 +6,7 @@ from typing import Annotated
 from rich.text import Text
 from rich.tree import Tree as Picture
 
-from berth.commands.move_output import held_sentence
+from berth.commands.decision_output import held_sentence
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import (

@@ -23,13 +23,9 @@ _MODULES = {
     },
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
-        "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes",
+        "waiting": "instances", "why": "why", "node": "nodes",
     },
-    "Moves": {
-        "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
-        "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
-        "evacuate": "draining", "drain": "draining", "moves": "move_list",
-    },
+    "Moves": {},  # of features
     "Hosts": {
         "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
@@ -45,14 +41,10 @@ _MODULES = {
         "debug": "support", "upgrade": "support",
     },
     "Other systems": {
-        "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
+        "import": "importing", "ironic": "ironic", "openstack": "openstack",
     },
 }  # fmt: skip
 _GROUPS = {  # group → its description
-    "moves": (
-        "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
-        " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
-    ),
     "node": "Publish events of a bare-metal node, like Ironic.",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",

@@ -4,16 +4,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.commands.move_list import facts_of
-from berth.commands.move_output import attempts_of, held_sentence, print_funnel, print_what_if
+from berth.commands.decision_output import attempts_of, held_sentence, print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
-from berth.commands.what_if import show_answer
-from berth.features import features, module_of
-from berth.operations.boot_options import recorded_request
+from berth.features import modules
 from berth.operations.cells import ask_cells, known_cells, uuid_of
 from berth.operations.explanations import BuildExplanation
-from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -23,8 +19,6 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.words import expected_evaluation, expected_start
-from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
-from features.what_if.messages import WHAT_IF, WhatIf
 
 SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
@@ -64,14 +58,17 @@ async def why_command(
 
 @dataclass(frozen=True)
 class Known:
-    """The records of cells and of a scheduler about a build or move, and the workers that did not answer."""
+    """The records of cells and of a scheduler about an id, and the workers that did not answer."""
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
-    moves: tuple[MoveStands, ...]  # the move, if it has begun
-    planned: tuple[MoveStands, ...]  # moves of the build for which a plan or client gave a reason
     decided: DecisionFound
     explained: tuple[BuildExplanation, ...]  # what features add
     silent: tuple[str, ...]  # workers that did not answer
+
+    @property
+    def subject(self) -> str:
+        """Return what the id is, such as "a move", if a feature has it; empty: of a build or request."""
+        return next((each.subject for each in self.explained if each.subject), "")
 
 
 async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
@@ -89,21 +86,17 @@ def show_records(cli: Cli, known: Known) -> None:
     """Print the records about a build, request or move."""
     if cli.as_json:
         records = [each.record for each in known.explained if each.record is not None]
-        for value in (*known.stands, *known.moves, *known.planned, *records):
+        for value in (*known.stands, *records):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
         return
     for value in known.stands:
         _show_placed(value, cli)
-    for move in known.moves:
-        for fact in facts_of(move):
-            cli.say.print(fact)
-        print_funnel(move.decision, cli.say)
-    for move in known.planned:
-        cli.line(_planned(move))
     for each in known.explained:
         cli.line(each.line, each.style or None)
+        if each.decision is not None:
+            print_funnel(each.decision, cli.say)
     if known.decided.known:
         _show_decided(known.decided, cli)
 
@@ -112,37 +105,26 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
     OperationRefused without any record."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
-    find_moves = bus.asker(FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    (decided, unheard), (builds, silent), (moves, _), (of_build, _) = await asyncio.gather(
+    (decided, unheard), (builds, silent) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
-        ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, moves=(id_,)))),
-        ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
     )
     stands = tuple(stands for answer in builds.values() for stands in answer.builds)
-    explaining = [module for feature in features() if (module := module_of(feature, "explaining"))]
-    explained = await asyncio.gather(*(module.reasons(bus, id_, stands) for module in explaining))
+    explaining = [module for module in modules("explaining") if hasattr(module, "reasons")]
+    found = await asyncio.gather(*(module.reasons(bus, id_, stands, cells) for module in explaining))
+    explained: list[BuildExplanation] = [each for several in found for each in several]
     known = Known(
         stands,
-        tuple(move for answer in moves.values() for move in answer.moves),
-        tuple(
-            move for answer in of_build.values() for move in answer.moves if move.note and not move.in_cell
-        ),
         decided.get(_SCHEDULER, DecisionFound()),
-        tuple(each for several in explained for each in several),
+        tuple(sorted(explained, key=lambda each: not each.subject)),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
-    if not known.stands and not known.moves and not known.decided.known:
+    if not known.stands and not known.subject and not known.decided.known:
         unanswered = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
         raise OperationRefused(f"there is no build, request or move {id_}{unanswered}")
     return known
-
-
-def _planned(move: MoveStands) -> str:
-    way = f"from {printable(move.source or '-')} to {printable(move.host or '-')}"
-    return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
 
 
 def _show_placed(build: BuildStands, cli: Cli) -> None:
@@ -161,8 +143,7 @@ def _show_placed(build: BuildStands, cli: Cli) -> None:
 
 
 def _show_decided(found: DecisionFound, cli: Cli) -> None:
-    move = decided_move(found)
-    of = f"{move.kind} {move.move} of {move.build}: " if move is not None else ""
+    of = f"{found.parts.subject}: " if found.parts.subject else ""
     if found.waits:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
@@ -192,8 +173,8 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
 
 def _repeat_decisions(cli: Cli, known: Known) -> int:
     """Repeat the recorded decisions of builds; return 1 if a decision now chooses another host, else 0."""
-    if known.moves:
-        raise OperationRefused("it is a move: only the choice of a build is made again")
+    if known.subject:
+        raise OperationRefused(f"it is {known.subject}: only the choice of a build is made again")
     if not known.stands:
         raise OperationRefused("it was placed nowhere: there is no choice to be made again")
     from scheduler_worker import replay
@@ -216,25 +197,10 @@ def _repeat_decisions(cli: Cli, known: Known) -> int:
 
 
 async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
-    if known.moves:
-        raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
-    if (move := decided_move(known.decided)) is not None:
-        moves = [move]
-        return print_what_if(cli, moves, await supposed(bus, moves))
-    request = known.decided.request or recorded_request(known.stands[0])
-    if not request.instances:
-        raise OperationRefused("the request is not recorded")
-    answer = await bus.asker(WHAT_IF)(WhatIf(request=request))
-    if cli.as_json:
-        write_json(answer)
-    else:
-        before = known.stands[0].host if known.stands else "nowhere"
-        cli.line(f"then {printable(before)}; now:")
-        if not known.decided.request:
-            flavor = printable(known.stands[0].placed.spec.flavor.name)
-            of = "the first build of the request" if len(known.stands) > 1 else "this build alone"
-            cli.line(
-                f"asked for {of}, with flavor {flavor}, its flavor; or_else is not evaluated again", "dim"
-            )
-        show_answer(answer, cli)
-    return 0 if answer.fits else 1
+    """Let the feature answer that the present decision about these records is of; return the exit code."""
+    for module in modules("explaining"):
+        if decide := getattr(module, "decide_now", None):
+            code: int | None = await decide(cli, bus, known)
+            if code is not None:
+                return code
+    raise BadSetting("--now: no feature of this berth has this option")

@@ -1,4 +1,4 @@
-"""Prepares builds, moves and drains for pages, and counts builds by the time at which they ended."""
+"""Prepares builds for pages, and counts them by the time at which they ended."""
 
 import re
 from bisect import bisect_left
@@ -10,7 +10,6 @@ from typing import Literal
 
 from bus.decisions import Decision, Record, RecordedHost
 from bus.messages import Attempt
-from features.moves.messages import MoveStands
 
 MOST_WEIGHERS = 5
 
@@ -88,124 +87,6 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
     return rows
 
 
-VERIFYING = ("verify", "verifying")  # phases in which a move waits for the operator
-A_DAY = 86_400.0
-
-_PHASES = {
-    "prepare": "preparing on {host}",
-    "send": "copying to {host}",
-    "start": "starting on {host}",
-    "back": "returning to {host}",
-    "resume": "resuming on {host}",
-    "build": "building on {host}",
-    "rebuild": "rebuilding on {host}",
-    "swap": "failed on {host}: trying the next host",
-    "undo": "returning to its source",
-    "revert": "returning to its source",
-    "abort": "returning to its source",
-    "confirm": "confirmed on {host}: releasing the source",
-    "away": "left its cell",
-}
-_ENDS = {
-    "done": "done",
-    "reverted": "returned to its source",
-    "aborted": "aborted: it is at its source",
-    "error": "not done",
-    "deleted": "deleted",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MoveShown:
-    stands: MoveStands
-    says: str
-    state: str  # good, warn, bad; empty: in progress
-    attempt: int  # number of the attempt
-    took: float | None  # None: the phase is in progress
-    may: tuple[str, ...]  # permitted operations: confirm, revert, abort, force
-
-    @property
-    def id(self) -> str:
-        return self.stands.move
-
-
-def move_shown(move: MoveStands) -> MoveShown:
-    host = move.towards or "its host"
-    waits = move.phase in VERIFYING
-    if move.in_cell:
-        description = f"continues in cell {move.in_cell}"
-    elif move.ended:
-        description = _ENDS.get(move.phase, move.phase)
-    elif waits:
-        description = f"runs on {host}, waits for confirmation or revert"
-    else:
-        known = _PHASES.get(move.phase)
-        description = known.format(host=host) if known else f"{move.phase} on {host}"
-    states = {"done": "good", "error": "bad"}
-    state = states.get(move.phase, "warn") if move.ended else ""
-    return MoveShown(
-        stands=move,
-        says=description,
-        state="warn" if waits else state,
-        attempt=sum(each.outcome != "built" for each in move.attempts) + 1,
-        took=max(0.0, move.ended - move.since) if move.ended else None,
-        may=_may(move, waits),
-    )
-
-
-def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
-    if move.ended or move.in_cell or move.phase in ("undo", "revert", "abort", "confirm"):
-        return ()
-    if waits:
-        return "confirm", "revert"
-    return ("abort", "force") if move.kind == "live" and move.phase == "send" else ("abort",)
-
-
-def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, newest first. If two cells list a move, return the entry of the cell that now
-    runs it.
-    """
-    every = list(found)
-    known = {move.move for move in every if not move.in_cell}
-    one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
-    return sorted(one_each.values(), key=lambda merged_move: (-merged_move.since, merged_move.move))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrainShown:
-    root: str
-    host: str
-    cell: str
-    left: int | None  # instances on the host; None: its cell does not answer
-    moved: int
-    running: int
-    causes: tuple[str, ...]  # other causes for which the host is disabled
-    runs_here: bool  # whether this control room runs the drain
-    problem: str
-    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
-
-    @property
-    def share(self) -> float:
-        """Return which share of the guests to drain has left the host, from 0 to 1; 0 if unknown."""
-        if self.left is None:
-            return 0.0
-        return self.moved / (self.moved + self.left) if self.left else 1.0
-
-
-def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests left a host in the last 24 hours and after the last arrival of a guest. `moves`:
-    moves from or to the host, the newest first.
-    """
-    count = 0
-    for move in moves:
-        if not move.ended or move.phase != "done":
-            continue
-        if now - move.ended > A_DAY or move.source != host:
-            break
-        count += 1
-    return count
-
-
 TICK = 5.0  # seconds of one period
 TICKS = 120
 RECENT = 2000
@@ -233,18 +114,17 @@ class EndedBuild:
 
 @dataclass(slots=True)
 class Tick:
-    """The counts of builds and of moves that ended within one period of five seconds, by their result."""
+    """The counts of builds that ended within one period of five seconds, by their result."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
     durations: Counter[int] = field(default_factory=Counter)  # of active builds
     causes: Counter[str] = field(default_factory=Counter)
     host_failures: int = 0
-    moves: Counter[str] = field(default_factory=Counter)  # by result
 
 
 class BuildHistory:
-    """Counts the builds and moves that ended in the last ten minutes, and lists the last ended builds."""
+    """Counts the builds that ended in the last ten minutes, and lists the last ended builds."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()
@@ -264,9 +144,6 @@ class BuildHistory:
 
     def add_failure(self, at: float) -> None:
         self._at(at).host_failures += 1
-
-    def add_move(self, end: str, at: float) -> None:
-        self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
         """Return the counts of each complete five-second period of the last ten minutes, oldest first."""
@@ -306,12 +183,11 @@ def summed(ticks: Sequence[Tick]) -> Tick:
     """Return the sum of the counts of ended builds of several five-second periods."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
-        if not tick.ends and not tick.moves and not tick.host_failures:
+        if not tick.ends and not tick.host_failures:
             continue
         whole.ends.update(tick.ends)
         whole.durations.update(tick.durations)
         whole.causes.update(tick.causes)
-        whole.moves.update(tick.moves)
         whole.host_failures += tick.host_failures
     return whole
 

@@ -16,7 +16,6 @@ from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
-from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 
@@ -42,8 +41,8 @@ def _routes(context: PageContext, renderer: Renderer) -> Iterator[BaseRoute]:
     yield _get("/now/events", now.events)
     yield from _routes_of_hosts(context, renderer)
     yield from _routes_of_instances(context, renderer)
-    for feature in context.features:
-        yield from feature.routes(context, renderer)
+    for added in renderer.added:
+        yield from added.routes
     yield _get("/bus", bus.page)
     yield _get("/bus/events", bus.events)
     yield _get("/bus/dead", letters.page)
@@ -67,16 +66,10 @@ def _routes_of_hosts(context: PageContext, renderer: Renderer) -> Iterator[Route
 
 
 def _routes_of_instances(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    builds, moves = BuildPages(context, renderer), MovePages(context, renderer)
+    builds = BuildPages(context, renderer)
     yield _get("/builds", builds.list_all)
     yield _get("/builds/events", builds.events)
     yield _get("/builds/{build}", builds.page)
-    yield _get("/moves", moves.page)
-    yield _post("/moves", moves.stop_drain)
-    yield _get("/moves/events", moves.events)
-    yield _get("/moves/{move}", moves.move)
-    yield _post("/moves/{move}", moves.steer)
-    yield _get("/moves/{move}/events", moves.move_events)
 
 
 def _routes_of_users(context: PageContext, renderer: Renderer) -> Iterator[Route]:

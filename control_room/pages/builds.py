@@ -10,11 +10,9 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision
 from control_room.core.builds import latest, shown, timeline
-from control_room.pages import frame
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
 from control_room.queries import query
 from control_room.shared_data import SharedData
-from features.moves.messages import FindMoves, MoveStands
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
@@ -23,11 +21,10 @@ SECONDS = 5.0  # seconds after which the list is rendered again, because it show
 
 @dataclass(frozen=True)
 class BuildRecords:
-    """The records about a build, request or move; the subject of sections on its page."""
+    """The records of workers about a build or request; the subject of sections on its page."""
 
     id: str
     builds: list[BuildStands]
-    moves: list[MoveStands]
     decided: DecisionFound
     silent: list[str]
 
@@ -36,7 +33,6 @@ class BuildPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         changes = context.events.changes
-        self._sections = frame.Sections("build", context, renderer)
         self._updates = PageUpdates(SECONDS, changes)
         self._lists = SharedData(context.tasks, self._list, changes=changes, seconds=SECONDS * 0.9)
         # Except for its age, an ended build never changes.
@@ -72,21 +68,22 @@ class BuildPages(PageGroup):
         id_ = uuid_in(request.path_params["build"])
         if not id_:
             raise PageRefused(404, "There is no such build", "That is not the uuid of a build.")
-        records = await self._records(id_)
-        if not records.builds and not records.moves and not records.decided.known:
-            silent = f" ({', '.join(records.silent)} did not answer.)" if records.silent else ""
-            raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{silent}")
+        records, further = await asyncio.gather(self._records(id_), self._renderer.records(id_))
+        silent = list(dict.fromkeys([*records.silent, *further.silent]))
+        if not records.builds and not records.decided.known and not further.text:
+            unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
+            raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{unheard}")
         then, operations = request.query_params.get("then", ""), self._context.operations
         return self._renderer.page(
             request,
             "build.html",
             id=id_,
             builds=[self._shown(build, then == "again") for build in records.builds],
-            moves=records.moves,
             decided=records.decided,
             decision=shown(records.decided.decision, operations.scores),
-            silent=records.silent,
-            sections=await self._sections.render(request, records),
+            silent=silent,
+            sections=await self._renderer.sections("build", request, records),
+            further=further.text,
             then=then,
             only_failed=request.query_params.get("attempts") == "failed",
             now=self._context.clock.now(),
@@ -112,13 +109,7 @@ class BuildPages(PageGroup):
         for cell in await self._context.status.cells():
             source = f"cell {cell}"
             pending.append(query(source, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
-            pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
-            pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
         replies = await asyncio.gather(*pending)
-        builds, moves = list[BuildStands](), dict[str, MoveStands]()
-        for reply in replies[1:]:
-            builds += getattr(reply.answer, "builds", ())
-            moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
-        silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
-        by_time = sorted(moves.values(), key=lambda move: move.since)
-        return BuildRecords(id_, builds, by_time, replies[0].answer or DecisionFound(), list(silent))
+        builds = [build for reply in replies[1:] if reply.answer for build in reply.answer.builds]
+        silent = [reply.source for reply in replies if reply.problem]
+        return BuildRecords(id_, builds, replies[0].answer or DecisionFound(), silent)

@@ -2,8 +2,7 @@
 
 import asyncio
 import uuid
-from asyncio import gather
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +36,6 @@ NAVIGATION = (
     ("/", "Now"),
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
-    ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/bus", "Bus"),
     ("/audit", "Audit"),
@@ -59,16 +57,36 @@ class PageRefused(Exception):
 
 # returns the HTML of a section, from the request and the subject of the page, or an empty text
 Section = Callable[[Request, Any], Awaitable[str]]
+# executes an operation on the host with this root, from the fields of its form; returns the host's new state
+HostOperation = Callable[[str, Mapping[str, str]], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class FoundRecords:
+    """The records that a feature has of the id of a build page."""
+
+    text: str = ""  # HTML; empty: no records were found
+    silent: Sequence[str] = ()  # workers that did not answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedPages:
+    """The pages of a feature, and what it adds to pages of the kernel and of other features."""
+
+    routes: Sequence[Route] = ()
+    sections: Mapping[str, Section] = field(default_factory=dict)  # name of a page → section
+    # finds further records of the id of a build page
+    records: Callable[[str], Awaitable[FoundRecords]] | None = None
+    # value of `act` in a form on the page of a host → operation
+    host_operations: Mapping[str, HostOperation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
-    """The pages of a feature: their entries in the navigation, their routes, and the folder of templates."""
+    """How the control room makes the pages of a feature."""
 
     navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
-    routes: "Callable[[PageContext, Renderer], Iterable[Route]]"
-    # name of a page of the kernel or of another feature → the section that this feature adds to it
-    sections: "Callable[[PageContext, Renderer], Mapping[str, Section]]"
+    make: "Callable[[PageContext, Renderer], AddedPages]"
     templates: Path
 
 
@@ -125,6 +143,26 @@ class Renderer:
             tabs=partial(_tabs, navigation),
             themes=THEMES,
         )
+        self.added = [feature.make(context, self) for feature in context.features]
+
+    async def sections(self, page: str, request: Request, subject: Any) -> list[str]:
+        """Return the HTML of all sections that features add to a page, in the order of the list of
+        features, without empty ones.
+        """
+        sections = [added.sections[page] for added in self.added if page in added.sections]
+        return [text for text in await asyncio.gather(*(each(request, subject) for each in sections)) if text]
+
+    async def records(self, id_: str) -> FoundRecords:
+        """Return what all features have recorded of the id of a build page."""
+        finding = (added.records(id_) for added in self.added if added.records is not None)
+        found = await asyncio.gather(*finding)
+        silent = [worker for each in found for worker in each.silent]
+        return FoundRecords("".join(each.text for each in found), silent)
+
+    @property
+    def host_operations(self) -> Mapping[str, HostOperation]:
+        """Return the operations on hosts that features add, by the value of `act` in their forms."""
+        return {act: operate for added in self.added for act, operate in added.host_operations.items()}
 
     def part(self, template: str, **values: Any) -> str:
         text: str = self._templates.get_template(template).render(values)
@@ -168,18 +206,6 @@ class Renderer:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
         except ValueError:
             raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
-
-
-class Sections:
-    """The sections that features add to a page, in the order of the list of features."""
-
-    def __init__(self, page: str, context: PageContext, renderer: Renderer) -> None:
-        every = [feature.sections(context, renderer) for feature in context.features]
-        self._sections = [sections[page] for sections in every if page in sections]
-
-    async def render(self, request: Request, subject: Any) -> list[str]:
-        """Return the HTML of all sections that are not empty."""
-        return [text for text in await gather(*(each(request, subject) for each in self._sections)) if text]
 
 
 class PageGroup:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -10,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
-from bus.host_health import DRAIN, FindHostHealth, standing, unanswered
-from bus.queries import FindInstances
+from bus.host_health import FindHostHealth, standing, unanswered
+from bus.queries import FindInstances, InstancesFound
 from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
 from control_room.core import words
 from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
 from control_room.core.metal import BoardNode, MetalNodes, board
+from control_room.core.now import Reply
 from control_room.pages.frame import (
     PageContext,
     PageGroup,
@@ -33,7 +33,6 @@ from control_room.placement_watch import PlacementWatch
 from control_room.queries import NO_ANSWER, FleetReader, Operations, query
 from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
 from control_room.worker import NodeChanges
-from features.moves.messages import FindMoves
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
 MOST = 40  # nodes that are read separately at a time
@@ -158,11 +157,8 @@ HEAT_SECONDS = 30.0  # between two events without changes
 FLEET_SECONDS = 2.0  # age up to which hosts are used without reading their changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
-MOST_MOVES = 50
 MARKS = ("disable", "enable", "force-down", "undo-force-down")
-DRAINS = ("drain", "stop-drain", "stop-drain-and-open")
 LONGEST_NAME = 200
-MOST_CONCURRENT = 1000  # moves of a drain
 
 
 class HeatPages(PageGroup):
@@ -217,26 +213,18 @@ class HostPages(PageGroup):
         fields = await self._renderer.form(request)
         root = await self._root(request.path_params["host"])
         name, cause = fields.get("act", ""), fields.get("cause", "").strip()
-        if name not in (*MARKS, *DRAINS):
+        further = self._renderer.host_operations
+        if name not in (*MARKS, *further):
             raise PageRefused(400, "Not done", f"There is no operation {name[:40]!r} on hosts.")
         try:
-            if name in DRAINS:
-                state = await self._drain(name, root.id, fields)
+            if name in further:
+                state = await further[name](root.id, fields)
             else:
                 state = await self._context.operations.mark_host(name, root.id, cause)
         except OperationRefused as refused:
             return await self.page(request, str(refused), 409)
         log.info("%s: %s %s %s: %s", user_of(request), name, root.id, cause, state)
         return RedirectResponse(f"/hosts/{root.id}", status_code=303)
-
-    async def _drain(self, name: str, root: str, fields: Mapping[str, str]) -> str:
-        drains = self._context.operations.drains
-        if name != "drain":
-            return await drains.stop(root, name == "stop-drain-and-open")
-        most = fields.get("most", "10")
-        if not (most.isascii() and most.isdigit() and len(most) <= 9 and 1 <= int(most) <= MOST_CONCURRENT):
-            raise OperationRefused(f"At a time: a number from 1 to {MOST_CONCURRENT}, not {most[:20]!r}.")
-        return await drains.start(root, fields.get("how", "live") != "cold", int(most))
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         context = self._context
@@ -250,15 +238,12 @@ class HostPages(PageGroup):
         health = await query("a scheduler", context.queries.health, find)
         known = unanswered(root) if health.answer is None else next(iter(health.answer.hosts), None)
         state = standing(root.traits, known, root.kept_traits, deleted=root.gone)
-        guests = moving = None
-        if root.cell:
-            conductor = f"the conductor of cell {root.cell}"
-            of_cell = FindInstances(cell=root.cell, host=root.id, limit=MOST_GUESTS, count=True)
-            running = FindMoves(cell=root.cell, host=name, under_way=True, limit=MOST_MOVES)
-            guests, moving = await asyncio.gather(
-                query(conductor, context.queries.instances, of_cell),
-                query(conductor, context.queries.moves, running),
-            )
+        guests, alarms, operations, sections = await asyncio.gather(
+            self._guests(root),
+            self._renderer.sections("host alarms", request, root),
+            self._renderer.sections("host operations", request, root),
+            self._renderer.sections("host", request, root),
+        )
         agents = context.events.heartbeats.agents(now)
         ended = [end for end in latest(context.events.history.recent, False, 10_000) if end.host == name]
         return self._renderer.page(
@@ -271,14 +256,21 @@ class HostPages(PageGroup):
             capabilities=next(iter(health.answer.capabilities), None) if health.answer else None,
             tree=rows(tree.answer.providers),
             guests=guests,
-            moving=moving,
-            drain=context.operations.drains.progress(root.id),
-            draining=DRAIN in root.traits,
+            alarms=alarms,
+            operations=operations,
+            sections=sections,
             agent=next((a for a in agents if (a.cell, a.agent) == (root.cell, root.agent)), None),
             ended=ended[:20],
             now=now,
             problem=problem,
         )
+
+    async def _guests(self, root: Provider) -> Reply[InstancesFound] | None:
+        """Query the instances of a host; return None if the host is in no cell."""
+        if not root.cell:
+            return None
+        find = FindInstances(cell=root.cell, host=root.id, limit=MOST_GUESTS, count=True)
+        return await query(f"the conductor of cell {root.cell}", self._context.queries.instances, find)
 
     async def _root(self, name: str) -> Provider:
         id_ = uuid_in(name)

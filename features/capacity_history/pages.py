@@ -1,7 +1,6 @@
 """The page about the capacity over time: history and forecast of each resource class and flavor."""
 
 import asyncio
-from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,10 +17,14 @@ PERIODS = {"2d": 2, "30d": 30, "1y": 366}
 USUAL = "30d"
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = CapacityHistoryPages(context, renderer)
-    yield Route("/capacity", pages.page, methods=["GET"])
-    yield Route("/capacity/events", pages.events, methods=["GET"])
+    return frame.AddedPages(
+        routes=[
+            Route("/capacity", pages.page, methods=["GET"]),
+            Route("/capacity/events", pages.events, methods=["GET"]),
+        ]
+    )
 
 
 class CapacityHistoryPages(frame.PageGroup):

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode
 from weakref import WeakValueDictionary
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from control_room.core.forms import words
 from control_room.core.hosts import KnownHost
 from control_room.pages.frame import (
+    AddedPages,
     PageContext,
     PageGroup,
     PageUpdates,
@@ -53,10 +54,14 @@ class _PlanQuery:
     reader: Hashable = field(compare=False)
 
 
-def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = CapacityPages(context, renderer)
-    yield Route("/what-if/capacity", pages.page, methods=["GET"])
-    yield Route("/what-if/capacity/events", pages.events, methods=["GET"])
+    return AddedPages(
+        routes=[
+            Route("/what-if/capacity", pages.page, methods=["GET"]),
+            Route("/what-if/capacity/events", pages.events, methods=["GET"]),
+        ]
+    )
 
 
 class CapacityPages(PageGroup):

@@ -14,7 +14,11 @@ FEATURE = Feature(
         " joins one."
     },
     reasons=(
-        ReasonTable(OF_HOSTS, {"server_group": "the policy of the server group forbids the host"}),
+        ReasonTable(
+            OF_HOSTS,
+            {"server_group": "the policy of the server group forbids the host"},
+            counted={"server_group": "ruled out by the server group"},
+        ),
         ReasonTable(OF_THE_WHOLE, {"no_server_group": "the server group does not exist in this project"}),
     ),
 )

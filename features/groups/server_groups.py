@@ -8,6 +8,8 @@ from msgspec import structs
 from bus.claims import ConsumerClaim
 from bus.protocol import Ask
 from bus.vocabulary import Id
+from features.groups.core.joined_group import group_of_alternative, with_group
+from features.groups.core.members import with_members
 from features.groups.messages import FindGroups, GroupClaim, GroupPart, GroupsFound, ServerGroup, group_of
 from scheduler_worker.extension import (
     Alternative,
@@ -16,7 +18,6 @@ from scheduler_worker.extension import (
     Order,
     Scope,
     prepared_in_parts,
-    with_members,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class JoinedGroups(NoNarrowing):
         if group is None or group.project != request.project:
             why = f"hints.group: there is no server group {named} in this project"
             return order.with_invalid(why)
-        return order.with_alternatives(group=_with_other_members(order, group, roots))
+        return with_group(order, _with_other_members(order, group, roots))
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
         return Scope(alone=True, key=group_of(order.request.parts))
@@ -88,7 +89,7 @@ def _with_other_members(order: Order, group: ServerGroup, on: Mapping[Id, str]) 
 
 def watched(order: Order) -> tuple[object, frozenset[str]]:
     """Return a value that changes with the server group of an order, and the hosts of its members."""
-    group = order.preferred.group
+    group = group_of_alternative(order.preferred)
     if group is None or group.policy.startswith("soft"):
         return None, frozenset()
     members = {**group.members, **group.left}

@@ -1,7 +1,8 @@
 """The page about failover headroom, which operators set."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,23 +24,28 @@ log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two updates; builds that end cause one immediately
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = HeadroomPages(context, renderer)
-    yield Route("/headroom", pages.page, methods=["GET"])
-    yield Route("/headroom", pages.edit, methods=["POST"])
-    yield Route("/headroom/events", pages.events, methods=["GET"])
+
+    return frame.AddedPages(
+        routes=[
+            Route("/headroom", pages.page, methods=["GET"]),
+            Route("/headroom", pages.edit, methods=["POST"]),
+            Route("/headroom/events", pages.events, methods=["GET"]),
+        ],
+        sections={"claims": partial(after_claims, context, renderer)},
+    )
 
 
-def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
-    async def after_claims(request: Request, claims: Sequence[ConsumerClaim]) -> str:
-        """Show what claims that a page shows would do to the headroom."""
-        if not claims:
-            return ""
-        reply = await query("placement", context.queries.asker(HEADROOM), FindHeadroom(claims=tuple(claims)))
-        after = headroom_after(reply.answer) if reply.answer else ()
-        return renderer.part("headroom_after.html", problem=reply.problem, after=after)
-
-    return {"claims": after_claims}
+async def after_claims(
+    context: frame.PageContext, renderer: frame.Renderer, request: Request, claims: Sequence[ConsumerClaim]
+) -> str:
+    """Show what claims that a page shows would do to the headroom."""
+    if not claims:
+        return ""
+    reply = await query("placement", context.queries.asker(HEADROOM), FindHeadroom(claims=tuple(claims)))
+    after = headroom_after(reply.answer) if reply.answer else ()
+    return renderer.part("headroom_after.html", problem=reply.problem, after=after)
 
 
 class HeadroomPages(frame.PageGroup):

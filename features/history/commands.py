@@ -10,7 +10,6 @@ from msgspec import structs
 from berth.commands.hosts import picture
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.commands.what_if import show_plan
 from berth.commands.why import Explained, Known, known_records, show_records
 from berth.operations.cells import uuid_of
 from berth.settings import BadSetting
@@ -23,6 +22,7 @@ from bus.vocabulary import capacity_of
 from control_room.core.words import amounts_text, several
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
+from features.capacity_plans.plan_output import show_plan
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, hosts_of, moment_of, providers_of
 from placement_worker.extension import Tree
@@ -187,7 +187,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
     consumer = cloud.consumers.get(id_)
     trees = [] if consumer is None else cloud.holding(consumer)
     past = _as_of(known, then, trees[0].host if trees else "")
-    if not (past.stands or past.moves or past.decided.known):
+    if not (past.stands or past.subject or past.decided.known):
         raise OperationRefused(f"{id_} was not decided yet at that time")
     if consumer is not None:
         _show_consumer(cli, cloud, consumer)
@@ -214,8 +214,6 @@ def _as_of(known: Known, then: float, host: str) -> Known:
     return replace(
         known,
         stands=tuple(stands),
-        moves=tuple(move for move in known.moves if move.since <= then),
-        planned=tuple(move for move in known.planned if move.since <= then),
         decided=decided,
         explained=tuple(each for each in known.explained if each.at <= then),
     )

@@ -12,7 +12,9 @@ from features.maintenance.operations import reasons_to_leave
 SECONDS = 2.0  # without an answer of a scheduler, nothing is explained
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[BuildExplanation]:
+async def reasons(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[BuildExplanation]:
     """Return an explanation of each move by a maintenance window or evacuation of the builds `stands`."""
     ask = bus.asker(MAINTENANCE, timeout=SECONDS)
     found, _ = await ask_cells(["scheduler"], lambda _: ask(FindMaintenance(build=id_)))

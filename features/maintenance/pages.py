@@ -1,7 +1,7 @@
 """The page about maintenance windows and automatic evacuations, with the form to edit windows."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,6 +14,7 @@ from bus.errors import OperationRefused
 from control_room.core import words
 from control_room.core.forms import InvalidForm
 from control_room.pages.frame import (
+    AddedPages,
     PageContext,
     PageGroup,
     PageRefused,
@@ -46,11 +47,15 @@ class EditedWindow:
     problem: str = ""
 
 
-def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     pages = MaintenancePages(context, renderer)
-    yield Route("/maintenance", pages.page, methods=["GET"])
-    yield Route("/maintenance", pages.edit, methods=["POST"])
-    yield Route("/maintenance/events", pages.events, methods=["GET"])
+    return AddedPages(
+        routes=[
+            Route("/maintenance", pages.page, methods=["GET"]),
+            Route("/maintenance", pages.edit, methods=["POST"]),
+            Route("/maintenance/events", pages.events, methods=["GET"]),
+        ]
+    )
 
 
 class MaintenancePages(PageGroup):

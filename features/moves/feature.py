@@ -7,6 +7,19 @@ FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
     needs=("groups",),
+    commands={
+        "Moves": {
+            **dict.fromkeys(("move", "resize", "shelve", "unshelve", "rebuild"), "commands.moves"),
+            **dict.fromkeys(("confirm", "revert", "abort", "force"), "commands.move_list"),
+            **dict.fromkeys(("evacuate", "drain"), "commands.draining"),
+            "moves": "commands.move_list",
+        }
+    },
+    command_groups={
+        "moves": "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
+        " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
+    },
+    pages={"/moves": "Moves"},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_store", "conductor")),
     reasons=(
         ReasonTable(

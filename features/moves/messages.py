@@ -336,6 +336,10 @@ class DecidedMove(Part, frozen=True, kw_only=True):
     def builds(self) -> tuple[Id, ...]:
         return (self.request.build,)
 
+    @property
+    def subject(self) -> str:
+        return f"{self.request.kind} {self.request.move} of {self.request.build}"
+
 
 PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove}
 
@@ -372,3 +376,6 @@ AGENT_MOVED = Topic("agent.moved.{cell}", MoveReported,
 FIND_MOVES = Query("cell.moves.{cell}", FindMoves, MovesFound,
     "moves of a cell, active and ended", ANYONE, CONDUCTOR)
 # fmt: on
+PAGE_ASKS = REST_ASKS = (FIND_MOVES,)
+PAGE_EVENTS = (MOVE_ENDED, MOVE_PROGRESS)
+PAGE_PUBLISHES = REST_PUBLISHES = (MoveRequested, MoveSteered)

@@ -1,6 +1,5 @@
 """Pages that compare decisions of a running Nova's scheduler with berth's (shadow mode)."""
 
-from collections.abc import Iterator
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -10,6 +9,7 @@ from starlette.routing import Route
 from control_room.core.builds import shown
 from control_room.core.now import Reply
 from control_room.pages.frame import (
+    AddedPages,
     PageContext,
     PageGroup,
     PageRefused,
@@ -29,11 +29,15 @@ LISTED = 50  # requests of each kind
 SOURCE = "shadow mode"
 
 
-def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     nova = NovaPages(context, renderer)
-    yield Route("/nova", nova.page, methods=["GET"])
-    yield Route("/nova/events", nova.events, methods=["GET"])
-    yield Route("/nova/{instance}", nova.instance, methods=["GET"])
+    return AddedPages(
+        routes=[
+            Route("/nova", nova.page, methods=["GET"]),
+            Route("/nova/events", nova.events, methods=["GET"]),
+            Route("/nova/{instance}", nova.instance, methods=["GET"]),
+        ]
+    )
 
 
 class NovaPages(PageGroup):

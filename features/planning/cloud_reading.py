@@ -7,6 +7,7 @@ from msgspec import structs
 
 from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.vocabulary import Id
+from features.groups.core.joined_group import group_of_alternative
 from features.moves.core.purpose import asked_by
 from features.moves.core.start import MoveStart
 from features.moves.lookups import MoveLookups
@@ -82,7 +83,7 @@ class CloudReading:
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
                 continue
-            alone, alternative = alternative.group is None, _of_any_source(alternative)
+            alone, alternative = group_of_alternative(alternative) is None, _of_any_source(alternative)
             kind = self.scheduler.policy.kind(alternative) if alone else build
             if kind not in accepted:
                 accepted[kind] = arrays.accepting(choosing, alternative)
@@ -96,7 +97,7 @@ class CloudReading:
 
     def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
         held = amounts_of(start, self.scheduler.source.sharing)
-        group = self.orders[start.asked.build].preferred.group
+        group = group_of_alternative(self.orders[start.asked.build].preferred)
         apart = group.id if group is not None and group.policy == "anti-affinity" else None
         lives = not self.cold and not any(
             name in DEVICES or name.startswith(_PASSED_THROUGH) for name in held

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from berth.commands.builds import boot_options, print_notes
-from berth.commands.move_output import MovePrinter, print_funnel
+from berth.commands.decision_output import print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import (
@@ -25,6 +25,7 @@ from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
 from control_room.core.words import several
+from features.moves.commands.move_output import MovePrinter
 from features.planning.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 

@@ -27,7 +27,7 @@ from bus.vocabulary import (
     Whole,
 )
 from features.moves.messages import MovePlan, MoveRequested
-from features.what_if.messages import PlacedThere
+from features.what_if.messages import PlacedThere, WhatIfAnswered
 
 MOST_MOVES = 1000  # moves in one plan
 # reason codes of requests without a host that may fit after other instances have moved
@@ -199,6 +199,31 @@ class BalancingSwitched(Message, frozen=True, kw_only=True):
     half_done: ShortList[PlannedStep] = ()
 
 
+class WhatIfMoves(Message, frozen=True, kw_only=True):
+    """A what-if question about several moves, each evaluated as if all previous moves were done."""
+
+    moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
+    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return for the first move, best first
+
+
+class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
+    """The answer to WhatIfMoves, with one answer for each move. If a move was refused before any host was
+    searched, its answer has a `refusal`, and the reason code in `decision.code`. To keep the message small,
+    only the first move with a destination has its decision.
+    """
+
+    answers: LongList[WhatIfAnswered]
+
+
+WHAT_IF_MOVES = Query(
+    "scheduler.what_if_moves",
+    WhatIfMoves,
+    WhatIfMovesAnswered,
+    "the decisions about moves, without claiming",
+    ANYONE,
+    "scheduler",
+)
 PLAN_ROOM = Query(
     "scheduler.plan_room",
     PlanRoom,

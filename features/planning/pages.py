@@ -1,7 +1,6 @@
 """Sections that planning adds to pages: moves that would make room, and the switch of rebalancing."""
 
 import logging
-from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +13,8 @@ from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.pages.frame import PageRefused
 from control_room.queries import query
-from control_room.shared_data import TIMES, SharedData
+from control_room.shared_data import TIMES, Changes, SharedData
+from features.moves.messages import MOVE_ENDED, MOVE_PROGRESS
 from features.planning.messages import (
     MOVES_MAY_HELP,
     PLAN_ROOM,
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SECONDS = 2.0  # that the state of rebalancing is used
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     async def switch_balancing(request: Request) -> Response:
         act = (await renderer.form(request)).get("act", "")
         if act not in ("stop", "permit"):
@@ -41,14 +41,10 @@ def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Rou
         except OperationRefused as refused:
             raise PageRefused(409, "Not done", str(refused)) from None
         finally:
-            context.events.moves.notify()
+            context.events.of(MOVE_PROGRESS).notify()  # open pages of moves show the switch
         log.info("%s: %s rebalancing", frame.user_of(request), act)
         return RedirectResponse("/moves", status_code=303)
 
-    yield Route("/rebalancing", switch_balancing, methods=["POST"])
-
-
-def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
     async def moves(request: Request, asked: AskedForm) -> str:
         """Show a link to a plan of moves if moves may help, and the plan if the request's URL asks for it."""
         answer = asked.answer
@@ -65,7 +61,7 @@ def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, 
     balancing: SharedData[None, Reply[BalancingSwitched]] = SharedData(
         context.tasks,
         lambda _: read_balancing(context),
-        changes=context.events.moves,
+        changes=Changes(context.events.of(MOVE_ENDED), context.events.of(MOVE_PROGRESS)),
         seconds=SECONDS,
         times=TIMES,
     )
@@ -79,7 +75,10 @@ def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, 
             now=context.clock.now(),
         )
 
-    return {"what_if": moves, "moves": rebalancing}
+    return frame.AddedPages(
+        routes=[Route("/rebalancing", switch_balancing, methods=["POST"])],
+        sections={"what_if": moves, "moves": rebalancing},
+    )
 
 
 async def read_balancing(context: frame.PageContext) -> Reply[BalancingSwitched]:

@@ -9,7 +9,6 @@ from functools import partial
 
 from msgspec import structs
 
-from berth.operations.following import FollowedMoves, MoveListener, MoveOutcome
 from berth.operations.publishing import answered, checked
 from bus import topics
 from bus.clock import Clock
@@ -17,6 +16,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.resources import FindAllocations
 from bus.vocabulary import MAX_CAUSE, Id, portions
+from features.moves.following import FollowedMoves, MoveListener, MoveOutcome
 from features.moves.messages import MovePlan
 from features.planning.messages import GUARD_EXCHANGE, BalanceMove, GuardExchange, PlannedStep
 

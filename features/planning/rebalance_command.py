@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.commands.move_output import MovePrinter
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import waiting_time
@@ -13,6 +12,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
+from features.moves.commands.move_output import MovePrinter
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,

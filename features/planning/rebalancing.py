@@ -10,13 +10,13 @@ from math import inf
 
 from msgspec import structs
 
-from berth.operations.following import MoveListener, following
 from berth.operations.publishing import answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
+from features.moves.following import MoveListener, following
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
     PLAN_BALANCE,

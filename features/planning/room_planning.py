@@ -15,6 +15,9 @@ from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
 from bus.vocabulary import Allocations, Id
+from features.groups.core.domain_rules import required_constraints
+from features.groups.core.joined_group import group_of_alternative
+from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
@@ -28,15 +31,13 @@ from scheduler_worker.extension import (
     CellQueries,
     Choosing,
     Order,
+    OrderSection,
     Pick,
-    RolePart,
     Scheduler,
     accepting,
-    domain_rules,
     on_closed,
     only_on,
-    parts_of,
-    required_constraints,
+    sections_of,
 )
 
 PORTIONS = (64, 256, 1024)  # targets of which instances are read, if fewer give no plan
@@ -173,7 +174,7 @@ class RoomPlanner:
             hosts[refused] = False
             amounts = np.array([float(asked.get(name, 0)) for name in classes])
             parts.append(RoomPart(amounts, hosts, len(part.instances)))
-        group = order.preferred.group
+        group = group_of_alternative(order.preferred)
         if group is None:
             return RoomDemand(parts)
         if group.policy == "affinity":  # all of them on one host
@@ -251,7 +252,7 @@ class RoomPlanner:
         """Place the instances on their targets, as if the moves were done; None if any does not fit."""
         order, placed = question.order, list[PlacedThere]()
         instances = [instance for part in _parts(order) for instance in part.instances]
-        group = order.preferred.group
+        group = group_of_alternative(order.preferred)
         if group is not None and group.policy == "affinity":
             targets = [root for root in targets for _ in instances]
         on = dict[Id, list[Id]]()
@@ -324,12 +325,12 @@ def _no_host_in(within: Mapping[str, str]) -> str:
     return f"no host that the request permits has the label {labels}"
 
 
-def _parts(order: Order) -> list[RolePart]:
+def _parts(order: Order) -> list[OrderSection]:
     """Return the order's instances by flavor, largest flavors first, because these fit the fewest hosts."""
     largest = reduce(or_, [Tally(alternative.asked) for alternative in order.alternatives])
 
-    def size(part: RolePart) -> float:
+    def size(part: OrderSection) -> float:
         asked = part.alternative.asked
         return sum(amount / largest[name] for name, amount in asked.items() if amount)
 
-    return sorted(parts_of(order.request, order.current, order.instances), key=size, reverse=True)
+    return sorted(sections_of(order.request, order.current, order.instances), key=size, reverse=True)

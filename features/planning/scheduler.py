@@ -6,10 +6,16 @@ from features.moves.placing import MovePlacing
 from features.planning.balance_planning import BalancePlanner
 from features.planning.exchanges import CHECK_SECONDS, ExchangeGuard
 from features.planning.host_holds import OPEN_SECONDS, HostHolds
-from features.planning.messages import GUARD_EXCHANGE, HOLD_HOSTS, PLAN_BALANCE, PLAN_ROOM, SWITCH_BALANCING
+from features.planning.messages import (
+    GUARD_EXCHANGE,
+    HOLD_HOSTS,
+    PLAN_BALANCE,
+    PLAN_ROOM,
+    SWITCH_BALANCING,
+    WHAT_IF_MOVES,
+)
 from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
-from features.what_if.messages import WHAT_IF_MOVES
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 

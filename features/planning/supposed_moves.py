@@ -1,16 +1,18 @@
 """Answers what-if questions about moves. Chooses hosts as for moves, but claims nothing."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from bus.decisions import Decision
 from bus.vocabulary import Id
+from features.groups.core.joined_group import JoinedGroup, group_of_alternative
 from features.moves.core.purpose import asked_by
 from features.moves.core.start import Barred, MoveStart
 from features.moves.core.state import Stopped
 from features.moves.placing import MovePlacing, RequestedMove
-from features.what_if.messages import PlacedThere, WhatIfAnswered, WhatIfMoves, WhatIfMovesAnswered
+from features.planning.messages import WhatIfMoves, WhatIfMovesAnswered
+from features.what_if.messages import PlacedThere, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import Alternative, HostLimit, Order
 
@@ -32,11 +34,11 @@ class _SupposedHosts:
 
     def seen_by(self, order: Order) -> Order:
         def changed(alternative: Alternative) -> Alternative:
-            if (group := alternative.group) is None:
+            if (group := group_of_alternative(alternative)) is None:
                 return alternative
             members = {**group.members, **self.members.get(group.id, {})}
             left = {**group.left, **self.left.get(group.id, {})}
-            return replace(alternative, group=group.on_hosts(members, left))
+            return alternative.with_part(JoinedGroup(group.on_hosts(members, left)))
 
         return order.changed(changed)
 

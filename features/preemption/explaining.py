@@ -13,7 +13,9 @@ from features.preemption.messages import PREEMPTIONS, FindPreemptions, Preemptio
 SECONDS = 5.0  # time limit for placement's answer
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[BuildExplanation]:
+async def reasons(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[BuildExplanation]:
     """Return an explanation of each preemption by the build or request, and of each in which it was deleted
     or shelved.
     """

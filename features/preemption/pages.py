@@ -1,7 +1,6 @@
 """The page about preemption: the latest victims with their preemptors, and the budgets of projects."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -32,13 +31,9 @@ class PreemptionData:
     classes: Reply[PrioritiesFound]
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = PreemptionPages(context, renderer)
-    yield Route("/preemptions", pages.page, methods=["GET"])
-    yield Route("/preemptions/events", pages.events, methods=["GET"])
 
-
-def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
     async def of_build(request: Request, records: BuildRecords) -> str:
         """List the preemptions by a build, and of it."""
         ask = context.queries.asker(PREEMPTIONS, timeout=queries.SECONDS)
@@ -48,7 +43,13 @@ def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, 
             "build_preemptions.html", id=records.id, preemptions=found, problem=reply.problem
         )
 
-    return {"build": of_build}
+    return frame.AddedPages(
+        routes=[
+            Route("/preemptions", pages.page, methods=["GET"]),
+            Route("/preemptions/events", pages.events, methods=["GET"]),
+        ],
+        sections={"build": of_build},
+    )
 
 
 class PreemptionPages(frame.PageGroup):

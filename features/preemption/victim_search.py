@@ -18,6 +18,9 @@ from bus.parts import MoveParts
 from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
+from features.groups.core.domain_rules import Constraints, required_constraints
+from features.groups.core.joined_group import group_of_alternative
+from features.groups.core.members import domain_rules
 from features.moves.messages import MoveRequested
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
@@ -39,7 +42,6 @@ from scheduler_worker.extension import (
     Choosing,
     Chosen,
     ClaimPart,
-    Constraints,
     HasReservations,
     HostArrays,
     Order,
@@ -48,10 +50,8 @@ from scheduler_worker.extension import (
     Scheduler,
     active_instances,
     amounts_on_host,
-    domain_rules,
     only_on,
-    parts_of,
-    required_constraints,
+    sections_of,
 )
 
 PORTIONS = (64, 1024)  # hosts whose instances are read: first per instance; then, if none fit, more
@@ -264,7 +264,7 @@ class _Search:
         return [host for host in hosts if host.uuid not in reading.hosts and host.cell]
 
     def _parts(self, order: Order, choosing: Choosing) -> tuple[PreemptingParts, HostArrays] | None:
-        parts = parts_of(order.request, order.current, order.instances)
+        parts = sections_of(order.request, order.current, order.instances)
         alternatives = [part.alternative for part in parts]
         pools = set[str]().union(*self._scheduler.source.sharing.values())
         classes = sorted({name for each in alternatives for name in each.asked} - pools)
@@ -272,7 +272,7 @@ class _Search:
         accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
         accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
-        group = order.alternative.group
+        group = group_of_alternative(order.alternative)
         rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():
@@ -365,7 +365,7 @@ class _Search:
         """Return, by part and position, which of the read hosts fit an instance without victims."""
         fits = np.zeros_like(parts.accepted)
         order = only_on(order, reading.hosts)
-        asked = parts_of(order.request, order.current, order.instances)
+        asked = sections_of(order.request, order.current, order.instances)
         for row, part in zip(fits, asked, strict=True):
             found = choosing.rank(part.alternative, order.request.request).found
             for index, at in enumerate(found.positions.tolist()):
@@ -384,7 +384,7 @@ class _Search:
         position, and how many instances of the part the host has accepted; None: all instances are placed.
         """
         source = self._scheduler.source
-        parts = parts_of(order.request, order.current, order.instances)
+        parts = sections_of(order.request, order.current, order.instances)
         waiting = [list(part.instances) for part in parts]
         for choice in choices:
             root = next(root for root in reading.hosts if source.position(root) == choice.at)

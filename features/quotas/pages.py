@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -10,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from berth.operations.refusing import operations_refused
+from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
 from bus.replication import PlacementChanged
@@ -18,6 +18,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageRefused, is_project
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
+from control_room.shared_data import Changes
 from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of
@@ -60,18 +61,23 @@ class ProjectsData:
     from_keystone: bool = False
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = ProjectPages(context, renderer)
-    yield Route("/projects", pages.page, methods=["GET"])
-    yield Route("/projects", pages.edit, methods=["POST"])
-    yield Route("/projects/events", pages.events, methods=["GET"])
-    yield Route("/projects/instances", pages.instances, methods=["GET"])
+    return frame.AddedPages(
+        routes=[
+            Route("/projects", pages.page, methods=["GET"]),
+            Route("/projects", pages.edit, methods=["POST"]),
+            Route("/projects/events", pages.events, methods=["GET"]),
+            Route("/projects/instances", pages.instances, methods=["GET"]),
+        ]
+    )
 
 
 class ProjectPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.projects, SECONDS)
+        self._changes = Changes(context.events.of(topics.SCHEDULER_ALIVE))
+        self._data, self._updates = frame.live_data(context, self._read, self._changes, SECONDS)
         self._watch = PlacementWatch(context.operations.placement_changes, context.tasks, self._on_change)
 
     async def page(self, request: Request) -> Response:
@@ -188,7 +194,7 @@ class ProjectPages(frame.PageGroup):
 
     def _on_change(self, change: PlacementChanged) -> None:
         if change.wakes:
-            self._context.events.projects.notify()
+            self._changes.notify()
 
 
 def _wanted(request: Request) -> ProjectsQuery:

@@ -12,7 +12,9 @@ from features.reservations.messages import FAILOVER, RESERVATIONS, FindReservati
 SECONDS = 5.0  # time limit for placement's answer
 
 
-async def reasons(bus: Bus, id_: str, stands: Sequence[BuildStands]) -> Sequence[BuildExplanation]:
+async def reasons(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[BuildExplanation]:
     """Return an explanation of the reservation from which the instance drew, if it drew from one."""
     find = bus.asker(RESERVATIONS, timeout=SECONDS)
     # A placement of a version without `drawn_by` finds no reservation with this id.

@@ -1,7 +1,6 @@
 """The page about reservations, which operators create and delete."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -60,14 +59,9 @@ class ReservationsData:
     parts: dict[str, str] = field(default_factory=dict)  # rendered, by form token; "": for readers
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = ReservationPages(context, renderer)
-    yield Route("/reservations", pages.page, methods=["GET"])
-    yield Route("/reservations", pages.edit, methods=["POST"])
-    yield Route("/reservations/events", pages.events, methods=["GET"])
 
-
-def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, frame.Section]:
     async def of_build(request: Request, records: BuildRecords) -> str:
         """Name the reservations from which a build draws."""
         find = FindReservations(drawn_by=records.id, ids=(records.id,), slots=False)
@@ -75,7 +69,14 @@ def sections(context: frame.PageContext, renderer: frame.Renderer) -> dict[str, 
         drawn = reply.answer.reservations if reply.answer else ()
         return renderer.part("build_reservations.html", drawn=drawn, problem=reply.problem)
 
-    return {"build": of_build}
+    return frame.AddedPages(
+        routes=[
+            Route("/reservations", pages.page, methods=["GET"]),
+            Route("/reservations", pages.edit, methods=["POST"]),
+            Route("/reservations/events", pages.events, methods=["GET"]),
+        ],
+        sections={"build": of_build},
+    )
 
 
 class ReservationPages(frame.PageGroup):

@@ -15,6 +15,7 @@ FEATURE = Feature(
                 "topology": "the domain of the host (rack, row, ...) breaks a constraint, or cannot take all"
                 " instances"
             },
+            counted={"topology": ""},
         ),
     ),
 )

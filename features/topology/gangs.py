@@ -11,6 +11,7 @@ from bus.messages import BuildRequested, BuildUnplaceable
 from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
+from features.groups.core.joined_group import with_group
 from features.groups.messages import FindGroups, GroupClaim, GroupsFound
 from features.groups.server_groups import watched
 from features.topology.core.gang_choice import GangChoice, is_gang
@@ -43,7 +44,7 @@ class Gangs(NoNarrowing):
             return orders
         found = {group.id: group for group in (await self._find(FindGroups(ids=ids))).groups}
         return [
-            order.with_alternatives(group=own_group(order.request, found.get(own_group_id(order.request))))
+            with_group(order, own_group(order.request, found.get(own_group_id(order.request))))
             if topology_of(order.request.parts).levels
             else order
             for order in orders

@@ -23,7 +23,12 @@ class TopologyPart(Part, frozen=True, kw_only=True):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        return tuple([Section(role.name, role.flavor, role.count) for role in self.roles])
+        return tuple(
+            [
+                Section(role.name, role.flavor, role.count, f"roles[{number}].flavor")
+                for number, role in enumerate(self.roles)
+            ]
+        )
 
     def contradiction(self, request: Any, options: Any = None) -> str:
         if not isinstance(request, BuildRequested):  # a move

@@ -1,16 +1,14 @@
 """Parts of messages about waiting for capacity."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from bus.messages import BuildCancelRequested, BuildRequested
 from bus.parts import MoveParts, Part, PlacedParts, RequestParts
 from bus.vocabulary import Seconds, Wait, seconds_of
 from features.moves.messages import SEEKING, MoveRequested
-
-if TYPE_CHECKING:
-    from bus.messages import BuildRequested
 
 Priority = Annotated[int, Meta(ge=0, le=9)]
 
@@ -41,7 +39,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
             return None
         return PlacedWait(priority=self.priority, since=waits_since)
 
-    def contradiction(self, request: "BuildRequested | MoveRequested", options: Any = None) -> str:
+    def contradiction(self, request: BuildRequested | MoveRequested, options: Any = None) -> str:
         if isinstance(request, MoveRequested):
             if self.wait and request.kind not in SEEKING:
                 return f"wait: a {request.kind} needs no room"
@@ -81,3 +79,4 @@ def priority_of(parts: RequestParts | PlacedParts) -> int:
 
 
 PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, MoveParts: WaitPart, PlacedParts: PlacedWait}
+PAGE_PUBLISHES = (BuildCancelRequested,)

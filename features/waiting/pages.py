@@ -1,21 +1,21 @@
 """The page about waiting requests, which operators may cancel."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.moving import end_wait
 from berth.operations.refusing import operations_refused
+from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound
 from control_room.core import words
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.queries import query
+from features.moves.moving import end_wait
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +43,23 @@ class WaitingData:
     parts: dict[str, str] = field(default_factory=dict)
 
 
-def routes(context: frame.PageContext, renderer: frame.Renderer) -> Iterator[Route]:
+def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = WaitingPages(context, renderer)
-    yield Route("/waiting", pages.page, methods=["GET"])
-    yield Route("/waiting", pages.end_wait, methods=["POST"])
-    yield Route("/waiting/events", pages.events, methods=["GET"])
+    return frame.AddedPages(
+        routes=[
+            Route("/waiting", pages.page, methods=["GET"]),
+            Route("/waiting", pages.end_wait, methods=["POST"]),
+            Route("/waiting/events", pages.events, methods=["GET"]),
+        ]
+    )
 
 
 class WaitingPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        self._data, self._updates = frame.live_data(context, self._read, context.events.waiting, SECONDS)
+        self._data, self._updates = frame.live_data(
+            context, self._read, context.events.of(topics.SCHEDULER_ALIVE), SECONDS
+        )
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         wanted = _wanted(request)

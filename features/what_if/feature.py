@@ -5,6 +5,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="what_if",
     says="says where a request would be placed, without a claim",
+    commands={"Builds": {"what-if": "commands"}},
     pages={"/what-if": "What if"},
     needs=("preemption", "waiting"),
 )

@@ -1,4 +1,4 @@
-"""Questions to the scheduler about the hosts that requests or moves would get if they were made now."""
+"""Questions to the scheduler about the hosts that requests would get if they were made now."""
 
 from typing import Annotated
 
@@ -10,7 +10,6 @@ from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
-from features.moves.messages import MoveRequested
 from features.preemption.messages import Victim
 from features.quotas.messages import QuotaBound
 
@@ -91,36 +90,11 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     held: LongList[HeldHost] = ()  # hosts that the decision names and that are held for waiting requests
 
 
-class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """A what-if question about several moves, each evaluated as if all previous moves were done."""
-
-    moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
-    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
-    best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return for the first move, best first
-
-
-class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """The answer to WhatIfMoves, with one answer for each move. If a move was refused before any host was
-    searched, its answer has a `refusal`, and the reason code in `decision.code`. To keep the message small,
-    only the first move with a destination has its decision.
-    """
-
-    answers: LongList[WhatIfAnswered]
-
-
 WHAT_IF = Query(
     "scheduler.what_if",
     WhatIf,
     WhatIfAnswered,
     "the decision about a request, without claiming",
-    ANYONE,
-    "scheduler",
-)
-WHAT_IF_MOVES = Query(
-    "scheduler.what_if_moves",
-    WhatIfMoves,
-    WhatIfMovesAnswered,
-    "the decisions about moves, without claiming",
     ANYONE,
     "scheduler",
 )

@@ -1,6 +1,6 @@
 """The page for what-if questions: would a request fit now, and where? Nothing is claimed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from bus.messages import BuildRequested
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.forms import InvalidForm
 from control_room.pages.builds import BuildRecords
-from control_room.pages.frame import PageContext, PageGroup, Renderer, Section, Sections
+from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer
 from control_room.queries import query
 from features.moves.messages import decided_move
 from features.waiting.messages import priority_of
@@ -35,11 +35,7 @@ class AskedForm:
     answer: WhatIfAnswered
 
 
-def routes(context: PageContext, renderer: Renderer) -> Iterator[Route]:
-    yield Route("/what-if", WhatIfPages(context, renderer).page, methods=["GET"])
-
-
-def sections(context: PageContext, renderer: Renderer) -> dict[str, Section]:
+def make(context: PageContext, renderer: Renderer) -> AddedPages:
     form = RequestForm(context.request_fields)
 
     async def of_build(request: Request, records: BuildRecords) -> str:
@@ -58,7 +54,10 @@ def sections(context: PageContext, renderer: Renderer) -> dict[str, Section]:
             what_if=form.address_of(requested) if requested is not None else "",
         )
 
-    return {"build": of_build}
+    return AddedPages(
+        routes=[Route("/what-if", WhatIfPages(context, renderer).page, methods=["GET"])],
+        sections={"build": of_build},
+    )
 
 
 def _requested(records: BuildRecords) -> BuildRequested | None:
@@ -74,8 +73,6 @@ class WhatIfPages(PageGroup):
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
         self._form = RequestForm(context.request_fields)
-        self._of_claims = Sections("claims", context, renderer)
-        self._sections = Sections("what_if", context, renderer)
 
     async def page(self, request: Request) -> Response:
         texts, answer = self._form.texts(request.query_params), None
@@ -94,8 +91,8 @@ class WhatIfPages(PageGroup):
                 if answer is None:
                     problems = (f"The scheduler does not answer: {reply.problem}.",)
                 else:
-                    of_claims = await self._of_claims.render(request, answer.claims)
-                    sections = await self._sections.render(request, AskedForm(build, answer))
+                    of_claims = await self._renderer.sections("claims", request, answer.claims)
+                    sections = await self._renderer.sections("what_if", request, AskedForm(build, answer))
         except InvalidForm as invalid:
             problems = invalid.args
         except OperationRefused as refused:

@@ -90,8 +90,7 @@ class WhatIfs:
             if question.is_external:
                 order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
-                groups = [alternative.group for alternative in order.alternatives]
-                if any(group is not None for group in groups) or order.request.parts.sections:
+                if any(each.parts for each in order.alternatives) or order.request.parts.sections:
                     return WhatIfAnswered(fits=False, refusal=_GROUPS)
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
@@ -153,7 +152,7 @@ class WhatIfs:
         picks: list[Pick] = []
         # Instances of a group or of roles are chosen together, because each influences the hosts of the
         # others.
-        alone = order.alternative.group is None and not order.request.parts.sections
+        alone = not order.alternative.parts and not order.request.parts.sections
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
             some = order.instances[len(picks) : len(picks) + at_once]
@@ -234,10 +233,8 @@ class WhatIfs:
         """Count the instances that fit on a host; return False if this is not finished at `until`."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
-        group = ranking.alternative.group
-        if group is not None and group.policy == "anti-affinity":
-            there = ranking.alternative.members.get(host.uuid, 0) + supposing.on(host.uuid)
-            most = max(group.max_per_host - there, 0)
+        if (further := ranking.alternative.most_on(host.uuid)) is not None:
+            most = max(further - supposing.on(host.uuid), 0)
         if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()
             counted.add(host, min(most, *(ways[0].free[name] // amount for name, amount in asked.items())))

@@ -26,8 +26,8 @@ from scheduler_worker.core.order import (
     unplaceable,
     with_ended,
 )
-from scheduler_worker.core.roles import role_of
 from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.sections import section_of
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ BUILD = BuildPurpose()
 
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
     request, placed = order.request, settled.alternative
-    flavor = role_of(request, settled.instance) if placed is None else placed.alternative_index
+    flavor = section_of(request, settled.instance) if placed is None else placed.alternative_index
     message = BuildPlaced(
         build=settled.instance,
         request=request.request,

@@ -4,7 +4,7 @@ import msgspec
 
 from bus.messages import BuildRequested
 from bus.requests import BuildSpec
-from scheduler_worker.core.roles import flavors_of
+from scheduler_worker.core.sections import flavors_of
 
 MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # bytes of one build's spec: the agent's message also contains hosts and decision
@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the spec of a build for its agent, with the flavor of an alternative or of a role."""
+    """Return the spec of a build for its agent, with the flavor of an alternative or of a section."""
     return BuildSpec(
         flavor=flavors_of(request)[alternative_index],
         image=request.image,

@@ -57,7 +57,7 @@ class JointChoice(Protocol):
 
 class TentativeHosts:
     """Records which hosts the unfinished batches of requests chose for instances whose hosts depend on each
-    other, such as members of a server group. `Scope.key` says which instances these are.
+    other. `Scope.key` says which instances these are.
     """
 
     def __init__(self) -> None:

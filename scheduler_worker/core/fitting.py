@@ -206,7 +206,7 @@ class FoundHosts:
         self.admitted.add(index)
         return True
 
-    def splits_group(self, index: int) -> bool:
+    def fits_too_few(self, index: int) -> bool:
         """Return True if a host fits one instance, but not all instances that need to be on one host."""
         keeps_together, together = self.keeps_together, self.alternative.together
         if keeps_together is None or together is None or not self.ways(index, 1):

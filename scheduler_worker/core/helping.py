@@ -4,7 +4,7 @@ Each requirement is relaxed alone; if that does not suffice, two together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -109,10 +109,8 @@ class Tally:
 
 
 def _instances(alternative: Alternative, way: Candidate) -> int:
-    several, group = capacities(alternative.asked, way.free), alternative.group
-    if group is None or group.policy != "anti-affinity":
-        return several
-    return min(several, group.max_per_host - alternative.members.get(way.root, 0))
+    several, most = capacities(alternative.asked, way.free), alternative.most_on(way.root)
+    return several if most is None else min(several, most)
 
 
 def _without_class(reduction: Lessened) -> Alternative:
@@ -188,12 +186,12 @@ def helps(
     The search stops when `late()` is True; `seed` orders hosts with equal scores.
     """
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    if alternative.request.parts.sections:  # a change of one role does not make the other roles fit
+    if alternative.request.parts.sections:  # a change of one does not make the others fit
         return ()
-    group = alternative.group
-    if group is not None and group.topology.levels:
-        anywhere = tally.count(replace(alternative, group=None), choosing)
-        return (f"without {group.topology}: {anywhere}",) if anywhere.hosts else ()
+    for part in alternative.parts:
+        if part.is_joint:
+            anywhere = tally.count(alternative.without_part(part), choosing)
+            return (f"{part.without}: {anywhere}",) if anywhere.hosts else ()
     # The amounts fit here, so a resource of a pool is lacking, which this search does not consider.
     if needed > 1 and tally.count(alternative, choosing).hosts:
         return ()

@@ -10,7 +10,7 @@ from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, HostAmounts, Ints, PlacedHost
 from bus.reports import HostState
 from scheduler_worker.core.host_hashes import mixed, slice_of
-from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, Number, Reads, Rule, numbers
+from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Number, Reads, Rule, numbers
 
 NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
@@ -296,11 +296,17 @@ class AllHosts:
     def metric(self, name: str) -> Number:
         return self._of_found(self.now.metric(name))
 
-    def members(self, alternative: Alternative) -> Number:
-        return self._by_root(alternative.members)
+    def by_root(self, values: Mapping[str, float]) -> Number:
+        found = np.zeros(len(self._positions))
+        for root, value in values.items():
+            position = self.now.source.position(root)
+            if position is not None:
+                first = np.searchsorted(self._positions, position)
+                found[first : first + 1][self._positions[first : first + 1] == position] = value
+        return found
 
     def among(self, roots: Collection[str]) -> Number:
-        return self._by_root(dict.fromkeys(roots, 1.0))
+        return self.by_root(dict.fromkeys(roots, 1.0))
 
     def within(self, matches: Callable[[Aggregate], bool]) -> Number:
         aggregates = [uuid for uuid, aggregate in self.now.source.aggregates.items() if matches(aggregate)]
@@ -339,12 +345,3 @@ class AllHosts:
         if values.size and not values.strides[0]:  # a stride of 0: all values are equal
             return values[0]
         return values if self._all else values.take(self._positions)
-
-    def _by_root(self, values: Mapping[str, float]) -> Number:
-        found = np.zeros(len(self._positions))
-        for root, value in values.items():
-            position = self.now.source.position(root)
-            if position is not None:
-                first = np.searchsorted(self._positions, position)
-                found[first : first + 1][self._positions[first : first + 1] == position] = value
-        return found

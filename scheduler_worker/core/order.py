@@ -18,10 +18,10 @@ from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from scheduler_worker.core.events import ComeAgain, Fence
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
-from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 from scheduler_worker.core.scope import ClaimPart, HostLimit
+from scheduler_worker.core.sections import flavors_of, section_of
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class Purpose(Protocol):
         """Return a new order with what this purpose adds to its alternatives and times."""
 
     def consumers(self, order: "Order") -> frozenset[Id]:
-        """Return the consumers of the order that do not count as other members of its server group."""
+        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
 
     def claim(self, order: "Order", instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
         """Return the claim of an instance; `choices` are the chosen hosts, best first."""
@@ -158,10 +158,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     request: BuildRequested
     # Flavors and page sizes in the sequence in which they are tried: each attempt has one alternative for
-    # each role, as a rule one. Empty if the request is invalid.
+    # each section, as a rule one. Empty if the request is invalid.
     attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
-    size: int  # approximate number of bytes of the final messages
     purpose: Purpose
     attempt: int = 0  # index of the attempt that is being tried
     alternates: int = 0  # number of alternates to choose for each instance
@@ -210,22 +209,22 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def preferred(self) -> Alternative:
-        """Return the alternative that is tried first; with roles, that of the first role."""
+        """Return the alternative that is tried first; with sections, that of the first."""
         return self.attempts[0][0]
 
     @property
     def current(self) -> tuple[Alternative, ...]:
-        """Return the alternatives of the current attempt: one for each role, as a rule one."""
+        """Return the alternatives of the current attempt: one for each section, as a rule one."""
         return self.attempts[self.attempt]
 
     @property
     def alternative(self) -> Alternative:
-        """Return the alternative that is being tried; with roles, that of the first role."""
+        """Return the alternative that is being tried; with sections, that of the first."""
         return self.attempts[self.attempt][0]
 
     def alternative_for(self, instance: Id) -> Alternative:
-        """Return the alternative that is being tried for an instance: that of its role."""
-        return self.attempts[self.attempt][role_of(self.request, instance)]
+        """Return the alternative that is being tried for an instance: that of its section."""
+        return self.attempts[self.attempt][section_of(self.request, instance)]
 
     @property
     def is_last_attempt(self) -> bool:
@@ -285,8 +284,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 def attempts_of(
     request: BuildRequested, alternatives: Sequence[Alternative]
 ) -> tuple[tuple[Alternative, ...], ...]:
-    """Return the alternatives of a request as attempts: those of all roles are tried together; without roles,
-    one alternative is tried after the other.
+    """Return the alternatives of a request as attempts: those of all sections are tried together; without
+    sections, one alternative is tried after the other.
     """
     if request.parts.sections and alternatives:
         return (tuple(alternatives),)

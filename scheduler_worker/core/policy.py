@@ -26,7 +26,6 @@ from scheduler_worker.core.rule import (
     guarded,
 )
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
 Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
@@ -54,13 +53,39 @@ class BadChoice(ValueError):
         self.name, self.option = name, option  # unknown name; or filter or weigher, and unknown option
 
 
-class _Kind(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class MoreRules:
+    """Filters or weighers of a feature, which are enabled by default."""
+
+    made: tuple[Made, ...]  # functions that make them; each has the name of its filter or weigher
+    before: str  # the one before which they are applied
+    called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
+
+
+class RuleBook(NamedTuple):
+    """All filters, or all weighers, that settings can name: those of the kernel, and those that features add
+    before the process makes a policy.
+    """
+
     word: str
     type: type[Rule] | type[Weigher]
-    built_in: Mapping[str, Made]
-    called: Mapping[str, tuple[str, ...]]  # name in another scheduler → names here
+    built_in: dict[str, Made]
+    default: list[str]  # names of the enabled ones, in the order in which they are applied
+    called: dict[str, tuple[str, ...]]  # name in another scheduler → names here
     needless: Mapping[str, str]
     from_plain: Made
+
+    def add(self, more: MoreRules) -> None:
+        """Add filters or weighers of a feature."""
+        names = {made.__name__: made for made in more.made}
+        assert names.keys().isdisjoint(self.built_in), names
+        known = list(self.built_in.items())
+        at = list(self.built_in).index(more.before)
+        self.built_in.clear()
+        self.built_in.update((*known[:at], *names.items(), *known[at:]))
+        at = self.default.index(more.before)
+        self.default[at:at] = names
+        self.called.update(more.called)
 
 
 def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
@@ -70,8 +95,18 @@ def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) 
     return Weigher(name, of_each, reads=(EVERYTHING,))
 
 
-_FILTERS = _Kind("filter", Rule, RULES, RULES_CALLED, RULES_OF_PLACEMENT, partial(Rule, reads=(EVERYTHING,)))
-_WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS, _plain_weigher)
+FILTER_BOOK = RuleBook(
+    "filter",
+    Rule,
+    dict(RULES),
+    [*DEFAULT_RULES],
+    dict(RULES_CALLED),
+    RULES_OF_PLACEMENT,
+    partial(Rule, reads=(EVERYTHING,)),
+)
+WEIGHER_BOOK = RuleBook(
+    "weigher", Weigher, dict(WEIGHERS), [*WEIGHERS], dict(WEIGHERS_CALLED), WEIGHERS_OF_OTHERS, _plain_weigher
+)
 
 
 def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
@@ -79,8 +114,8 @@ def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
     with the changes `+NAME` and `-NAME`. With the default filters, a setting of a filter also enables this
     filter.
     """
-    of_options = [name for name in options if name in RULES and name != "metrics"]
-    default = [*dict.fromkeys((*DEFAULT_RULES, *of_options))]
+    of_options = [name for name in options if name in FILTER_BOOK.built_in and name != "metrics"]
+    default = [*dict.fromkeys((*FILTER_BOOK.default, *of_options))]
     return default if names is None else with_changes(default, names)
 
 
@@ -93,7 +128,7 @@ def with_changes(enabled: Sequence[str], names: Iterable[str]) -> list[str]:
         return given
     removed: set[str] = set()
     for name in [name[1:] for name in given if name[0] == "-"]:
-        ours = {name} if name in enabled else set(_ours(_FILTERS, name, {}))
+        ours = {name} if name in enabled else set(_ours(FILTER_BOOK, name, {}))
         if not ours <= {*enabled}:
             raise BadChoice(f"-{name}: this filter is not enabled; enabled are: {', '.join(enabled)}", name)
         removed |= ours
@@ -115,7 +150,7 @@ def _are_changes(kind: str, names: Sequence[str]) -> bool:
 def rules_named(names: Iterable[str], options: Options, custom: Custom) -> tuple[Rule, ...]:
     """Return the filters with the given names in their sequence."""
     found: dict[str, Rule] = {}
-    for _, rule in _named(_FILTERS, names, options, custom):
+    for _, rule in _named(FILTER_BOOK, names, options, custom):
         found.setdefault(rule.name, rule)
     return tuple(found.values())
 
@@ -126,15 +161,15 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
     """
     found: dict[str, Weigher] = {}
     multipliers = dict(names) if isinstance(names, Mapping) else {}
-    given = [*WEIGHERS] if names is None else [*names]
+    given = [*WEIGHER_BOOK.default] if names is None else [*names]
     if _are_changes("weigher", given):
         if removed := [name for name in given if name[0] == "-"]:
             raise BadChoice(
                 f"{removed[0]}: the multiplier 0 disables a weigher: +{removed[0][1:]}", removed[0]
             )
         multipliers = {name.removeprefix("+"): by for name, by in multipliers.items()}
-        given = [*WEIGHERS, *(name[1:] for name in given)]
-    for name, weigher in _named(_WEIGHERS, given, options, custom):
+        given = [*WEIGHER_BOOK.default, *(name[1:] for name in given)]
+    for name, weigher in _named(WEIGHER_BOOK, given, options, custom):
         multiplier = multipliers.get(name, weigher.multiplier)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
@@ -143,13 +178,15 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
     return tuple(each for each in found.values() if each.multiplier or each.name != "image_properties")
 
 
-def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
+def _named(
+    kind: RuleBook, names: Iterable[str], options: Options, custom: Custom
+) -> Iterator[tuple[str, Any]]:
     for chosen in names:
         for name in _ours(kind, chosen, custom):
             yield (chosen, _made(kind, name, custom.get(name) or kind.built_in[name], options.get(name, {})))
 
 
-def _ours(kind: _Kind, chosen: str, custom: Custom) -> tuple[str, ...]:
+def _ours(kind: RuleBook, chosen: str, custom: Custom) -> tuple[str, ...]:
     """Return the names here of a filter or weigher, which may be named as in another scheduler."""
     last = chosen.rsplit(".", 1)[-1]
     if chosen in kind.built_in or chosen in custom:
@@ -163,11 +200,12 @@ def _ours(kind: _Kind, chosen: str, custom: Custom) -> tuple[str, ...]:
 
 def check_options(options: Options, custom: Custom) -> None:
     """Raise BadChoice for an unknown filter, weigher or option; a filter and a weigher may share options."""
-    known = {*RULES, *WEIGHERS, *custom}
+    known = {*FILTER_BOOK.built_in, *WEIGHER_BOOK.built_in, *custom}
     for name, given in options.items():
         if name not in known:
             raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
-        made = [kind[name] for kind in (RULES, WEIGHERS, custom) if name in kind]
+        every = (FILTER_BOOK.built_in, WEIGHER_BOOK.built_in, custom)
+        made = [functions[name] for functions in every if name in functions]
         options_known = sorted({option for function in made for option in options_of(function)})
         for option, value in given.items():
             if option not in options_known:
@@ -188,7 +226,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean {by_small[close[0]]!r}?" if close else ""
 
 
-def _made(kind: _Kind, name: str, made: Made, given: Mapping[str, Any]) -> Any:
+def _made(kind: RuleBook, name: str, made: Made, given: Mapping[str, Any]) -> Any:
     needed = [
         parameter
         for parameter in inspect.signature(made).parameters.values()
@@ -268,7 +306,7 @@ def _options(name: str, made: Made, given: Mapping[str, Any]) -> dict[str, Any]:
 class ChoicePolicy:
     """The enabled filters and weighers with their options."""
 
-    rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(DEFAULT_RULES, {}, {}))
+    rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(FILTER_BOOK.default, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
     # cells that the settings list; registered cells are added; None: all cells
     cells: frozenset[str] | None = None
@@ -354,9 +392,7 @@ class ChoicePolicy:
 
 def _reader(name: str) -> Callable[[Alternative], Any]:
     if name == EVERYTHING:
-        return lambda alternative: (as_anybodys(alternative.request), alternative.group, alternative.members)
-    if name == GROUP:
-        return lambda alternative: (alternative.group, alternative.members)
+        return lambda alternative: (as_anybodys(alternative.request), alternative.parts)
     path = attrgetter(name)
     if name.partition(".")[0] in Alternative.__dataclass_fields__:
         return path
@@ -376,22 +412,22 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 
 def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
     """Return all filters: the enabled filters in the configured order, then the disabled filters."""
-    return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, custom)
+    return _choosable(FILTER_BOOK, [rule.name for rule in policy.rules], options, custom)
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
     """Return all weighers, the enabled weighers first."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
-    for weigher in _choosable(_WEIGHERS, [*multipliers], options, custom):
+    for weigher in _choosable(WEIGHER_BOOK, [*multipliers], options, custom):
         known = weigher.name in multipliers
-        multiplier = multipliers[weigher.name] if known else WEIGHERS[weigher.name]().multiplier
+        multiplier = multipliers[weigher.name] if known else WEIGHER_BOOK.built_in[weigher.name]().multiplier
         enabled = known and bool(multiplier)
         weighers.append(msgspec.structs.replace(weigher, on=enabled, multiplier=multiplier))
     return weighers
 
 
-def _choosable(kind: _Kind, enabled: Sequence[str], options: Options, custom: Custom) -> list[Choosable]:
+def _choosable(kind: RuleBook, enabled: Sequence[str], options: Options, custom: Custom) -> list[Choosable]:
     made, given = dict(kind.built_in), dict(options)
     for chosen, function in custom.items():
         [(_, found)] = _named(kind, (chosen,), options, custom)

@@ -154,7 +154,7 @@ class Ranking:
         while (entry := pop()) is not None:
             index = entry[-1]
             fits = index in admitted or found.admits(index)
-            if not fits or (keeps_together is not None and found.splits_group(index)):
+            if not fits or (keeps_together is not None and found.fits_too_few(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 return entry

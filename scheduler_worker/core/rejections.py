@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from bus.candidates import Ints, SenselessQuery
-from bus.decisions import EXCLUDED, Decision, NearMiss, Removal
+from bus.decisions import EXCLUDED, OF_HOSTS, REASONS, Decision, NearMiss, Removal
 from bus.messages import BuildRequested
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
@@ -22,16 +22,6 @@ NEAREST_BEYOND = 16  # nearly fitting hosts that placement is asked for; filters
 EXAMPLES = 3  # hosts named as examples for each constraint
 MAX_REFUSED = 16  # refused hosts in a record
 SIBLINGS = "taken by other instances of the request"
-# Code of a reason for rejecting hosts → its words in the explanation; empty: the words of the constraint.
-STATES = {
-    **dict.fromkeys(("host", "forbidden_host", "reserved", "cell_disabled", "chosen", "unseen"), ""),
-    "disabled": "disabled",
-    "down": "down",
-    "has_agent": "without an agent or conductor",
-    "tenant": "of other projects",
-    "server_group": "ruled out by the server group",
-    "topology": "",
-}
 CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts that no similar request may use
 
 
@@ -136,7 +126,7 @@ def _grouped(misses: Sequence[NearMiss]) -> str:
 
 
 def _removed(removal: Removal) -> str:
-    state = STATES.get(removal.code)
+    state = REASONS[OF_HOSTS].counted.get(removal.code)
     if state is None:
         return f"{removal.constraint} removed {removal.removed}"
     return f"{state or removal.constraint}: {removal.removed} host{'' if removal.removed == 1 else 's'}"

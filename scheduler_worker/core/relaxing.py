@@ -58,9 +58,8 @@ def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
     """Yield copies of one flavor of a request; each lacks one requirement. The requested amounts stay."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
-    if alternative.group is not None:
-        name = f"without server group {alternative.group.name}"
-        yield Relaxed(replace(alternative, group=None, members={}), name)
+    for part in alternative.parts:
+        yield Relaxed(alternative.without_part(part), part.without)
     if alternative.same is not None:
         yield Relaxed(replace(alternative, same=None), "without the hint same_host")
     if alternative.different:

@@ -19,7 +19,7 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
 from bus.vocabulary import Id
-from scheduler_worker.core import group_draft
+from scheduler_worker.core import request_groups
 from scheduler_worker.core.attributes import (
     MAX_NOTES,
     GuestSpecs,
@@ -30,10 +30,10 @@ from scheduler_worker.core.attributes import (
     parsed,
     unknown,
 )
-from scheduler_worker.core.guest_topology import add_topology, page_choices
-from scheduler_worker.core.roles import flavors_of
+from scheduler_worker.core.guest_numa import add_numa_cells, page_choices
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules.demands import TENANT
+from scheduler_worker.core.sections import flavors_of
 
 MAX_GROUPS = 200
 
@@ -139,10 +139,10 @@ def alternatives_of(
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
         where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
         if request.parts.sections:
-            where = f"roles[{alternative_index}].flavor"
+            where = request.parts.sections[alternative_index].where
         asked = _shapes.encode((where, flavor, request.image, place))
         every_read = _read(asked, options)
-        # For a role, only the preferred page size and NUMA affinity are tried.
+        # For a section, only the preferred page size and NUMA affinity are tried.
         for question, preferred, amounts, read_notes, _ in (
             every_read[:1] if request.parts.sections else every_read
         ):
@@ -217,7 +217,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     where, flavor, image, place = _places.decode(asked)
     specs = GuestSpecs(flavor, image, where)
-    notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
+    notes = tuple(islice(unknown(flavor, where, request_groups.READ, options.unscoped), MAX_NOTES))
     found = []
     for page_kb in page_choices(specs):
         near = _with_pages(specs, image, place, options, page_kb)
@@ -237,19 +237,19 @@ def _with_pages(
     near: bool = True,
 ) -> _FlavorRead:
     flavor = specs.flavor
-    draft = group_draft.draft_of(flavor, specs.where)
-    cells = add_topology(draft, specs, page_kb)
-    prefers = group_draft.add_devices(draft, specs, options, cells, near=near)
-    group_draft.add_capabilities(draft, specs)
-    group_draft.add_image(draft, image, options)
-    group_draft.fill(draft, flavor)
-    group_draft.tie(draft, flavor)
+    draft = request_groups.draft_of(flavor, specs.where)
+    cells = add_numa_cells(draft, specs, page_kb)
+    prefers = request_groups.add_devices(draft, specs, options, cells, near=near)
+    request_groups.add_capabilities(draft, specs)
+    request_groups.add_image(draft, image, options)
+    request_groups.fill(draft, flavor)
+    request_groups.tie(draft, flavor)
     draft.settle_traits()
     question = _question(draft, place)
     return _FlavorRead(question, draft.preferred, draft.preferred_amounts, (), prefers)
 
 
-def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates:
+def _question(draft: request_groups.QuestionDraft, place: _Place) -> FindCandidates:
     cell, zone, aggregates, not_aggregates = place
     groups = tuple(draft.asked())
     if not any(group.resources for group in groups):

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -17,12 +17,12 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
-from scheduler_worker.core.domain_rules import InstanceGroup
 from scheduler_worker.core.scope import HostLimit
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
 # share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
+T = TypeVar("T")
 Number = Any  # one host's float, or an array of all hosts' floats; both have the same operators
 UNKNOWN = float("nan")  # the value of an attribute that the host did not report
 Reads = Callable[[HostState], float]
@@ -85,15 +85,32 @@ class Together:
 
 
 class AllowedHosts:
-    """The hosts to which constraints on domains restrict a request, by position in placement's index."""
+    """The hosts to which a narrowing restricts a request, by position in placement's index. `why` returns the
+    reason for the rejection of a host, given its root; `code` is that of the reason (docs/reasons.md).
+    """
 
-    def __init__(self, mask: Bools, name: str, why: Callable[[str], str] = lambda root: "") -> None:
+    def __init__(self, mask: Bools, name: str, code: str, why: Callable[[str], str]) -> None:
         self.mask = mask
-        self.rule = Rule(
-            name,
-            lambda host, alternative: why(host.root) or f"its domain is not open: {name}",
-            code="topology",
-        )
+        self.rule = Rule(name, lambda host, alternative: why(host.root), code=code)
+
+
+class AlternativePart(Protocol):
+    """Knowledge of a narrowing about an alternative. It is immutable. A filter or weigher that uses it names
+    `parts` among the fields that it reads.
+    """
+
+    @property
+    def without(self) -> str:
+        """Return the text of the suggestion to leave this part out of the request, such as `without ...`."""
+
+    @property
+    def is_joint(self) -> bool:
+        """Return whether the hosts of all instances must fit together. Then only a request without this part
+        may fit, and no other change of it.
+        """
+
+    def most_on(self, root: str) -> int | None:
+        """Return how many further instances a host may have; None: as many as fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +160,7 @@ class Alternative:
     preferred: Mapping[str, float] = field(default_factory=dict)  # preferred trait → weight
     # resource class → preferred free amount, and its weight
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    group: InstanceGroup | None = None  # server group that the instances join; the claim checks it again
-    members: Mapping[str, int] = field(default_factory=dict)  # root of a host → number of group members there
+    parts: tuple[AlternativePart, ...] = ()  # what narrowings know about it, at most one value of a type
     together: Together | None = None  # set if one host must fit several instances
     within_roots: frozenset[str] = frozenset()  # hosts to which a narrowing restricts it; empty: all
     same: frozenset[str] | None = None  # hosts of instances in the hint `same_host`; None: no such hint
@@ -152,7 +168,7 @@ class Alternative:
     current_roots: frozenset[str] = frozenset()  # for a move: root of the source host
     limits: tuple[HostLimit, ...] = ()  # hosts that it may not use for now; `question` excludes them
     is_external: bool = False  # another system, such as Nova, builds the instances
-    allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
+    allowed: AllowedHosts | None = field(default=None, compare=False)  # None: all hosts
     restriction: Restriction | None = None  # set by a narrowing, such as to the slots of a reservation
     unfit: Unfit | None = None  # why no host fits, if that is known before the search
 
@@ -161,6 +177,21 @@ class Alternative:
         excluded = tuple(sorted({*self.question.not_roots, *limit.roots}))
         question = msgspec.structs.replace(self.question, not_roots=excluded)
         return replace(self, question=question, limits=(*self.limits, limit))
+
+    def part(self, type_: type[T]) -> T | None:
+        return next((part for part in self.parts if isinstance(part, type_)), None)
+
+    def with_part(self, part: AlternativePart) -> "Alternative":
+        """Return a copy with a part, which replaces one of the same type."""
+        others = [other for other in self.parts if type(other) is not type(part)]
+        return replace(self, parts=(*others, part))
+
+    def without_part(self, part: AlternativePart) -> "Alternative":
+        return replace(self, parts=tuple([other for other in self.parts if other is not part]))
+
+    def most_on(self, root: str) -> int | None:
+        """Return how many further instances a host may have; None: as many as fit."""
+        return min((most for part in self.parts if (most := part.most_on(root)) is not None), default=None)
 
     @property
     def image_properties(self) -> Mapping[str, str]:
@@ -263,8 +294,8 @@ class View(Protocol):
     def metric(self, name: str) -> Number:
         """Return the value of the metric with this name that the host reported, or UNKNOWN."""
 
-    def members(self, alternative: Alternative) -> Number:
-        """Return the number of members of the request's server group on the host."""
+    def by_root(self, values: Mapping[str, float]) -> Number:
+        """Return the number that `values` has for the root of the host, or 0."""
 
     def among(self, roots: Collection[str]) -> Number:
         """Return 1 if the host is one of the given roots, else 0."""
@@ -360,8 +391,8 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
-    def members(self, alternative: Alternative) -> Number:
-        return float(alternative.members.get(self.host.root, 0))
+    def by_root(self, values: Mapping[str, float]) -> Number:
+        return float(values.get(self.host.root, 0))
 
     def among(self, roots: Collection[str]) -> Number:
         return float(self.host.root in roots)

@@ -4,18 +4,15 @@ A negative multiplier reverses a preference. An attribute that a host does not r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
 from bus.queries import Candidate
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Weigher
-from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
-SOFT = 10.0  # multiplier of the soft (anti-)affinity weighers; with Nova's 1, ram and cpu would outweigh them
 # Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "RAMWeigher": ("ram",),
@@ -24,8 +21,6 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "IoOpsWeigher": ("io_ops",),
     "HypervisorVersionWeigher": ("hypervisor_version",),
     "PCIWeigher": ("pci",),
-    "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
-    "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
     "BuildFailureWeigher": ("build_failure",),
     "NumInstancesWeigher": ("num_instances",),
     "ImagePropertiesWeigher": ("image_properties",),
@@ -82,26 +77,6 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
         return -sum((view.free(resource_class) for resource_class in every), 0.0)
 
     return Weigher("pci", value, 1.0)
-
-
-def _members(policy: str, view: View, alternative: Alternative) -> Number:
-    soft = alternative.group is not None and alternative.group.policy == policy
-    return view.members(alternative) if soft else 0.0
-
-
-def soft_affinity() -> Weigher:
-    """Prefer hosts with more members of the request's soft-affinity group."""
-    return Weigher("soft_affinity", partial(_members, "soft-affinity"), SOFT, reads=(GROUP,))
-
-
-def soft_anti_affinity() -> Weigher:
-    """Prefer hosts with fewer members of the request's soft-anti-affinity group."""
-    return Weigher(
-        "soft_anti_affinity",
-        lambda view, alternative: -_members("soft-anti-affinity", view, alternative),
-        SOFT,
-        reads=(GROUP,),
-    )
 
 
 def build_failure() -> Weigher:
@@ -220,8 +195,6 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         load,
         hypervisor_version,
         pci,
-        soft_affinity,
-        soft_anti_affinity,
         build_failure,
         num_instances,
         image_properties,

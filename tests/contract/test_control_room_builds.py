@@ -18,7 +18,6 @@ from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
 from control_room.core.builds import EndedBuild
-from features.moves.messages import MovesFound, MoveStands
 from tests.support.envelopes import a_letter, an_envelope, publish
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
@@ -54,11 +53,7 @@ ATTEMPTS = (
     Attempt(host="h1", agent="a1", outcome="built", started=101.0, ended=103.0),
 )
 STANDS = BuildStands(build=uid(7), status="active", placed=PLACED, host="h1", attempts=ATTEMPTS)
-NOTHING: dict[str, Any] = {
-    "builds": BuildsFound(builds=()),
-    "moves": MovesFound(moves=()),
-    "decision": DecisionFound(),
-}
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> None:
@@ -120,17 +115,13 @@ async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_ca
         known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9,
         start_p50=1.95e9, start_p90=2.1e9,
     )  # fmt: skip
-    moves = MovesFound(
-        moves=(MoveStands(move=uid(5), build=uid(7), kind="live", cell="c1", phase="done", ended=1.0),)
-    )
-    async with a_visited_room(told={**NOTHING, "decision": waits, "moves": moves}) as room:
+    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
         looks = await room.page(f"/builds/{uid(8)}")
         await room.sign_in("admin")
         acts = await room.page(f"/builds/{uid(8)}")
     assert "the rest perhaps not before its limit" in looks
     assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
     assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts
-    assert f"/moves/{uid(5)}" in acts
 
 
 QUEUE = "scheduler:build.requested"

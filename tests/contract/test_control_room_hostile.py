@@ -63,7 +63,6 @@ PARAMETERS = {
     "/bus/dead": ("queue", "after", "replayed"),
     "/bus/letter": ("id",),
     "/metal": ("q", "state"),
-    "/moves": ("host",),
     **of_features("PARAMETERS"),
 }
 STREAMS = (
@@ -72,10 +71,15 @@ STREAMS = (
     "/builds",
     "/bus",
     "/metal",
-    "/moves",
     *(path for pages in pages_of_features() for path in getattr(pages, "STREAMS", ())),
 )
-IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
+IN_PATHS = (
+    "/hosts/{}",
+    "/builds/{}",
+    "/static/{}",
+    "/{}",
+    *(path for pages in pages_of_features() for path in getattr(pages, "IN_PATHS", ())),
+)
 
 
 @pytest.fixture
@@ -217,12 +221,11 @@ async def test_a_body_without_a_length_is_refused(room: VisitedRoom) -> None:
 # page with a form → field with an invalid value → other fields of the form
 FORMS: dict[str, dict[str, dict[str, str]]] = {
     "/theme": {"theme": {}, "back": {}},
-    "/hosts/host-1": {"act": {}, "cause": {}, "most": {"act": "drain"}},
+    "/hosts/host-1": {"act": {}, "cause": {}},
     "/bus/dead": {"act": {}, "sure": {}},
-    "/moves": {"root": {}, "act": {}},
-    f"/moves/{uid(1)}": {"act": {}},
-    **of_features("FORM_FIELDS"),
 }
+for _path, _fields in of_features("FORM_FIELDS").items():
+    FORMS.setdefault(_path, {}).update(_fields)
 
 
 @pytest.mark.parametrize("path", FORMS)

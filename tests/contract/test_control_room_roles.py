@@ -24,10 +24,8 @@ from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from control_room.pages.bus import OPERATIONS
-from control_room.pages.hosts import DRAINS, MARKS
+from control_room.pages.hosts import MARKS
 from control_room.pages.middleware import OPEN
-from control_room.pages.moves import STEERINGS
-from features.moves.messages import FIND_MOVES, MOVE_PROGRESS, MOVE_STEER, MoveProgress, MoveSteered
 from placement_worker.http.token_file import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
@@ -37,24 +35,19 @@ from tests.support.visited_room import VisitedRoom, a_visited_room
 R = TypeVar("R", bound=Message)
 
 OPEN_HOST, CLOSED_HOST = uid(1, "a"), uid(2, "a")  # the second one is drained and forced down
-MOVE = "00000000-0000-4000-8000-000000000009"
-CLOSING = ("disable", "force-down", "drain")
+CLOSING = ("disable", "force-down")
 
 Form = tuple[str, str, dict[str, str]]  # URL, act of the table, fields
 # URL pattern → the forms that it accepts
 FORMS: dict[str, list[Form]] = {
     "/hosts/{host}": [
         (f"/hosts/{host}", "mark host", {"act": act, "cause": "drain"})
-        for act in (*MARKS, *DRAINS)
+        for act in MARKS
         for host in [OPEN_HOST if act in CLOSING else CLOSED_HOST]
     ],
     "/bus/dead": [
         ("/bus/dead", "dead letters", {"act": act, "sure": "yes", "letter:x": "1"}) for act in OPERATIONS
     ],
-    "/moves": [
-        ("/moves", "mark host", {"act": act, "root": CLOSED_HOST}) for act in ("stop", "stop-and-open")
-    ],
-    "/moves/{move}": [(f"/moves/{MOVE}", "steer move", {"act": act}) for act in STEERINGS],
 }
 VISITORS = {
     "a user without a role": Operator(name="a"),
@@ -93,17 +86,14 @@ async def hosts(question: FindProviders) -> ProvidersFound:
     return ProvidersFound(providers=(replace(host, id=id_, root=id_, cell="c1", traits=traits),))
 
 
-async def steered(order: MoveSteered) -> MoveProgress:
-    return MoveProgress(
-        move=order.move, build=order.build, cell="c1", phase="send", host="h", reply_to=order.reply_to
-    )
-
-
 async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
     return BuildCancelled(build=order.build, waited=True, reply_to=order.reply_to)
 
 
-FORMS |= {url: forms for pages in pages_of_features() for url, forms in getattr(pages, "FORMS", {}).items()}
+for _pages in pages_of_features():
+    for _url, _forms in getattr(_pages, "FORMS", {}).items():
+        FORMS.setdefault(_url, []).extend(_forms)
+CELLS: list[Worker] = [worker for pages in pages_of_features() for worker in getattr(pages, "CELLS", ())]
 ANSWERED = (
     topics.EDIT, topics.EDIT_NAME,
     *(query for pages in pages_of_features() for query in getattr(pages, "ANSWERED", ())),
@@ -111,14 +101,10 @@ ANSWERED = (
 # all workers of a region, with the same answers at all times
 REGION = Worker(
     "region",
-    consumes=[
-        on(MOVE_STEER.at(cell="c1"), steered, emits=[MOVE_PROGRESS]),
-        on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED]),
-    ],
+    consumes=[on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED])],
     answers=[
         *(answers(query, always(last_page(golden(query)))) for query in ANSWERED),
         answers(topics.PROVIDERS, hosts),
-        answers(FIND_MOVES, always(golden(FIND_MOVES)), cell="c1"),
         answers(topics.FIND_INSTANCES, always(InstancesFound(instances=())), cell="c1"),
     ],
 )
@@ -148,7 +134,8 @@ async def room(
     ]  # fmt: skip
     file.write_bytes(msgspec.json.encode(StoredTokens(tuple(tokens))))
     settings = Settings().having(cells=("c1",), placement_auth="tokens", placement_tokens=str(file))
-    async with a_visited_room(REGION, answered=("providers", "moves"), settings=settings) as visited:
+    answered = ("providers", *(row.query.name for worker in CELLS for row in worker.answers))
+    async with a_visited_room(REGION, *CELLS, answered=answered, settings=settings) as visited:
         monkeypatch.setattr(visited.bus, "deliver", records.take)
         yield visited
 
@@ -180,11 +167,11 @@ async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records:
     assert not records
 
 
-@pytest.mark.parametrize("path", [f"/hosts/{OPEN_HOST}", "/moves"])
-async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom, path: str) -> None:
+async def test_only_visitors_who_may_act_see_forms(room: VisitedRoom) -> None:
     for visitor, may_act in (("an admin", True), ("a reader", False)):
         await room.sign_in(VISITORS[visitor].name)
-        forms = set(re.findall(r'<form[^>]*method="post"[^>]*>', await room.page(path)))
+        page = await room.page(f"/hosts/{OPEN_HOST}")
+        forms = set(re.findall(r'<form[^>]*method="post"[^>]*>', page))
         forms_of_pages = [form for form in forms if "/theme" not in form and "/logout" not in form]
         assert bool(forms_of_pages) == may_act, forms
 

@@ -25,7 +25,6 @@ from bus.parts import RequestParts
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
-from features.moves.messages import MOVE_PROGRESS, MoveProgress, MoveRequested
 from tests.support.envelopes import a_letter
 from tests.support.waiting import in_time, until
 
@@ -73,17 +72,6 @@ class OpenBerth:
         await until(is_waiting, "the request waits for a host")
         return request.request
 
-    async def moved(self, build: str) -> MoveProgress:
-        """Migrate an instance until the move waits for confirmation."""
-        move, reply_to = self.bus.clock.uuid(), self.bus.clock.uuid()
-        asked = MoveRequested(move=move, build=build, kind="migrate", verify=True, reply_to=reply_to)
-        listener = await self.bus.listen(MOVE_PROGRESS.at(reply_to=asked.reply_to))
-        await self.bus.publish(asked)
-        while (message := await in_time(listener.get())).phase != "verify":
-            pass
-        await listener.stop()
-        return message
-
 
 def a_request(reply_to: str, **options: Any) -> BuildRequested:
     request = boot_request(options_named(memory_mb=512, disk_gb=5, **options))
@@ -121,8 +109,7 @@ async def fill_pages(berth: OpenBerth) -> None:
     """Create objects of each type that pages show, and store their ids for the addresses of pages."""
     built = await berth.boot(12)
     refused = await berth.boot_too_large()
-    first, second, *_ = (end for end in built if end.status == "active")
-    moved = await berth.moved(second.build)
+    first = next(end for end in built if end.status == "active")
     waits = await berth.boot_later(zone="nowhere", priority=5)
     await berth.boot_later(zone="nowhere")
     await berth.boot_later(vcpus=4000, flavor="huge")
@@ -138,8 +125,7 @@ async def fill_pages(berth: OpenBerth) -> None:
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
-        build=first.build, host=first.host, refused=refused.request, letter=letter.id, move=moved.move,
-        waits=waits,
+        build=first.build, host=first.host, refused=refused.request, letter=letter.id, waits=waits,
     )  # fmt: skip
 
     async def followed() -> bool:
@@ -161,8 +147,6 @@ PAGES = {
     "hosts": "/hosts",
     "host": "/hosts/{host}",
     "builds": "/builds",
-    "moves": "/moves",
-    "move": "/moves/{move}",
     "metal": "/metal?wait=1",
     "bus": "/bus",
     "dead-letters": "/bus/dead",

@@ -1,9 +1,7 @@
 """Rankings of a few hosts: placement is a list, and hosts' reports are given by the test."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
-from msgspec import structs
+from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
@@ -12,7 +10,6 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import Resources
-from features.groups.messages import GroupPart, ServerGroup
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.attributes import RequestOptions
@@ -83,15 +80,11 @@ class Hall:
     def alternative(self, request: BuildRequested) -> Alternative:
         return alternatives_of(request, RequestOptions(), self.source.named)[0]
 
-    def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
-        if group is not None:
-            request = structs.replace(request, parts=request.parts.having(GroupPart(group=group.id)))
-        alternative = replace(self.alternative(request), group=group)
+    def order(self, request: BuildRequested) -> Order:
         return Order(
             request,
-            ((alternative,),),
+            ((self.alternative(request),),),
             request.instances,
-            size=0,
             purpose=BUILD,
             alternates=request.alternates,
         )

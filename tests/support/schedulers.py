@@ -1,6 +1,6 @@
 """Builders of schedulers that call a placement without a broker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.resources import AllocationsFound, Consumer, FindAllocations
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
@@ -87,6 +88,33 @@ async def messages_of(
         assert not isinstance(verdict, Retry | Poison), verdict
         messages += [each for each in verdict if isinstance(each, BuildPlaced | BuildUnplaceable)]
     return messages
+
+
+async def placed_and_ended(
+    scheduler: Scheduler, *requests: BuildRequested
+) -> tuple[list[BuildPlaced], list[BuildUnplaceable]]:
+    """Return the messages about placed instances, and about instances without a host."""
+    messages = await messages_of(scheduler, *requests)
+    return (
+        [placed for placed in messages if isinstance(placed, BuildPlaced)],
+        [end for end in messages if isinstance(end, BuildUnplaceable)],
+    )
+
+
+def allocations_of(placement: FakePlacement) -> Callable[[FindAllocations], Awaitable[AllocationsFound]]:
+    """Return a function that answers queries for the allocations of consumers."""
+
+    async def find(question: FindAllocations) -> AllocationsFound:
+        held = {id_: placement.held[id_] for id_ in question.consumers if id_ in placement.held}
+        found = [
+            Consumer(
+                id=id_, generation=1, project="p", user="u", type="INSTANCE", allocations=each.allocations
+            )
+            for id_, each in held.items()
+        ]
+        return AllocationsFound(consumers=tuple(found), generations={})
+
+    return find
 
 
 def queries_of(placement: Placement) -> PlacementQueries:

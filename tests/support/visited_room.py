@@ -12,6 +12,7 @@ import httpx
 
 from berth import composition
 from berth.control_room_setup import opened_pages
+from berth.features import declared
 from berth.settings import Settings
 from bus.addressing import Query
 from bus.clock import Clock
@@ -139,7 +140,7 @@ async def a_visited_room(
 ) -> AsyncIterator[VisitedRoom]:
     """Run a control room whose pages wait up to `patience` seconds for their data."""
     broker, set_clock = LocalBroker(), SetClock()
-    events = Events(set_clock.clock)
+    events = Events(set_clock.clock, declared("PAGE_EVENTS"))
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, told or {})

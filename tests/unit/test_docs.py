@@ -26,9 +26,7 @@ from berth.commands import index
 from berth.settings import BadSetting, Settings
 from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
-from scheduler_worker import all_rules, all_weighers
-from scheduler_worker.core.rules import RULES
-from scheduler_worker.core.weighing import WEIGHERS
+from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK, all_rules, all_weighers
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
@@ -353,7 +351,7 @@ def test_examples_that_publish_raise_an_error_for_a_message_that_no_queue_takes(
 def test_every_rule_and_weigher_has_a_description() -> None:
     made = policy(Settings())
     rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]
-    assert {row.name for row in rows} == {*RULES, *WEIGHERS}
+    assert {row.name for row in rows} == {*FILTER_BOOK.built_in, *WEIGHER_BOOK.built_in}
     assert all(row.says.endswith(".") and len(row.says) < 150 for row in rows)
 
 

@@ -15,7 +15,6 @@ from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import (
     ASKED,
-    a_wish,
     an_aggregate,
     failed_builds,
     reported_by,
@@ -71,8 +70,8 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
          id="the least of aggregates"),
         pytest.param(lambda view: view.override("odd", 8.0), [8] * 5, id="no numbers in aggregates"),
         pytest.param(lambda view: view.override("none", 8.0), [8] * 5, id="nothing in aggregates"),
-        pytest.param(lambda view: view.members(a_wish(members={uid(2, "c"): 2, uid(99, "c"): 1})),
-         [0, 2, 0, 0, 0], id="members of a group"),
+        pytest.param(lambda view: view.by_root({uid(2, "c"): 2, uid(99, "c"): 1}),
+         [0, 2, 0, 0, 0], id="numbers by root"),
         pytest.param(lambda view: view.among({uid(1, "c"), uid(5, "c"), uid(99, "c")}), [1, 0, 0, 0, 1],
          id="among"),
         pytest.param(lambda view: view.each(lambda host: int(host.host[-1])), [1, 2, 3, 4, 5], id="each"),

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Hints, Image
-from features.groups.messages import ServerGroup
-from scheduler_worker.core.policy import BadChoice, ChoicePolicy
+from scheduler_worker.core.policy import FILTER_BOOK, BadChoice, ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
-from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
@@ -49,10 +48,10 @@ def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[st
 @pytest.mark.parametrize(
     ("names", "rules"),
     [
-        (["+few_failures"], [*DEFAULT_RULES, "few_failures"]),
-        (["-zone"], [name for name in DEFAULT_RULES if name != "zone"]),
-        (["-ComputeFilter", "+json", "+zone"], [*DEFAULT_RULES[2:], "json"]),
-        (["-NUMATopologyFilter"], DEFAULT_RULES),
+        (["+few_failures"], [*FILTER_BOOK.default, "few_failures"]),
+        (["-zone"], [name for name in FILTER_BOOK.default if name != "zone"]),
+        (["-ComputeFilter", "+json", "+zone"], [*FILTER_BOOK.default[2:], "json"]),
+        (["-NUMATopologyFilter"], FILTER_BOOK.default),
     ],
 )
 def test_filters_are_added_to_the_default_ones_and_removed_from_them(
@@ -65,10 +64,10 @@ def test_a_custom_filter_is_added_and_one_that_an_option_enables_is_removed() ->
     def odd(host: HostFacts, alternative: Alternative) -> str | None:
         return None
 
-    assert rules_of(filters=["+mine:odd"], custom={"mine:odd": odd}) == [*DEFAULT_RULES, "mine:odd"]
+    assert rules_of(filters=["+mine:odd"], custom={"mine:odd": odd}) == [*FILTER_BOOK.default, "mine:odd"]
     options = {"num_instances": {"max_instances_per_host": 3}}
-    assert rules_of(options=options) == [*DEFAULT_RULES, "num_instances"]
-    assert rules_of(filters=["-num_instances"], options=options) == DEFAULT_RULES
+    assert rules_of(options=options) == [*FILTER_BOOK.default, "num_instances"]
+    assert rules_of(filters=["-num_instances"], options=options) == FILTER_BOOK.default
 
 
 @pytest.mark.parametrize(
@@ -103,8 +102,8 @@ def test_weighers_are_added_to_the_default_ones_and_their_multipliers_changed() 
 
 
 def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
-    assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 27
-    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 13
+    assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 25
+    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 11
     rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
     weighers_of(weighers=[*WEIGHERS_CALLED, *WEIGHERS_OF_OTHERS])
 
@@ -295,7 +294,6 @@ def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:
 
 
 OTHER = Flavor(name="other", vcpus=1, memory_mb=1024, disk_gb=10)
-GROUP = ServerGroup(id=uid(1, "9"), name="web", policy="soft-affinity")
 FIRST, SECOND = uid(1, "c"), uid(2, "c")
 
 
@@ -317,9 +315,6 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
     assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
 
 
-MEMBERS = [{"group": GROUP, "members": {FIRST: number}} for number in (1, 2)]
-
-
 @pytest.mark.parametrize(
     ("fields", "other", "enabled"),
     [
@@ -330,7 +325,6 @@ MEMBERS = [{"group": GROUP, "members": {FIRST: number}} for number in (1, 2)]
         ({"zone": "a"}, {"zone": "b"}, "zone"),
         ({"preferred": {"A": 1.0}}, {}, "preferred_traits"),
         ({"preferred_amounts": {"A": (1, 1.0)}}, {}, "preferred_resources"),
-        (*MEMBERS, "soft_affinity"),
         ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, ""),
         ({"current_roots": frozenset([FIRST])}, {}, ""),
         ({"forced_host": "host1"}, {}, ""),
@@ -361,7 +355,7 @@ def test_every_declared_field_can_be_read() -> None:
     """Every name a rule or weigher reads by can be read."""
     everything: Mapping[str, Any] = {"filters": [*RULES_CALLED], "weighers": [*WEIGHERS_CALLED]}
     policy = ChoicePolicy.from_names(**everything)
-    alternative = a_wish(group=GROUP, members={FIRST: 1}, image=Image(name="i"))
+    alternative = a_wish(image=Image(name="i"))
     assert policy.kind(alternative) == policy.kind(alternative)
     assert {name for rule in policy.rules for name in rule.reads} >= {"image", "project", "hints.query"}
 
@@ -442,19 +436,12 @@ def clouds(draw: st.DrawFn) -> list[HostFacts]:
 
 @st.composite
 def alternatives(draw: st.DrawFn) -> Alternative:
-    group = None
-    if draw(st.booleans()):
-        policies = ["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
-        policy: Any = draw(st.sampled_from(policies))
-        group = ServerGroup(id=uid(1, "9"), name="web", policy=policy, max_per_host=draw(st.integers(1, 2)))
     return a_wish(
         flavor=draw(a_flavor),
         image=draw(an_image),
         project=draw(st.sampled_from(["p", "q", "r"])),
         preferred=draw(st.sampled_from([{}, {"A": 1.0, "C": 2.0}])),
         preferred_amounts=draw(st.sampled_from([{}, {"VCPU": (8, 1.0), "PGPU": (4, -2.0)}])),
-        group=group,
-        members={root: draw(st.integers(1, 3)) for root in draw(roots)} if group else {},
         same=draw(st.none() | roots.map(frozenset)),
         different=frozenset(draw(roots)),
         current_roots=frozenset(draw(roots)),

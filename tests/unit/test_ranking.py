@@ -5,14 +5,13 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Image
-from features.groups.messages import ServerGroup
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule
@@ -243,17 +242,6 @@ def test_a_forced_host_is_used_against_the_rules() -> None:
     assert best_first(ranked(*hosts, states=busy, forced_host="host1")) == ["host1"]
 
 
-@pytest.mark.parametrize(("policy", "first"), [("soft-affinity", "host1"), ("soft-anti-affinity", "host3")])
-def test_soft_group_policies_outweigh_spreading(policy: Literal["soft-affinity"], first: str) -> None:
-    states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
-    hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
-    members: dict[str, tuple[str, ...]]
-    members = {uid(number, "f"): (uid(host, "c"),) for number, host in ((1, 1), (2, 2), (3, 1))}
-    group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
-    ranking = hall.choosing().rank(replace(hall.alternative(a_request()), group=group), "s")
-    assert hosts_of(take(ranking))[0] == first
-
-
 def test_a_rejected_host_keeps_its_place_when_a_choice_is_put_back() -> None:
     packing = replace(PACKING, subset=2)
     ranking = ranked(free(1, 4096), free(2, 4608), free(3, 9000), policy=packing)
@@ -282,15 +270,10 @@ def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
         gc.enable()
 
 
-HERE = uid(1, "c")
 PLAIN = a_wish()
 HOST = the_facts()
 LINUX = a_wish(image=Image(name="linux", properties={"os_type": "linux", "hw_vm_mode": "hvm"}))
 MIXED = the_facts(image_properties={"os_type=linux": 3, "hw_vm_mode=hvm": 2, "os_type=bsd": 9})
-
-
-def joining(policy: Any) -> Alternative:
-    return a_wish(group=ServerGroup(id=uid(1, "9"), name="web", policy=policy), members={HERE: 2})
 
 
 def preferring(**traits: float) -> Alternative:
@@ -323,10 +306,6 @@ ROWS = [
     row("pci", the_facts(free={"PGPU": 3, "CUSTOM_GPU": 4}), PLAIN, -4, "other classes",
      classes=["CUSTOM_GPU"]),
     row("pci", the_facts(free={"PCI_DEVICE": 5000}), PLAIN, -5000, "very many"),
-    row("soft_affinity", HOST, joining("soft-affinity"), 2, "members"),
-    row("soft_affinity", HOST, joining("soft-anti-affinity"), 0, "of another policy"),
-    row("soft_anti_affinity", HOST, joining("soft-anti-affinity"), -2, "members"),
-    row("soft_anti_affinity", HOST, joining("anti-affinity"), 0, "of another policy"),
     row("build_failure", the_facts(failures=1.5), PLAIN, -1.5, "fading"),
     row("num_instances", the_facts(instances=3, sent=1), PLAIN, 4, "its own and those sent there"),
     row("image_properties", MIXED, LINUX, 5, "alike"),

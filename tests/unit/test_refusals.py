@@ -20,7 +20,7 @@ from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
-from scheduler_worker import ChoicePolicy, help_search
+from scheduler_worker import FILTER_BOOK, ChoicePolicy, help_search
 from scheduler_worker.core import helping, relaxing
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
@@ -28,7 +28,6 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.rules import RULES
 from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
@@ -183,10 +182,10 @@ def literal_codes() -> set[str]:
 
 
 def test_every_reason_code_is_in_the_table() -> None:
-    codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
+    codes = {rule.code for name, make in FILTER_BOOK.built_in.items() if (rule := make()).code != name}
     known = {code for table in REASONS.values() for code in table.codes}
     assert literal_codes() | codes <= known
-    assert {*REASONS[OF_HOSTS].codes, *REASONS[OF_THE_WHOLE].codes} & RULES.keys() == {"zone"}
+    assert {*REASONS[OF_HOSTS].codes, *REASONS[OF_THE_WHOLE].codes} & FILTER_BOOK.built_in.keys() == {"zone"}
     assert sum(len(table.codes) for table in REASONS.values()) == len(known)  # none is in two tables
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from berth import control_room_place
 from berth.settings import Settings
@@ -27,9 +26,6 @@ from control_room.core.builds import (
     Tick,
     bucket,
     latest,
-    left_host,
-    merged_moves,
-    move_shown,
     percentiles,
     summed,
 )
@@ -37,7 +33,6 @@ from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns
 from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
-from features.moves.messages import MoveStands
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
 
@@ -314,58 +309,6 @@ def test_truncation_is_marked() -> None:
     assert (len(whole.body), whole.cut) == (MOST_BODY, True)
     assert whole.letter.reason.endswith(" …") and len(whole.reason) == 800
     assert (whole.letter.died, whole.letter.cell) == (0.0, "unknown")
-
-
-MOVE = MoveStands(
-    move=uid(1), build=uid(2), kind="migrate", cell="c1", phase="send", source="h1", host="h2", since=100.0
-)
-
-
-@pytest.mark.parametrize(
-    ("facts", "says", "state", "may"),
-    [
-        ({}, "copying to h2", "", ("abort",)),
-        ({"kind": "live"}, "copying to h2", "", ("abort", "force")),
-        ({"kind": "live", "phase": "start"}, "starting on h2", "", ("abort",)),
-        ({"phase": "prepare", "host": ""}, "preparing on its host", "", ("abort",)),
-        ({"phase": "resume"}, "resuming on h1", "", ("abort",)),
-        ({"phase": "verify"}, "runs on h2, waits for confirmation", "warn", ("confirm", "revert")),
-        ({"phase": "swap"}, "failed on h2: trying the next host", "", ("abort",)),
-        ({"phase": "undo"}, "returning to its source", "", ()),
-        ({"phase": "abort"}, "returning to its source", "", ()),
-        ({"phase": "something {new}"}, "something", "", ("abort",)),
-        ({"in_cell": "c2"}, "continues in cell c2", "", ()),
-        ({"phase": "done", "ended": 130.0}, "done", "good", ()),
-        ({"phase": "error", "ended": 130.0}, "not done", "bad", ()),
-        ({"phase": "reverted", "ended": 130.0}, "returned", "warn", ()),
-    ],
-)
-def test_the_state_and_operations_of_a_move(
-    facts: dict[str, object], says: str, state: str, may: tuple[str, ...]
-) -> None:
-    shown = move_shown(replace(MOVE, **facts))
-    assert shown.says.startswith(says)
-    assert (shown.state, shown.may, shown.took) == (state, may, 30.0 if "ended" in facts else None)
-
-
-def test_a_move_of_two_cells_is_taken_from_the_cell_that_runs_it() -> None:
-    left = replace(MOVE, cell="c1", in_cell="c2", since=1.0)
-    here = replace(MOVE, cell="c2", since=2.0)
-    other = replace(MOVE, move=uid(9), since=3.0)
-    assert merged_moves([left, other, here]) == [other, here]
-    assert merged_moves([left]) == [left]
-
-
-def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
-    def over(number: int, source: str, host: str, ended: float, phase: str = "done") -> MoveStands:
-        return replace(MOVE, move=uid(number), source=source, host=host, phase=phase, ended=ended)
-
-    now = 200_000.0
-    away = [over(1, "h1", "h2", now - 5), over(2, "h1", "h3", now - 9)]
-    assert left_host("h1", away, now) == 2
-    assert left_host("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
-    assert left_host("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
-    assert left_host("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2
 
 
 def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:

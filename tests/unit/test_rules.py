@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from bus.requests import Flavor, Hints, Image
-from features.groups.messages import ServerGroup
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.core.rules import RULES
@@ -31,11 +30,6 @@ def of_image(name: str = "linux", **properties: str) -> Alternative:
 
 def hinting(**hints: Any) -> Alternative:
     return a_wish(hints=Hints(**hints))
-
-
-def joining(policy: Any, members: dict[str, int], **fields: Any) -> Alternative:
-    group = ServerGroup(id=uid(1, "9"), name="web", policy=policy, max_per_host=fields.pop("most", 1))
-    return a_wish(group=group, members=members, **fields)
 
 
 HOST = the_facts()
@@ -104,20 +98,6 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("not reported yet", HOST, PLAIN, "it does not report t", {"weight_setting": {"t": 1.0}}),
         ("some reported", the_facts(metrics={"t": 1.0, "u": float("nan")}), PLAIN, "it does not report u, v",
          {"weight_setting": {"t": 1.0, "u": 1.0, "v": 1.0}}),
-    ],
-    "server_group_anti_affinity": [
-        ("no group", HOST, PLAIN, None),
-        ("one there", HOST, joining("anti-affinity", {HERE: 1}), "1 of server group web there, at most 1"),
-        ("two allowed", HOST, joining("anti-affinity", {HERE: 1}, most=2), None),
-        ("it is there itself", HOST, joining("anti-affinity", {HERE: 1}, current_roots=frozenset([HERE])),
-         None),
-        ("soft", HOST, joining("soft-anti-affinity", {HERE: 3}), None),
-    ],
-    "server_group_affinity": [
-        ("no group", HOST, PLAIN, None),
-        ("the first of it", HOST, joining("affinity", {}), None),
-        ("others elsewhere", HOST, joining("affinity", {ELSEWHERE: 1}), "none of server group web there"),
-        ("soft", HOST, joining("soft-affinity", {ELSEWHERE: 1}), None),
     ],
     "same_host": [
         ("not asked for", HOST, PLAIN, None),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from control_room.core.words import several
 from features.nova.conf import NovaSchedulerConf
 from features.nova.takeover.facts import ChoiceFacts, Level, TakeoverFacts, TakeoverFinding, named
-from scheduler_worker.extension import RULES_CALLED, RULES_OF_PLACEMENT, WEIGHERS_CALLED
+from scheduler_worker.extension import FILTER_BOOK, RULES_OF_PLACEMENT, WEIGHER_BOOK
 
 ABOUT = "options of nova-scheduler"
 
@@ -48,7 +48,9 @@ def judged_options(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def _filters(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverFinding]:
-    unknown = [name for name in nova.filters if name not in RULES_CALLED and name not in RULES_OF_PLACEMENT]
+    unknown = [
+        name for name in nova.filters if name not in FILTER_BOOK.called and name not in RULES_OF_PLACEMENT
+    ]
     if unknown:
         count = several(len(unknown), "filter")
         says = f"{count} in enabled_filters that berth does not have: {named(unknown)}."
@@ -56,7 +58,7 @@ def _filters(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverFi
         do = "Write them as filters of berth (docs/howto/filter.md), and add them to scheduler_filters."
         yield TakeoverFinding("error", ABOUT, says, means, do)
     lacking = {
-        name: [rule for rule in RULES_CALLED.get(name, ()) if rule not in {*berth.filters, *_NO_EFFECT}]
+        name: [rule for rule in FILTER_BOOK.called.get(name, ()) if rule not in {*berth.filters, *_NO_EFFECT}]
         for name in nova.filters
     }
     for is_isolating in (True, False):
@@ -84,8 +86,8 @@ def _isolates(rules: list[str]) -> bool:
 
 
 def _weighers(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverFinding]:
-    used = {weigher for name in nova.weighers for weigher in WEIGHERS_CALLED.get(name, ())}
-    unknown = [name for name in nova.weighers if name not in (*WEIGHERS_CALLED, "CrossCellWeigher")]
+    used = {weigher for name in nova.weighers for weigher in WEIGHER_BOOK.called.get(name, ())}
+    unknown = [name for name in nova.weighers if name not in (*WEIGHER_BOOK.called, "CrossCellWeigher")]
     if unknown:
         says = f"{several(len(unknown), 'weigher')} that berth does not have: {named(unknown)}."
         do = "Write them as weighers of berth (docs/howto/filter.md), and add them to scheduler_weighers."
@@ -109,7 +111,7 @@ def _weighers(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverF
 
 
 def _of_nova() -> set[str]:
-    return {weigher for names in WEIGHERS_CALLED.values() for weigher in names}
+    return {weigher for names in WEIGHER_BOOK.called.values() for weigher in names}
 
 
 def _separation(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverFinding]:

@@ -8,15 +8,16 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.domains import HOST
+from features.groups.core.domain_rules import DomainRules
 from features.preemption.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
-from scheduler_worker.extension import DomainRules, RolePart
+from scheduler_worker.extension import OrderSection
 
 
 @dataclass(frozen=True, eq=False)
 class PreemptingParts:
     """The parts of a request, and the hosts that would accept them if they were empty."""
 
-    parts: Sequence[RolePart]
+    parts: Sequence[OrderSection]
     rules: DomainRules
     free: Floats  # free amounts by position of the host and resource class
     whole: Floats

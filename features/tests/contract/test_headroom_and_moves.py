@@ -45,7 +45,7 @@ async def test_evacuations_draw_the_slots_with_the_form_of_their_instances(place
         start = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, source, spec)
         wish = replace(a_wish(), question=looking_for({"PCPU": 2}))
         purpose = MovePurpose(start)
-        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), size=0, purpose=purpose)
+        order = Order(a_request(1), attempts=((wish,),), instances=(MOVE,), purpose=purpose)
         [order] = await draws.prepare([order], again=False)
         first = draw_of(order.preferred)
         assert first is not None

@@ -7,8 +7,8 @@ from functools import reduce
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Floats, Ints
+from features.groups.core.domain_rules import DomainRules
 from features.topology.core.gang_shortage import Best, Chance
-from scheduler_worker.extension import DomainRules
 
 LOOSE_DOMAINS = 8  # domains that are tried one after another if a preferred pack level cannot be satisfied
 

@@ -17,28 +17,32 @@ from msgspec import structs
 from bus.candidates import Bools, SenselessQuery
 from bus.queries import Candidate
 from bus.vocabulary import Id
+from features.groups.core.domain_rules import (
+    Constraints,
+    DomainRules,
+    attempts,
+    open_hosts,
+    required_constraints,
+)
+from features.groups.core.joined_group import group_of_alternative
+from features.groups.core.members import domain_rules
+from features.groups.messages import ServerGroup
 from features.topology.core.domain_order import DomainOrder
 from features.topology.core.domain_search import Assignment, Budget, HostAmount, PartAmount
 from features.topology.core.gang_shortage import Best, Chance, Wanted, shortage_of
 from features.topology.messages import TopologyPart
 from scheduler_worker.extension import (
     MAX_CHOICES_EACH,
-    AllowedHosts,
     Alternative,
     Chosen,
-    Constraints,
-    DomainRules,
     Order,
+    OrderSection,
     Pick,
     Ranking,
-    RolePart,
     Scope,
     Shortage,
-    attempts,
-    domain_rules,
     drawn,
-    parts_of,
-    required_constraints,
+    sections_of,
 )
 
 if TYPE_CHECKING:
@@ -67,15 +71,14 @@ class GangChoice:
     _for_alternates: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
 
     def choose(self) -> Chosen:
-        order = self.order
         chances = [self._chance(part) for part in self._parts()]
         chances.sort(key=lambda chance: int(np.count_nonzero(chance.fits)))
-        for constraints in attempts(order.alternative.group):
+        for constraints in attempts(self._group):
             rules = self._rules(constraints)
             self.best = Best()
             if taken := self._attempt(chances, rules):
                 return self._chosen(chances, rules, taken)
-        rules = self._rules(Constraints() if order.alternative.group is None else constraints)
+        rules = self._rules(Constraints() if self._group is None else constraints)
         return Chosen(short=self._short(chances, rules))
 
     def alternates(
@@ -84,7 +87,7 @@ class GangChoice:
         """Return up to `several` alternates in a cell for one instance with the flavor `alternative`. Each
         alternate satisfies the required constraints, given the hosts of all other instances.
         """
-        group, order = self.order.alternative.group, self.order
+        group, order = self._group, self.order
         rules = self._rules(Constraints() if group is None else required_constraints(group))
         found: tuple[Candidate, ...] = ()
         own = {root for id_, root in self._roots().items() if id_ == instance}
@@ -102,19 +105,23 @@ class GangChoice:
             found += ranking.alternates(cell, missing, taken, order.tried.avoided) if missing > 0 else ()
         return found
 
+    @property
+    def _group(self) -> ServerGroup | None:
+        return group_of_alternative(self.order.alternative)
+
     def _roots(self) -> dict[Id, str]:
         roots = {settled.instance: settled.chosen.root for settled in self.order.settled}
         for instance, pick in zip(self.order.instances, self.order.picks, strict=False):
             roots[instance] = pick.root
         return roots
 
-    def _parts(self) -> list[RolePart]:
-        return parts_of(self.order.request, self.order.current, self.order.instances)
+    def _parts(self) -> list[OrderSection]:
+        return sections_of(self.order.request, self.order.current, self.order.instances)
 
     def _rules(self, constraints: Constraints) -> DomainRules:
-        return domain_rules(self.choosing, self.order.alternative.group, constraints)
+        return domain_rules(self.choosing, self._group, constraints)
 
-    def _chance(self, part: RolePart) -> Chance:
+    def _chance(self, part: OrderSection) -> Chance:
         alternative = part.alternative
         ranking = self.choosing.rank(alternative, self.order.request.request)
         found = ranking.found
@@ -129,7 +136,7 @@ class GangChoice:
         return Chance(part, alternative, ranking, fits)
 
     def _rank(self, alternative: Alternative, allowed: Bools, name: str) -> Ranking:
-        limited = replace(alternative, allowed=AllowedHosts(allowed, name or "roles"))
+        limited = replace(alternative, allowed=open_hosts(allowed, name or "roles"))
         return self.choosing.rank(limited, self.order.request.request)
 
     def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
@@ -198,7 +205,7 @@ class GangChoice:
 
     def _changes_next(self, rules: DomainRules) -> bool:
         """Return whether the host of one instance changes which hosts the next instance may use."""
-        group = self.order.alternative.group
+        group = self._group
         return bool(rules.spreads) or (group is not None and group.policy != "topology")
 
     def _take(self, ranking: Ranking, instance: Id) -> Pick | None:
@@ -292,7 +299,7 @@ class GangChoice:
         )
         several = self.order.alternates
         if several and not self.scope.optional:
-            for part in parts_of(self.order.request, self.order.current, chosen):
+            for part in sections_of(self.order.request, self.order.current, chosen):
                 for instance in part.instances:
                     cell = picks[instance].choices[0].cell
                     alternates = self.alternates(instance, part.alternative, several, cell)
@@ -318,5 +325,5 @@ class GangChoice:
 
 def is_gang(order: Order) -> bool:
     """Return whether the instances of an order are chosen together, because they have roles or a topology."""
-    group = order.preferred.group if order.attempts else None
+    group = group_of_alternative(order.preferred) if order.attempts else None
     return TopologyPart in order.request.parts or (group is not None and bool(group.topology.levels))

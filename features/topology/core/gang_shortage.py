@@ -9,7 +9,8 @@ import numpy as np
 
 from bus.candidates import Ints
 from bus.decisions import Removal
-from scheduler_worker.extension import EXAMPLES, Alternative, DomainRules, Ranking, RolePart, Shortage
+from features.groups.core.domain_rules import DomainRules
+from scheduler_worker.extension import EXAMPLES, Alternative, OrderSection, Ranking, Shortage
 
 TOPOLOGY_CODE = "topology"
 
@@ -20,7 +21,7 @@ class Chance:
     position in placement's index.
     """
 
-    part: RolePart
+    part: OrderSection
     alternative: Alternative
     ranking: Ranking  # the order of all hosts for this flavor
     fits: Ints

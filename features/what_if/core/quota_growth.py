@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.decisions import OVER_QUOTA, Decision
 from features.quotas.messages import INSTANCES, Quota, over_quota, quota_bound
 from features.what_if.messages import PlacedThere, WhatIfAnswered
-from scheduler_worker.extension import Order, parts_of
+from scheduler_worker.extension import Order, sections_of
 
 
 def within_quota(answer: WhatIfAnswered, order: Order, quota: Quota) -> WhatIfAnswered:
@@ -42,7 +42,7 @@ def _growth(order: Order, instances: int) -> Counter[str]:
     """
     growth = Counter({INSTANCES: instances})
     if order.request.parts.sections:
-        for part in parts_of(order.request, order.current, order.instances):
+        for part in sections_of(order.request, order.current, order.instances):
             asked = part.alternative.asked
             growth.update({name: amount * len(part.instances) for name, amount in asked.items()})
     else:

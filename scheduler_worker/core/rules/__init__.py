@@ -16,8 +16,6 @@ RULES: Mapping[str, Callable[..., Rule]] = {
         state.io_ops,
         demands.compute_capabilities,
         demands.image_properties,
-        state.server_group_anti_affinity,
-        state.server_group_affinity,
         state.same_host,
         state.different_host,
         demands.aggregate_multi_tenancy_isolation,
@@ -37,8 +35,8 @@ RULES: Mapping[str, Callable[..., Rule]] = {
 # Filters enabled by default: Nova's defaults, and filters without effect unless a request or aggregate uses
 # them.
 DEFAULT_RULES = """
-    up enabled zone io_ops compute_capabilities image_properties server_group_anti_affinity
-    server_group_affinity same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
+    up enabled zone io_ops compute_capabilities image_properties same_host different_host simple_cidr_affinity
+    aggregate_multi_tenancy_isolation
 """.split()  # noqa: SIM905 - shorter than a list
 
 # Other accepted names (of Nova, or former ones) → filters. A module path before a class name is ignored.
@@ -51,8 +49,6 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "AggregateNumInstancesFilter": ("num_instances",),
     "ComputeCapabilitiesFilter": ("compute_capabilities",),
     "ImagePropertiesFilter": ("image_properties",),
-    "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
-    "ServerGroupAffinityFilter": ("server_group_affinity",),
     "SameHostFilter": ("same_host",),
     "DifferentHostFilter": ("different_host",),
     "SimpleCIDRAffinityFilter": ("simple_cidr_affinity",),

@@ -8,54 +8,6 @@ from operator import and_
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
-AFFINITY = "server_group_affinity"
-GROUP = "group"  # the field of a request that filters for server groups read
-
-
-def server_group_anti_affinity() -> Rule:
-    """Accept hosts with fewer members of the request's anti-affinity group than `max_per_host`."""
-
-    def concerns(alternative: Alternative) -> bool:
-        return alternative.group is not None and alternative.group.policy == "anti-affinity"
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        most = alternative.group.max_per_host if alternative.group is not None else 1
-        return (view.members(alternative) < most) | (view.among(alternative.current_roots) == 1)
-
-    def why(host: HostFacts, alternative: Alternative) -> str:
-        members, group = alternative.members.get(host.root, 0), alternative.group
-        return f"{members} of server group {group.name} there, at most {group.max_per_host}" if group else ""
-
-    name = "server_group_anti_affinity"
-    return array_rule(name, admits, why, concerns, code="server_group", reads=(GROUP,))
-
-
-def server_group_affinity() -> Rule:
-    """Accept hosts with members of the affinity group; if it has no members, hosts with capacity for all new
-    members.
-    """
-
-    def concerns(alternative: Alternative) -> bool:
-        hard = alternative.group is not None and alternative.group.policy == "affinity"
-        return hard and bool(alternative.members or alternative.together)
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        members = view.members(alternative)
-        if alternative.together is None or alternative.members:
-            return members > 0
-        enough = members == 0
-        for name, amount in alternative.together.asked.items():
-            enough = enough & (view.free(name) >= amount)
-        return enough
-
-    def why(host: HostFacts, alternative: Alternative) -> str:
-        name = alternative.group.name if alternative.group is not None else ""
-        if alternative.members or alternative.together is None:
-            return f"none of server group {name} there"
-        return f"no room for {alternative.together.several} of server group {name} together"
-
-    return array_rule(AFFINITY, admits, why, concerns, code="server_group", reads=(GROUP,))
-
 
 def same_host() -> Rule:
     """Accept hosts that run an instance named by the hint `same_host`."""

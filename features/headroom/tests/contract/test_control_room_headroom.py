@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from bus.requests import Flavor
 from control_room.pages import frame
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom, HeadroomFound
-from features.headroom.pages import sections
+from features.headroom.pages import after_claims
 from features.reservations.messages import RESERVATIONS, Reservation
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -80,8 +82,9 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
 def section(answer: Callable[[Any], Awaitable[Any]]) -> frame.Section:
     """Return the section about the headroom after claims, with this answer to its query."""
     queries = SimpleNamespace(asker=lambda query: answer)
-    context: Any = SimpleNamespace(access=None, sessions=None, features=pages_of_features(), queries=queries)
-    return sections(context, frame.Renderer(context))["claims"]
+    features = [replace(pages, make=lambda *_: frame.AddedPages()) for pages in pages_of_features()]
+    context: Any = SimpleNamespace(access=None, sessions=None, features=features, queries=queries)
+    return partial(after_claims, context, frame.Renderer(context))
 
 
 async def test_claims_that_would_end_the_headroom_are_shown_with_the_reason() -> None:

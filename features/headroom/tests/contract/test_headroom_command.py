@@ -1,29 +1,26 @@
-"""`berth headroom` sets, shows and unsets failover headroom; `berth what-if` shows whether it would end."""
+"""`berth headroom` sets, shows and unsets failover headroom; and whether claims would end it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from berth import composition
-from berth.commands import what_if
+from berth.operations.explanations import AnswerAddition
 from berth.settings import BadSetting, Settings
+from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.messages import HostReported
-from bus.reports import HostState
-from bus.worker import Worker, answers
 from features.headroom import commands as headroom
+from features.headroom.after_claims import HeadroomAfter
 from features.headroom.controller import HeadroomController
-from features.what_if.messages import WHAT_IF
-from features.what_if.questions import WhatIfs
+from features.headroom.what_if_output import additions
 from placement_worker import Placement
 from placement_worker.store.audit import holdings
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
-from tests.support.schedulers import scheduler_of
 
 Run = Callable[..., Awaitable[str]]
 
@@ -67,37 +64,28 @@ async def test_a_level_of_which_no_host_has_a_label_is_set_with_a_warning(run: R
     assert "no host has a label of level rack: headroom is not kept" in text and "level host" not in text
 
 
-@pytest.fixture
-async def what_would(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> AsyncIterator[CommandLine]:
-    """Run `berth what-if` for instances without memory and disk, with a scheduler that answers."""
-    scheduler, stopping = scheduler_of(placement), asyncio.Event()
-    for host in (1, 2):
-        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
-        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-    worker = Worker("scheduler", answers=[answers(WHAT_IF, WhatIfs(scheduler).answer)])
-    async with Bus(composition.transport(Settings(), "scheduler")) as bus, asyncio.TaskGroup() as running:
-        running.create_task(bus.serve(worker, stopping))
-        yield CommandLine("what-if", what_if, monkeypatch, capsys)
-        stopping.set()
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a what-if answer."""
+
+    claims: Sequence[ConsumerClaim]
 
 
-async def test_what_if_says_whether_the_headroom_would_end(
-    placement: Placement, run: Run, what_would: CommandLine
-) -> None:
-    sized = "--memory-mb", "0", "--disk-gb", "0", "--vcpus"
-    assert "headroom" not in await what_would(*sized, "4")  # no headroom is set
-    await run("set", "host")
-    await placement.of(HeadroomController).adjust()
-    assert "failover headroom for any one host would still be kept" in await what_would(*sized, "4")
-    why = "host host-1: no host outside of it has free capacity for 4 VCPU"
-    ends = await what_would(*sized, "4", "--count", "2")
-    assert f"failover headroom for any one host would end: {why}" in ends
-    [answer] = await what_would.json(*sized, "4", "--count", "2")
-    assert answer["headroom"] == [{"levels": ["host"], "state": "ends", "reasons": [why]}]
-    assert "headroom" not in await what_would(*sized, "8", ends=1)  # the request does not fit
-    await placement.claims.claim_many(
-        [an_order(a_claim(3, on_hosts(1, VCPU=3)), a_claim(4, on_hosts(2, VCPU=3)))]
-    )
-    assert "any one host is already not kept: host host-1" in await what_would(*sized, "1")
+async def test_what_if_says_whether_the_headroom_would_end(placement: Placement, run: Run) -> None:
+    first, second = (a_claim(host + 4, on_hosts(host, VCPU=4)) for host in (1, 2))
+    async with Bus(composition.transport(Settings(), "what-if")) as bus:
+        assert await additions(bus, Claims([first])) == AnswerAddition([], {"headroom": []})
+        await run("set", "host")
+        await placement.of(HeadroomController).adjust()
+        [(kept, _)] = (await additions(bus, Claims([first]))).lines
+        assert kept == "  failover headroom for any one host would still be kept"
+        why = "host host-1: no host outside of it has free capacity for 4 VCPU"
+        ends = await additions(bus, Claims([first, second]))
+        assert ends.lines == [(f"  failover headroom for any one host would end: {why}", "yellow")]
+        assert ends.fields == {"headroom": [HeadroomAfter(("host",), "ends", (why,))]}
+        assert (await additions(bus, Claims([]))).lines == []  # the request does not fit
+        await placement.claims.claim_many(
+            [an_order(a_claim(3, on_hosts(1, VCPU=3)), a_claim(4, on_hosts(2, VCPU=3)))]
+        )
+        [(lost, _)] = (await additions(bus, Claims([a_claim(5, on_hosts(1, VCPU=1))]))).lines
+        assert "any one host is already not kept: host host-1" in lost

@@ -9,21 +9,19 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
-from berth.commands import move_list, moves
-from berth.operations import following
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
-from bus.decisions import Decision, Removal
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves import following
+from features.moves.commands import move_list, moves
 from features.moves.messages import MoveRequested, MovesFound, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.what_if.messages import WhatIfAnswered
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
@@ -323,20 +321,7 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
     ]
 
 
-# Dry runs
-
-
-async def test_a_dry_run_shows_destinations_and_requests_nothing(movers: FakeMovers, berth: Berth) -> None:
-    assert await berth("move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
-    no = WhatIfAnswered(fits=False, refusal="it is building", decision=Decision(code="status"))
-    room = Removal(constraint="room", removed=3, left=0)
-    none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
-    movers.would = lambda asked: no if asked.build == B1 else none
-    told = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
-    assert f"{B1}: no live: [status] it is building" in told
-    assert f"{B2}: no live: [class] no host would do" in told and "−3" in told
-    assert [move.kind for move in movers.supposed[-1].moves] == ["live", "live"]
-    assert movers.asked == []
+# Steering
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])

@@ -42,13 +42,6 @@ from features.moves.messages import (
     MoveSteered,
     PhaseOver,
 )
-from features.what_if.messages import (
-    WHAT_IF_MOVES,
-    PlacedThere,
-    WhatIfAnswered,
-    WhatIfMoves,
-    WhatIfMovesAnswered,
-)
 from tests.support.ids import uid
 
 Doing = Callable[[MoveRequested], Iterable[Message]]
@@ -89,9 +82,7 @@ class FakeMovers:
     cancelled: list[BuildCancelRequested] = field(default_factory=list)
     cancels: bool = True  # False: a cancelled move has begun just before, and is in `begun`
     begun: list[MoveStands] = field(default_factory=list)
-    would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # what-if answers; default: the spare host
     looked: int = 0
-    supposed: list[WhatIfMoves] = field(default_factory=list)
     alone: bool = True
 
     def have(self, *builds: BuildStands) -> None:
@@ -111,7 +102,6 @@ class FakeMovers:
                 answers(FIND_MOVES, self.find_moves, cell="c1"),
                 answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
                 answers(topics.WAITING, self._waiting),
-                answers(WHAT_IF_MOVES, self._what_if),
                 *([answers(topics.PROVIDERS, self._hosts)] if self.alone else []),
             ],
         )
@@ -135,12 +125,6 @@ class FakeMovers:
 
     async def _hosts(self, asked: FindProviders) -> ProvidersFound:
         return ProvidersFound(providers=())
-
-    async def _what_if(self, asked: WhatIfMoves) -> WhatIfMovesAnswered:
-        self.supposed.append(asked)
-        there = PlacedThere(root=uid(self.spare, "a"), host=f"host-{self.spare}", cell="c1")
-        would = self.would or (lambda move: WhatIfAnswered(fits=True, placed=(there,)))
-        return WhatIfMovesAnswered(answers=tuple(map(would, asked.moves)))
 
     def waits(self, number: int, build: int) -> WaitingRequest:
         """Add a move of this build that waits for capacity, and return it."""

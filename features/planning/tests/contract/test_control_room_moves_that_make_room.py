@@ -4,17 +4,12 @@ from typing import Any
 
 from bus.decisions import Decision
 from bus.queries import BuildsFound, DecisionFound
-from features.moves.messages import MovesFound
 from features.planning.messages import PLAN_ROOM, PlannedStep, RoomPlanned
 from features.what_if.messages import WHAT_IF, PlacedThere, WhatIfAnswered
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 
-NOTHING: dict[str, Any] = {
-    "builds": BuildsFound(builds=()),
-    "moves": MovesFound(moves=()),
-    "decision": DecisionFound(),
-}
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None:

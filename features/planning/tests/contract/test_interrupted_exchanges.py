@@ -11,7 +11,6 @@ import pytest
 
 from berth.databases import packages
 from berth.operations import publishing
-from berth.operations.following import FollowedMoves, MoveListener, following
 from bus import topics
 from bus.claims import BEGUN, Retired
 from bus.delivery.runner import Bus
@@ -22,6 +21,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from features.moves.following import FollowedMoves, MoveListener, following
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_ENDED,

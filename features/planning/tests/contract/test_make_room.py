@@ -11,7 +11,6 @@ import pytest
 
 from berth.databases import packages
 from berth.operations import publishing
-from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from bus import topics
 from bus.clock import Clock
@@ -23,6 +22,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
+from features.moves.following import MoveListener, following
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import making_room, rebalancing

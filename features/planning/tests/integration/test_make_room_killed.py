@@ -14,7 +14,6 @@ import pytest
 
 from berth.configuration import EFFECTIVE_ENV
 from berth.operations.audit import audit
-from berth.operations.following import MoveOutcome, moves_of
 from berth.operations.host_states import host_named, reported_hosts, state_of
 from berth.settings import Settings
 from bus import topics
@@ -23,6 +22,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from bus.resources import FindAllocations
+from features.moves.following import MoveOutcome, moves_of
 from features.moves.messages import FindMoves, MoveProgress
 from features.planning import rebalancing
 from features.planning.making_room import MakingRoom, RoomListener
@@ -38,7 +38,7 @@ HOSTS = 6
 ROLES = ("scheduler", "placement", "conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2")
 DYING = """
 import asyncio, sys
-from berth.operations import making_room
+from features.planning import making_room
 making_room.HOLD_SECONDS = 4.0
 from berth.__main__ import main
 sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
@@ -51,7 +51,7 @@ import os, signal, sys
 import msgspec
 from berth.__main__ import main
 from features.planning import rebalance_command as rebalancing
-from berth.operations import planned_moves
+from features.planning import planned_moves
 from features.planning.messages import BalancePlanned
 
 async def planned(*_):

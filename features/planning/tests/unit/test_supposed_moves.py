@@ -8,8 +8,9 @@ from features.groups.messages import ServerGroup
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
+from features.planning.messages import WhatIfMoves
 from features.planning.supposed_moves import WhatIfsOfMoves
-from features.what_if.messages import WhatIfAnswered, WhatIfMoves
+from features.what_if.messages import WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate

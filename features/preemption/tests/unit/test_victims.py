@@ -8,6 +8,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
+from features.groups.core.domain_rules import Constraints, DomainRules, Level
 from features.preemption.core import victims
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import (
@@ -17,8 +18,7 @@ from features.preemption.core.victims import (
     VictimChoice,
     choose_victims,
 )
-from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
-from scheduler_worker.core.roles import RolePart
+from scheduler_worker.core.sections import OrderSection
 from tests.support.rule_builders import a_wish
 
 SCALE = np.array([16.0, 32.0])
@@ -184,7 +184,7 @@ def test_hosts_of_the_nearest_domain_are_read_first_and_spread_domains_take_turn
     rows = np.array([1, 1, 1, 2, 2, 2])
     rules = DomainRules(Constraints(), [], [(racks, 1)], rows, ["", "a", "b"])
     free = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [0.0]])
-    parts = [RolePart(a_wish(), "", ("i1", "i2"))]
+    parts = [OrderSection(a_wish(), "", ("i1", "i2"))]
     found = PreemptingParts(
         parts, rules, free, np.full((6, 1), 8.0), np.array([[4.0]]), np.ones((1, 6), np.bool_)
     )

@@ -9,6 +9,7 @@ from bus.domains import DomainConstraints, GangRole, HostLabels
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.groups.core.joined_group import with_group
 from features.groups.messages import ServerGroup
 from features.topology.messages import topology_of
 from features.topology.requests import own_group
@@ -174,7 +175,7 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
     """Return the order of a request whose server group has the given members."""
     alternatives = alternatives_of(request, RequestOptions(), hall.source.named)
     attempts = attempts_of(request, alternatives)
-    order = Order(request, attempts, request.instances, size=0, purpose=BUILD, alternates=request.alternates)
+    order = Order(request, attempts, request.instances, purpose=BUILD, alternates=request.alternates)
     if not topology_of(request.parts).levels:
         return order
     known = ServerGroup(
@@ -185,4 +186,4 @@ def order_of(hall: Hall, request: BuildRequested, members: Placed | None = None)
         topology=topology_of(request.parts),
         members={member: (root,) for member, root in (members or {}).items()},
     )
-    return order.with_alternatives(group=own_group(request, known))
+    return with_group(order, own_group(request, known))

@@ -145,13 +145,12 @@ async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() ->
         return WaitingFound(waiting=(waits(len(asked)),), count=1)
 
     async with a_visited_room(told={"waiting": told}) as room:
-        data = SharedData(
-            room.tasks, told, changes=room.events.waiting, seconds=5.0, times=TIMES, spacing=SPACING
-        )
+        changes = room.events.of(topics.SCHEDULER_ALIVE)
+        data = SharedData(room.tasks, told, changes=changes, seconds=5.0, times=TIMES, spacing=SPACING)
 
         async def read(project: str) -> None:
             while not over.is_set():
-                room.events.waiting.notify()
+                changes.notify()
                 await data.latest(FindWaiting(project=project))
                 await asyncio.sleep(0)
 

@@ -109,7 +109,7 @@ NOTHING = Shortage(considered=3)
 def an_order(**request: object) -> Order:
     asked = a_request(1, **request)  # type: ignore[arg-type]
     alternatives = alternatives_of(asked, RequestOptions(), lambda _: ())
-    return Order(asked, attempts_of(asked, alternatives), asked.instances, size=100, purpose=BUILD)
+    return Order(asked, attempts_of(asked, alternatives), asked.instances, purpose=BUILD)
 
 
 def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:

@@ -12,7 +12,6 @@ from bus.decisions import Record as DecisionRecord
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.requests import Flavor
-from features.moves.messages import MovesFound
 from features.preemption.messages import Victim
 from features.what_if.messages import WHAT_IF, BacklogPlace, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
 from tests.support.ids import uid
@@ -110,11 +109,7 @@ DECISION = Decision(
     record=RECORD,
 )
 
-NOTHING: dict[str, Any] = {
-    "builds": BuildsFound(builds=()),
-    "moves": MovesFound(moves=()),
-    "decision": DecisionFound(),
-}
+NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": DecisionFound()}
 
 
 async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:

@@ -1,0 +1,1 @@
+"""The commands about moves, one module for each group of commands."""

@@ -1,0 +1,263 @@
+"""`berth drain` empties hosts for maintenance; `berth evacuate` rebuilds instances of a failed host."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import structs
+
+from berth.commands.hosts import Names
+from berth.commands.options import Commands, WaitingCommand, option, positional
+from berth.commands.terminal import Cli, complain, progress_bar, write_json
+from berth.operations.boot_options import parts_given, waiting_time
+from berth.operations.cells import check_to_cell, chosen_cells
+from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
+from berth.operations.publishing import PATIENCE, publish
+from berth.settings import BadSetting, Settings
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.host_health import FORCED_DOWN
+from bus.masking import printable
+from bus.parts import MoveParts
+from bus.resources import Consumer, Provider
+from features.moves.commands.move_output import MovePrinter, print_not_moved
+from features.moves.emptying import (
+    Emptied,
+    Emptying,
+    EmptyingListener,
+    instances_on,
+    remaining_consumers,
+    requests_for,
+    suppose_emptying,
+)
+from features.moves.following import MoveOutcome
+from features.moves.messages import MoveKind, MoveRequested
+from features.moves.moving import ANY, AT_ONCE, why_not
+
+_SHOWN = 20  # instances or consumers that are listed
+
+commands = Commands()
+
+
+@dataclass(frozen=True)
+class DrainOptions:
+    hosts: Names = None
+    cell: str = option("", "All hosts of this cell.")
+    agent: str = option("", "All hosts of this agent.")
+    to_cell: str = option("", "Into this cell: they are stopped first.", metavar="CELL")
+    live: bool = option(True, "They run on while they are copied; or are stopped first.", "--live/--cold")
+    most: int = option(10, "So many at a time.", "--max", min=1, metavar="N")
+    wait: str = option("", "Each may wait so long for room: 90s, 30m, 12h.", metavar="TIME")
+    because: str = option("drain", "Why they are closed, as `berth host disable --because`.", metavar="WORD")
+    dry_run: bool = option(
+        False, "Print what would be done, which instances would stay, and why; change nothing."
+    )
+
+
+@commands.command("drain")
+async def drain_command(cli: Cli, options: DrainOptions) -> int:
+    """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
+
+    Exit 0 if no instance stays, else 1, with the reason for each. Ctrl-C stops the drain: moves in progress
+    complete, the hosts stay disabled, and the same command resumes it. Afterwards `berth host enable HOST
+    --because drain` enables a host. Use `berth evacuate` for a dead host. Example: `berth drain h1 h2 --max 4
+    --dry-run`.
+    """
+    if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
+        raise BadSetting("name the hosts, or give --agent or --cell")
+    if options.to_cell and options.to_cell == options.cell:
+        raise BadSetting(f"--to-cell {options.to_cell}: that is the cell to be drained")
+    kind: MoveKind = "live" if options.live and not options.to_cell else "migrate"
+    asked = MoveRequested(
+        move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, parts=waiting_for(options.wait)
+    )
+    because = checked_cause(options.because)
+    printer = EmptyingPrinter(cli)
+    async with cli.bus("drain") as bus:
+        await check_to_cell(bus, cli.settings, asked.to_cell)
+        hosts = await _hosts(bus, cli.settings, options)
+        if options.dry_run:
+            return await print_plan(bus, hosts, asked, cli, "disabled")
+        for host in hosts:
+            marked = await disabling(because)(bus, host)
+            if not cli.as_json:
+                cli.line(f"{host.host or host.name}: {marked.says}")
+        if not cli.as_json:
+            which = hosts[0].host or hosts[0].name if len(hosts) == 1 else "HOST"
+            undone = f"berth host enable {which}{because and f' --because {because}'}"
+            cli.line(f"undone by `{printable(undone)}`", "dim")
+        emptying = Emptying(bus, hosts, asked, options.most, printer, because=because)
+        code = await _empty(emptying, printer, "stopped", "the same command goes on")
+        await print_remaining(bus, hosts, emptying.so_far.stay, cli)
+    return code
+
+
+async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, goes_on: str) -> int:
+    """Drain or evacuate hosts and print the result; return 1 if instances stay, else 0. On Ctrl-C print
+    progress, prefixed with `stopped`, and the command that continues, `goes_on`.
+    """
+    hosts = emptying.hosts
+    called = hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
+    try:
+        with printer.bar:
+            far = await emptying.run()
+    except asyncio.CancelledError:
+        way = f"Moves in progress end by themselves; {goes_on} with the rest"
+        complain.print(f"{stopped}: {emptying.so_far.sentence()}. {way}", markup=False)
+        raise
+    if printer.cli.as_json:
+        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
+        write_json({"hosts": called, **sets, "stay": far.stay})
+        return 1 if far.stay else 0
+    printer.cli.line(f"{called}: {far.sentence()}")
+    for build, why in sorted(far.stay.items())[:_SHOWN]:
+        printer.cli.line(f"  {build} stays: {printable(why)}")
+    if len(far.stay) > _SHOWN:
+        printer.cli.line(f"  ... and {len(far.stay) - _SHOWN} more: --json lists all", "dim")
+    return 1 if far.stay else 0
+
+
+async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Provider]:
+    cell, agent = options.cell, options.agent
+    if options.hosts:
+        found = {host.id: host for host in [await host_named(bus, name) for name in options.hosts]}
+        return list(found.values())
+    if cell:
+        await chosen_cells(bus, settings, [cell])
+    hosts = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
+    if not hosts:
+        raise OperationRefused(f"no host is reported {f'by agent {agent!r}' if agent else f'in cell {cell}'}")
+    return sorted(hosts, key=lambda host: host.host)
+
+
+class EmptyingPrinter(MovePrinter, EmptyingListener):
+    """Prints the progress of a drain: each move; in a terminal only failed moves and a progress bar."""
+
+    def __init__(self, cli: Cli) -> None:
+        super().__init__(cli)
+        self.bar = progress_bar(not cli.as_json)
+        self._task = self.bar.add_task("moved", total=None)
+
+    def so_far(self, far: Emptied) -> None:
+        self.bar.update(self._task, completed=far.finished, total=len(far.seen), description=far.sentence())
+
+    def on_outcome(self, outcome: MoveOutcome) -> None:
+        if self.cli.as_json or outcome.end != "done" or not complain.is_terminal:
+            super().on_outcome(outcome)
+
+
+async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:
+    """Print the consumers that still have allocations on drained hosts, except the ids in `reported`."""
+    for host in hosts:
+        left, called = await remaining_consumers(bus, host, reported), host.host or host.name
+        if cli.as_json:
+            for consumer in left:
+                write_json(
+                    {"host": called, "consumer": consumer.id, "type": consumer.type, "is": _is(consumer)}
+                )
+            continue
+        for consumer in left[:_SHOWN]:
+            cli.line(f"  {printable(called)}: {consumer.id} {_is(consumer)}", "dim")
+        if len(left) > _SHOWN:
+            cli.line(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", "dim")
+
+
+_IS = {
+    "CLEANUP": "holds resources of a guest until its agent reports that it is destroyed",
+    "MIGRATION": "holds the former host of a moving instance until the move ends",
+    "INSTANCE": "holds resources there, and is no instance that its cell would move",
+}
+
+
+def _is(holder: Consumer) -> str:
+    other = f"holds resources there, and is no consumer of berth ({holder.type or 'unknown'})"
+    return _IS.get(holder.type or "", other)
+
+
+async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
+    """Print what a drain would do with each instance, without moving any; return 1 if instances would stay,
+    else 0. `asked`: the move to evaluate for each instance; `state`: the state that the hosts would get, such
+    as "disabled".
+    """
+    found = await suppose_emptying(bus, hosts, asked)
+    for drain in found:
+        called, count = drain.host.host or drain.host.name, drain.statuses
+        whys = {build: printable(why_not(answer)) for build, answer in drain.stay.items()}
+        further = ", ".join(f"{n} {status}" for status, n in sorted(count.items()) if status != "active")
+        rest = f"; waited for: {further}" if further else ""
+        finds = f", of which {len(drain.stay)} find no host now" if drain.stay else ""
+        sentence = f"{called}: would be {state}, and {count['active']} instances moved{finds}{rest}"
+        cli.tell(sentence, host=called, instances=dict(count), stay=whys)
+    stay = [item for drain in found for item in drain.stay.items()]
+    if not cli.as_json:
+        print_not_moved(stay, cli)
+        if sum(drain.statuses["active"] for drain in found) > AT_ONCE:
+            cli.line(
+                f"evaluated {AT_ONCE} at a time: free capacity may be counted for several of them", "dim"
+            )
+    return 1 if stay else 0
+
+
+@dataclass(frozen=True)
+class EvacuateOptions:
+    host: Annotated[str, positional("Its name, or its root's uuid.", metavar="HOST")]
+    wait: str | None = option(
+        None,
+        "Follow all moves to their ends; exit 1 if an instance stays. With a time (90s, 30m, 12h, 7d)"
+        " each move may wait that long for capacity.",
+        metavar="[TIME]",
+    )
+    most: int = option(50, "With --wait: so many at a time.", "--max", min=1, metavar="N")
+    to_cell: str = option("", "To hosts of this cell.", metavar="CELL")
+    dry_run: bool = option(
+        False, "Print what would be done, which instances would stay, and why; change nothing."
+    )
+
+
+@commands.command("evacuate", cls=WaitingCommand)
+async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
+    """Rebuild all instances of a dead host on other hosts.
+
+    Use it only for a host that is switched off or completely disconnected: the command first marks it as
+    forced down (like `berth host force-down`), and the memory of its guests is lost. If the host returns, its
+    agent destroys the guests that were moved; `berth host force-down HOST --undo` enables it again. Use
+    `berth drain` for a running host.
+    """
+    asked = MoveRequested(
+        move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, parts=waiting_for(options.wait)
+    )
+    async with cli.bus("evacuate") as bus:
+        await check_to_cell(bus, cli.settings, asked.to_cell)
+        host = await host_named(bus, options.host)
+        if options.dry_run:
+            # An evacuation is refused until the host is forced down. A migration has the same destinations.
+            fenced = FORCED_DOWN in host.traits
+            supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
+            return await print_plan(bus, [host], supposed, cli, "forced down")
+        instances = await instances_on(bus, [host])
+        called = host.host or host.name
+        active = [instance for instance in instances if instance.status == "active"]
+        if not cli.as_json:
+            rest = len(instances) - len(active)
+            further = f"; its cell sees to the {rest} that are not active" if rest else ""
+            cli.line(f"{called}: forced down; {len(active)} move to other hosts{further}")
+        await forcing_down(True)(bus, host)
+        if options.wait is not None:
+            printer = EmptyingPrinter(cli)
+            emptying = Emptying(bus, [host], asked, options.most, printer, patient=False)
+            return await _empty(emptying, printer, called, f"`berth evacuate {called} --wait` goes on")
+        requests = requests_for(asked, active)
+        if requests:
+            await publish(bus, *requests, patience=PATIENCE)
+    if cli.as_json:
+        for request in requests:
+            write_json({"move": request.move, "build": request.build, "kind": request.kind})
+    elif requests:
+        cli.line(f"asked for: `berth moves list --host {called}` shows how they go")
+    return 0
+
+
+def waiting_for(given: str | None) -> MoveParts:
+    """Return the parts of a move that waits for capacity for the time of the option --wait."""
+    return MoveParts(*parts_given(MoveParts, wait=waiting_time(given)))

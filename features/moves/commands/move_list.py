@@ -1,0 +1,212 @@
+"""`berth moves` lists and shows moves; `berth confirm`, `revert`, `abort` and `force` control them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import structs
+
+from berth.commands.decision_output import attempts_of, print_funnel
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli, complain, write_json
+from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
+from berth.operations.publishing import within
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.masking import printable
+from bus.queries import WaitingRequest
+from features.moves.commands.move_output import MovePrinter, moves_table, phases_table
+from features.moves.following import MoveOutcome, moves_of, waiting_moves
+from features.moves.messages import FindMoves, MoveStands, Steering
+from features.moves.moving import end_wait, move_in_progress, steering
+
+commands = Commands()
+moves = Commands(name="moves", no_args_is_help=True)
+commands.add_typer(moves)
+
+
+@moves.command("list")
+async def list_command(
+    cli: Cli,
+    build: list[str] | None = option(None, "Only this instance's; may be repeated."),
+    host: str = option("", "Only moves from or to this host.", metavar="NAME|UUID"),
+    every: bool = option(False, "Ended moves, too.", "--all"),
+    cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
+    limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
+) -> None:
+    """List the moves in progress in all cells; with --all, also moves that have ended."""
+    question = FindMoves(
+        cell="any",
+        builds=tuple(uuid_of(build_name) for build_name in build or ()),
+        host=host,
+        under_way=not every,
+        limit=limit,
+    )
+    async with cli.bus("moves") as bus:
+        found, silent = await _ask(bus, await chosen_cells(bus, cli.settings, cell or ()), question)
+    found.sort(key=lambda move: (-move.since, move.move))
+    none = "none" if every else "no move is in progress (--all shows ended ones)"
+    cli.rows(found, moves_table(found, Clock().now()) if found else none)
+    require_all_answers(silent)
+
+
+@moves.command("show")
+async def show_command(
+    cli: Cli,
+    of: Annotated[
+        str, positional("UUID of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
+    ],
+) -> None:
+    """Show a move: its state, phases with durations, the hosts tried, and why its destination was chosen."""
+    id_ = uuid_of(of, "a move or a build")
+    async with cli.bus("moves") as bus:
+        cells = await chosen_cells(bus, cli.settings, ())
+        found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))
+        if not found:
+            found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
+    if not found:
+        require_all_answers(silent)
+        raise OperationRefused(
+            f"no cell has a record of a move {id_}, or of a move of a build {id_};"
+            f" `berth why {id_}` explains waiting and refused moves"
+        )
+    shown_move = max(found, key=lambda each: (not each.ended, each.since))
+    if cli.as_json:
+        write_json(shown_move)
+        return
+    for fact in facts_of(shown_move):
+        cli.line(fact)
+    if shown_move.phases:
+        cli.say.print(phases_table(shown_move))
+    for line in attempts_of(shown_move.attempts):
+        cli.line(line)
+    if shown_move.decision.considered:
+        cli.say.print("why there", style="bold")
+        print_funnel(shown_move.decision, cli.say)
+
+
+def facts_of(move: MoveStands) -> list[str]:
+    way = f"from {move.source or '-'} to {move.host or '-'}"
+    percent = f", {move.percent}%" if move.percent and not move.ended else ""
+    verb = "ended" if move.ended else "is at"
+    facts = [
+        f"{move.kind} {move.move} of {move.build}, {way} in cell {move.cell}: {verb} {move.phase}{percent}"
+    ]
+    facts += [f"  {text}" for text in (move.note, move.reason) if text]
+    return [printable(fact) for fact in facts]
+
+
+async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
+    """Query cells for moves; return the moves, and the cells that did not answer. If two cells have a record
+    of a move, the record of the cell that runs the move is returned.
+    """
+    answers, silent = await ask_cells(cells, lambda cell: moves_of(bus, structs.replace(question, cell=cell)))
+    found = [move for answer in answers.values() for move in answer]
+    known = {move.move for move in found if not move.in_cell}
+    return [move for move in found if not move.in_cell or move.move not in known], silent
+
+
+_GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
+
+
+@dataclass(frozen=True)
+class SteeringOptions:
+    of: Annotated[list[str], positional("Uuids of instances, or of their moves.", metavar="BUILD|MOVE...")]
+    wait: bool = option(False, "Follow it to its end; exit 1 unless it ends as requested.")
+    timeout: float = option(600.0, "Seconds to follow it.", min=0)
+    cell: str = option("", "Its cell, if known: other cells are not queried then.")
+
+
+@commands.command("confirm")
+async def confirm(cli: Cli, options: SteeringOptions) -> int:
+    """Confirm a move that waits for confirmation: the instance stays at the destination; the source is
+    released.
+    """
+    return await steer(cli, options, "confirm")
+
+
+@commands.command("revert")
+async def revert(cli: Cli, options: SteeringOptions) -> int:
+    """Revert a move that waits for confirmation: the instance returns to its source, unchanged."""
+    return await steer(cli, options, "revert")
+
+
+@commands.command("abort")
+async def abort(cli: Cli, options: SteeringOptions) -> int:
+    """Abort a move: the instance continues to run at its source.
+
+    This is possible until the instance is started on its new host; later the command is refused. A move that
+    waits for capacity is cancelled.
+    """
+    return await steer(cli, options, "abort")
+
+
+@commands.command("force")
+async def force(cli: Cli, options: SteeringOptions) -> int:
+    """Force a live migration to complete: the instance is stopped while the remaining memory is copied.
+
+    Use it for an instance that changes its memory faster than it can be copied.
+    """
+    return await steer(cli, options, "force")
+
+
+async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
+    ids = list(dict.fromkeys(uuid_of(given, "a build or a move") for given in options.of))
+    async with cli.bus("steer") as bus:
+        cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)
+        printer = MovePrinter(cli)
+        found = [await _find_move(bus, cells, id_, to) for id_ in ids]
+        waiting = [request for request in found if isinstance(request, WaitingRequest)]
+        begun = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
+        moves = [move for move in found if isinstance(move, MoveStands)]
+        moves += [await move_in_progress(bus, cells, move) for move in begun]
+        async with asyncio.TaskGroup() as group:
+            each = [group.create_task(_steer(bus, move, to, options, printer)) for move in moves]
+    return 0 if all(task.result() for task in each) else 1
+
+
+async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
+    """Return the move in progress that has this id or moves this build. The command `abort` also finds a move
+    that waits for capacity. Raise OperationRefused if no move is found.
+    """
+    try:
+        return await move_in_progress(bus, cells, id_)
+    except OperationRefused:
+        waiting = await waiting_moves(bus, (id_,)) if to == "abort" else ()
+        if waiting:
+            return waiting[0]
+        raise
+
+
+async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
+    """Cancel a move that waits for capacity; return False if the move has begun in the meantime."""
+    waited = await end_wait(bus, waits.request)
+    if waited.waited:
+        build = next(iter(waits.builds), "")
+        printer.on_outcome(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
+    return waited.waited
+
+
+async def _steer(
+    bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
+) -> bool:
+    """Confirm, revert, abort or force a move. Return False if it is refused or, with --wait, if it fails."""
+    try:
+        async with steering(bus, stands, to, printer) as (outcome, answer):
+            if answer.done() and (refusal := answer.result()).refused:
+                printer.cli.value(refusal, f"{refusal.build}: {refusal.refused}", "red")
+                return False
+            if not options.wait and not outcome.done():
+                yet = "" if answer.done() else f", and cell {stands.cell} has not answered yet"
+                facts = {"move": stands.move, "build": stands.build, "to": to, "answered": answer.done()}
+                printer.cli.tell(f"{stands.build}: {to} is requested{yet}", **facts)
+                return True
+            late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
+            ended = await within(options.timeout, outcome, late)
+            printer.on_outcome(ended)
+            return ended.end in _GOOD[to]
+    except asyncio.CancelledError:
+        complain.print(f"{to} was requested; `berth moves show {stands.move}` shows what comes of it")
+        raise

@@ -1,0 +1,279 @@
+"""`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: request moves of instances, and follow them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import structs
+
+from berth.commands.options import Commands, WaitingCommand, described, option, positional
+from berth.commands.terminal import Cli, complain
+from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
+from berth.operations.cells import uuid_of
+from berth.operations.publishing import PATIENCE, publish
+from berth.settings import BadSetting
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.parts import MoveParts, waits_for
+from bus.queries import BuildStands
+from bus.vocabulary import seconds_of
+from features.moves.commands.move_output import RequestedMovesPrinter, print_supposed
+from features.moves.messages import MoveKind, MoveRequested
+from features.moves.moving import ANY, Making, flavor_changed, follow_moves, prepare_moves, spec_of, supposed
+
+_WHERE = "Where"
+_HOW = "How"
+
+commands = Commands()
+
+Builds = Annotated[list[str], positional("Uuids of instances.", metavar="BUILD...")]
+OneBuild = Annotated[str, positional("The uuid of the instance.", metavar="BUILD")]
+VERIFY = "It waits on its new host until you `berth confirm` or `berth revert` it."
+VerifyFor = Annotated[
+    str, described("After so long it is confirmed without you: 90s, 30m, 12h.", metavar="TIME", panel=_HOW)
+]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Options that select the destination of a move."""
+
+    to: str = option("", "Only this host.", metavar="NAME|UUID", panel=_WHERE)
+    force_to: str = option(
+        "",
+        "This host, without filters; it still needs enough free capacity.",
+        metavar="NAME|UUID",
+        panel=_WHERE,
+    )
+    not_: list[str] | None = option(
+        None, "Not this host; may be repeated.", "--not", metavar="NAME|UUID", panel=_WHERE
+    )
+    to_cell: str = option("", "To a host of this cell; stopped if another.", metavar="CELL", panel=_WHERE)
+
+    def of(self, request: MoveRequested) -> MoveRequested:
+        """Return the move request with the selected destination; raise BadSetting if the options conflict."""
+        excluded = tuple(self.not_ or ())
+        if self.to and self.force_to:
+            raise BadSetting("--to and --force-to both name the destination: use one of them")
+        for host in excluded:
+            if host in (self.to, self.force_to):
+                raise BadSetting(f"--not {host}: that is the destination")
+        hosts = {"wanted_host": self.to, "forced_host": self.force_to, "ignore_hosts": excluded}
+        return structs.replace(request, to_cell=self.to_cell, **hosts)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """Options that determine whether and how long a command follows a move until it has ended."""
+
+    timeout: float = option(
+        3600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
+    )
+    cell: str = option("", "Its cell, if known: other cells are not queried then.")
+
+    wait: bool | str | None = None
+    dry_run = False  # only moves that may wait for capacity have this option
+
+    @property
+    def follows(self) -> bool:
+        return self.wait not in (None, False)
+
+
+@dataclass(frozen=True)
+class FollowedMove(_Followed):
+    """Options of commands for moves that never wait for capacity."""
+
+    wait: bool = option(False, "Follow it to its end; exit 1 unless it is done.", panel=_HOW)
+
+
+@dataclass(frozen=True)
+class Waiting(_Followed):
+    """Options of commands for moves that may wait for capacity."""
+
+    wait: str | None = option(
+        None,
+        "Follow it; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so long for room.",
+        metavar="[TIME]",
+        panel=_HOW,
+    )
+    priority: int = option(0, "Priority in the queue for capacity, at most 9.", min=0, max=9, panel=_HOW)
+    dry_run: bool = option(
+        False,
+        "Print where it would go now, or why it would not move; change nothing. Exit 1 if it would not move.",
+        panel=_HOW,
+    )
+
+    def of(self, request: MoveRequested) -> MoveRequested:
+        parts = parts_given(MoveParts, wait=waiting_time(self.wait), priority=self.priority)
+        return structs.replace(request, parts=request.parts.having(*parts))
+
+
+@dataclass(frozen=True)
+class NewSize:
+    vcpus: int | None = option(None, "So many VCPU.", min=0)
+    memory_mb: int | None = option(None, "So much memory.", min=0)
+    disk_gb: int | None = option(None, "So much disk.", min=0)
+    flavor: str = option("", "What the flavor is called that it has then.")
+    extra_spec: list[str] | None = option(
+        None,
+        "Extra specs of the flavor; KEY= removes one; may be repeated (docs/requests.md).",
+        "--extra-spec",
+        "--spec",
+        metavar="KEY=VALUE",
+    )
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    live: bool = option(False, "It runs while its memory is copied, and stops for a moment only.", panel=_HOW)
+    verify: bool = option(False, VERIFY, panel=_HOW)
+    verify_for: VerifyFor = ""
+
+
+@commands.command("move", cls=WaitingCommand)
+async def move_command(
+    cli: Cli, builds: Builds, where: Destination, how: Waiting, options: MoveOptions
+) -> int:
+    """Move instances to other hosts, which the scheduler chooses unless you name a host or a cell.
+
+    An instance is stopped, copied, and started on its new host. Until then its old capacity is held, so that
+    the move can be undone. `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move
+    BUILD --verify --wait` waits for confirmation. `berth moves list` shows moves in progress, `berth abort
+    BUILD` aborts one. If no host fits, `--wait 1h` waits for capacity.
+    """
+    asked = how.of(where.of(_request("live" if options.live else "migrate")))
+    if options.live and (options.verify or options.verify_for):
+        raise BadSetting(
+            "--live and --verify: a live migration cannot be reverted once it runs at the destination"
+        )
+    if options.live and where.to_cell:
+        raise BadSetting("--live and --to-cell: only stopped instances leave their cell")
+    after = _verify_for(options.verify_for)
+    asked = structs.replace(asked, verify=options.verify or bool(after), verify_for=after)
+    return await request_moves(cli, builds, lambda stands: asked, how)
+
+
+@dataclass(frozen=True)
+class ResizeOptions:
+    same_host: bool = option(False, "It may stay where it is, if both fit there together.", panel=_WHERE)
+    verify: bool = option(True, VERIFY, "--verify/--no-verify", panel=_HOW)
+    verify_for: VerifyFor = ""
+
+
+@commands.command("resize", cls=WaitingCommand)
+async def resize_command(
+    cli: Cli, build: OneBuild, size: NewSize, where: Destination, how: Waiting, options: ResizeOptions
+) -> int:
+    """Resize an instance; only the named values change.
+
+    The instance moves to a host with enough capacity, and the move waits for `berth confirm BUILD`. Until
+    then the old capacity is held, and `berth revert BUILD` restores the instance. To get four processors
+    without confirmation: `berth resize BUILD --vcpus 4 --no-verify --wait`.
+    """
+    asked = how.of(where.of(_request("resize")))
+    if options.same_host and where.to_cell:
+        raise BadSetting("--same-host and --to-cell: its host is of the cell it is in")
+    if options.verify_for and not options.verify:
+        raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
+    verify = {"verify": options.verify, "verify_for": _verify_for(options.verify_for)}
+    asked = structs.replace(asked, same_host=options.same_host, **verify)
+    specs = pairs("--extra-spec", size.extra_spec or ())
+
+    def resized(stands: BuildStands) -> MoveRequested:
+        flavor = spec_of(stands).flavor
+        sizes = {"vcpus": size.vcpus, "memory_mb": size.memory_mb, "disk_gb": size.disk_gb}
+        changed = flavor_changed(flavor, size.flavor, sizes, specs)
+        if changed == flavor:
+            raise BadSetting(
+                f"{stands.build} has this flavor already: change it with --vcpus, --memory-mb, --disk-gb, "
+                "--flavor or --extra-spec"
+            )
+        return structs.replace(asked, flavor=changed)
+
+    return await request_moves(cli, [build], resized, how)
+
+
+@commands.command("shelve")
+async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
+    """Shelve instances: stop them, keep their records, and release all their resources.
+
+    `berth unshelve BUILD` builds an instance again on any host with enough free capacity.
+    """
+    return await request_moves(cli, builds, lambda stands: _request("shelve"), how)
+
+
+@commands.command("unshelve", cls=WaitingCommand)
+async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> int:
+    """Build shelved instances again, on any host with enough free capacity."""
+    asked = how.of(where.of(_request("unshelve")))
+    return await request_moves(cli, builds, lambda stands: asked, how)
+
+
+@commands.command("rebuild")
+async def rebuild_command(
+    cli: Cli,
+    build: OneBuild,
+    how: FollowedMove,
+    image: str = option("", "The new image (default: the present one).", metavar="NAME"),
+    image_property: list[str] | None = option(
+        None, "Of that image: trait:NAME=required, hw_...; may be repeated.", metavar="KEY=VALUE"
+    ),
+) -> int:
+    """Rebuild an instance from an image, on the same host and with the same allocations.
+
+    If it fails, the instance runs on with its old image. `berth rebuild BUILD --image debian-13 --wait`.
+    """
+    chosen = image_named(image, image_property or [])
+
+    def rebuilt(stands: BuildStands) -> MoveRequested:
+        of = chosen or spec_of(stands).image
+        if of is None:
+            raise BadSetting(f"{stands.build} was built without an image: name one with --image")
+        return structs.replace(_request("rebuild"), image=of)
+
+    return await request_moves(cli, [build], rebuilt, how)
+
+
+def _request(kind: MoveKind) -> MoveRequested:
+    return MoveRequested(move=ANY, build=ANY, kind=kind)
+
+
+def _verify_for(given: str) -> str:
+    if given:
+        try:
+            waiting_time(given)
+        except BadSetting:
+            raise BadSetting(f"--verify-for {given}: takes a time: 90s, 30m, 12h, 7d") from None
+    return given
+
+
+async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _Followed) -> int:
+    ids = list(dict.fromkeys(uuid_of(build) for build in builds))
+    async with cli.bus("move") as bus:
+        name = f"move-{Clock().uuid()[:8]}"
+        requests = await prepare_moves(bus, cli.settings, ids, how.cell, making, name if how.follows else "")
+        if how.dry_run:
+            return print_supposed(cli, requests, await supposed(bus, requests))
+        if how.follows:
+            return await _follow(bus, name, requests, cli, how)
+        await publish(bus, *requests, patience=PATIENCE)
+    for request in requests:
+        facts = {"move": request.move, "build": request.build, "kind": request.kind}
+        cli.tell(f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)", **facts)
+    return 0
+
+
+async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: Cli, how: _Followed) -> int:
+    printer = RequestedMovesPrinter(cli)
+    longest = max((seconds_of(waits_for(request.parts)) for request in requests), default=0.0)
+    try:
+        return 0 if await follow_moves(bus, name, requests, how.timeout + longest, printer) else 1
+    except asyncio.CancelledError:
+        if rest := len(requests) - printer.count_over:
+            complain.print(
+                f"{rest} in progress or waiting for capacity, which continue: `berth moves list` and "
+                "`berth waiting` show them, `berth abort BUILD` ends one early",
+                markup=False,
+            )
+        raise

@@ -1,0 +1,60 @@
+"""Explains a move in `berth why`, and the planned moves of a build."""
+
+import asyncio
+from collections.abc import Sequence
+
+from berth.commands.terminal import Cli
+from berth.commands.why import Known
+from berth.operations.cells import ask_cells
+from berth.operations.explanations import BuildExplanation
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.masking import printable
+from bus.queries import BuildStands
+from features.moves.commands.move_list import facts_of
+from features.moves.commands.move_output import print_supposed
+from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
+from features.moves.moving import supposed
+
+SECONDS = 5.0  # time limit for the answers of cells
+
+
+async def reasons(
+    bus: Bus, id_: str, stands: Sequence[BuildStands], cells: Sequence[str]
+) -> Sequence[BuildExplanation]:
+    """Return the move with this id, and the moves of the build with this id for which a plan or client gave a
+    reason.
+    """
+    find = bus.asker(FIND_MOVES, timeout=SECONDS)
+    (moves, _), (of_build, _) = await asyncio.gather(
+        ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(id_,)))),
+        ask_cells(cells, lambda cell: find(FindMoves(cell=cell, builds=(id_,)))),
+    )
+    found = [
+        BuildExplanation(
+            "\n".join(facts_of(move)), move, at=move.since, decision=move.decision, subject="a move"
+        )
+        for answer in moves.values()
+        for move in answer.moves
+    ]
+    planned = [
+        BuildExplanation(_planned(move), move, at=move.since)
+        for answer in of_build.values()
+        for move in answer.moves
+        if move.note and not move.in_cell
+    ]
+    return [*found, *planned]
+
+
+def _planned(move: MoveStands) -> str:
+    way = f"from {printable(move.source or '-')} to {printable(move.host or '-')}"
+    return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
+
+
+async def decide_now(cli: Cli, bus: Bus, known: Known) -> int | None:
+    """Show what would become of a requested move now; return None if the records are not of a move."""
+    if known.subject:
+        raise OperationRefused("it has begun: `berth move --dry-run` asks about another")
+    if (move := decided_move(known.decided)) is None:
+        return None
+    return print_supposed(cli, [move], await supposed(bus, [move]))

@@ -1,0 +1,246 @@
+"""Moves and drains in the control room."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.host_health import DISABLED
+from bus.host_health import DRAIN as MARK
+from bus.messages import Attempt
+from bus.queries import BuildsFound, DecisionFound, InstancesFound
+from bus.resources import Provider, ProvidersFound
+from bus.vocabulary import Message
+from features.moves import emptying, moving, pages
+from features.moves.messages import (
+    FIND_MOVES,
+    MoveEnded,
+    MoveProgress,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+    PhaseOver,
+)
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import find_providers, report, silent_placement
+from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import until
+
+ROOT = uid(1, "a")
+HOST = f"/hosts/{ROOT}"
+MOVE = uid(1, "e")
+MOVE_QUERIES = (FIND_MOVES.name, "instances", "providers")
+
+
+@asynccontextmanager
+async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
+    async with a_visited_room(movers.worker(), *more, answered=MOVE_QUERIES) as room:
+        yield room
+
+
+def told(move_steered: MoveSteered, refused: str = "") -> list[Message]:
+    phase = "confirm" if move_steered.to == "confirm" else "undo"
+    return [
+        MoveProgress(
+            move=move_steered.move, build=move_steered.build, cell="c1", phase=phase, refused=refused,
+            reply_to=move_steered.reply_to,
+        )
+    ]  # fmt: skip
+
+
+async def test_moves_are_shown_with_phases_attempts_and_causes() -> None:
+    movers = FakeMovers()
+    failed = PhaseOver("prepare", "host-3", "failed", "no <disk>", 1000.0, 1003.0)
+    tried = (Attempt(host="host-3", agent="a", outcome="failed", cause="no <disk>"),)
+    movers.keeps(1, 1, "send", kind="live", percent=37, phases=(failed,), attempts=tried)
+    movers.keeps(2, 2, "error", ended=1030.0, reason="it could not be started")
+    async with a_room(movers) as room:
+        page = await room.page("/moves")
+        one = await room.page(f"/moves/{MOVE}")
+        over = await room.page(f"/moves/{uid(2, 'e')}")
+        assert "There is no such move" in await room.page(f"/moves/{uid(9)}", 404)
+        assert "There is no such move" in await room.page("/moves/x", 404)
+    for shown in (page, one):
+        assert "copying to host-9" in shown and "attempt 2" in shown and 'width="37"' in shown
+        assert "no &lt;disk&gt;" in shown and 'value="abort"' not in shown
+    assert "not done: it could not be started" in page and "30 s" in page
+    assert "it could not be started" in over and "sign in with a token" not in over
+
+
+async def test_an_operator_steers_a_move_and_sees_why_it_was_refused() -> None:
+    movers = FakeMovers()
+    movers.keeps(1, 1, "verify")
+    async with a_room(movers) as room:
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 403
+        await room.sign_in("admin")
+        page = await room.page("/moves")
+        assert 'value="confirm"' in page and 'value="revert"' in page and 'value="abort"' not in page
+        assert (await room.send(f"/moves/{MOVE}", act="explode")).status_code == 400
+        assert not movers.steered
+        movers.steering = told
+        assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 303
+        movers.steering = lambda said: told(said, "it is too late for <that>")
+        late = await room.send(f"/moves/{MOVE}", act="revert")
+        assert (late.status_code, "it is too late for &lt;that&gt;" in late.text) == (409, True)
+    assert [(move.to, move.move, move.cell) for move in movers.steered] == [
+        ("confirm", MOVE, "c1"),
+        ("revert", MOVE, "c1"),
+    ]
+
+
+async def test_a_steering_request_is_sent_even_if_the_cell_does_not_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moving, "ANSWER_SECONDS", 0.01)
+    movers = FakeMovers()
+    movers.keeps(1, 1)
+    async with a_room(movers) as room:
+        await room.sign_in("admin")
+        assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
+        await until(lambda: [move.to for move in movers.steered] == ["abort"])
+
+
+@pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
+async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(pages, "SECONDS", 3600.0)
+    movers = FakeMovers()
+    movers.keeps(1, 1, "prepare")
+    async with a_room(movers) as room, room.following(path) as told:
+        await until(lambda: "preparing on host-9" in "".join(told))
+        movers.keeps(1, 1, "start")
+        said = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
+        await room.bus.publish(said)
+        await until(lambda: "starting on host-9" in "".join(told))
+        stands = movers.keeps(1, 1, "done", ended=1030.0)
+        await room.bus.publish(
+            MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
+        )
+        await until(lambda: "30 s" in "".join(told))  # the duration of the move
+
+
+async def test_the_page_without_moves_names_silent_cells() -> None:
+    async with a_room(FakeMovers()) as room:
+        page = await room.page("/moves?host=h1")
+        assert "No move is under way" in page and "is being drained" in page
+    async with a_visited_room() as alone:
+        page = await alone.page("/moves")
+        assert "Incomplete, these did not answer: cell c1" in page
+        assert "Placement does not answer" in page
+
+
+# Drains
+
+
+@asynccontextmanager
+async def a_room_with_hosts(movers: FakeMovers) -> AsyncIterator[tuple[VisitedRoom, Placement]]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1), a_report(9)) == ["", ""]
+        async with a_room(movers, silent_placement(placement)) as room:
+            yield room, placement
+
+
+async def traits(placement: Placement) -> set[str]:
+    (root,) = await find_providers(placement, ids=(ROOT,), parts=("traits",))
+    return set(root.traits)
+
+
+@pytest.fixture
+def movers(monkeypatch: pytest.MonkeyPatch) -> FakeMovers:
+    monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
+    made = FakeMovers(alone=False)
+    made.have(*(an_instance_there(number, 1) for number in range(1, 4)))
+    return made
+
+
+async def test_a_host_is_drained_from_its_page(movers: FakeMovers) -> None:
+    async with a_room_with_hosts(movers) as (room, placement):
+        assert (await room.send(HOST, act="drain")).status_code == 403
+        await room.sign_in("admin")
+        wrong = await room.send(HOST, act="drain", most="0")
+        assert (wrong.status_code, "a number from 1 to" in wrong.text) == (409, True)
+        assert not await traits(placement) and not movers.asked
+        assert (await room.send(HOST, act="drain", how="cold", most="2")).status_code == 303
+        await until(lambda: all(build.host == "host-9" for build in movers.builds.values()))
+        assert {request.kind for request in movers.asked} == {"migrate"} and len(movers.asked) == 3
+        assert {DISABLED, MARK} <= await traits(placement)
+        assert "host-1" in await room.page("/moves")
+        assert (await room.send("/moves", root=ROOT, act="stop-and-open")).status_code == 303
+        assert not await traits(placement)
+        again = await room.send("/moves", root=ROOT, act="stop")
+        assert (again.status_code, "is not being drained" in again.text) == (409, True)
+
+
+async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) -> None:
+    began = list[MoveRequested]()
+
+    def begin(asked: MoveRequested) -> list[Message]:
+        began.append(asked)
+        movers.moves[asked.move] = replace(movers.keeps(7, 1), move=asked.move, build=asked.build)
+        return []
+
+    movers.doing = begin
+    async with a_room_with_hosts(movers) as (room, placement):
+        await room.sign_in("admin")
+        assert (await room.send(HOST, act="drain", most="1")).status_code == 303
+        await until(lambda: began)
+        twice = await room.send(HOST, act="drain")
+        assert (twice.status_code, "being emptied already" in twice.text) == (409, True)
+        assert "This control room runs the drain" in await room.page(HOST)
+        assert (await room.send(HOST, act="stop-drain")).status_code == 303
+        assert MARK not in await traits(placement) and DISABLED in await traits(placement)
+        page = await room.page(HOST)
+        assert "disabled by an operator" in page and "This control room runs the drain" not in page
+        assert len(began) == 1
+
+
+async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "PATIENCE", 0.0)
+    stands = FakeMovers().keeps(1, 1)
+    async with a_visited_room(told={FIND_MOVES.name: MovesFound(moves=(stands,))}) as room:
+        await room.sign_in("admin")
+        answer = await room.send(f"/moves/{MOVE}", act="abort")
+        assert answer.status_code == 409
+        assert "no queue is bound to move.steer.c1" in answer.text
+
+
+async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None:
+    movers = FakeMovers()
+    moves = (
+        movers.keeps(1, 1, source="host-1"),
+        movers.keeps(2, 2, source="host-1"),
+        movers.keeps(3, 3, "done", source="host-1", ended=1_799_999_999.0),
+    )
+    root = Provider(
+        id=ROOT, name="host-1", parent=None, root=ROOT, generation=1, traits=(MARK,), cell="c1", host="host-1"
+    )
+    told_of = {
+        "providers": ProvidersFound(providers=(root,)),
+        "instances": InstancesFound(instances=(), count=1),
+        FIND_MOVES.name: MovesFound(moves=moves),
+    }
+    async with a_visited_room(told=told_of) as room:
+        page = await room.page("/moves")
+    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 % moved" in page
+
+
+# Pages of builds
+
+
+async def test_the_page_of_a_build_lists_its_moves() -> None:
+    stands = MoveStands(
+        move=uid(5), build=uid(7), kind="live", cell="c1", phase="done", ended=1.0, note="makes room for x"
+    )
+    told_of = {
+        "builds": BuildsFound(builds=()),
+        "decision": DecisionFound(),
+        FIND_MOVES.name: MovesFound(moves=(stands,)),
+    }
+    async with a_visited_room(told=told_of) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+    assert f"/moves/{uid(5)}" in page and "<td>makes room for x</td>" in page

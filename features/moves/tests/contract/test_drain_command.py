@@ -1,0 +1,284 @@
+"""`berth drain` and `berth evacuate` close and empty hosts, and name the instances that stay there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from berth.operations.host_states import Marking, causes_of, enabling, forcing_down, host_named
+from berth.settings import BadSetting
+from bus.errors import OperationRefused
+from bus.resources import Provider
+from bus.vocabulary import Message
+from features.moves import emptying
+from features.moves.commands import draining
+from features.moves.messages import MoveRequested
+from features.moves.tests.support.fake_movers import an_instance_there
+from features.moves.tests.support.hosts_to_empty import HostsToEmpty, hosts_to_empty
+from features.waiting.messages import wait_of
+from tests.support.command_line import CommandLine
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, an_order, on_hosts
+from tests.support.waiting import until
+
+Berth = Callable[..., Coroutine[Any, Any, str]]
+
+
+@pytest.fixture
+async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
+    async with hosts_to_empty(monkeypatch) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
+    async def command(word: str, *words: str, ends: int = 0) -> str:
+        home = draining
+        return await CommandLine(word, home, monkeypatch, capsys)(*words, ends=ends)
+
+    return command
+
+
+B1, B2, B3 = uid(1), uid(2), uid(3)
+
+
+async def test_a_drained_host_is_closed_and_its_instances_move_live(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    told = (await berth("drain", "host-1")).splitlines()
+    assert told[0] == "host-1: disabled, because of drain"
+    assert told[1] == "undone by `berth host enable host-1 --because drain`"
+    assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
+    assert told[-1] == "host-1: 2 moved, none stays"
+    assert (cloud.on(1), cloud.on(2)) == ([], [B3])
+    assert {(request.kind, request.cell) for request in cloud.movers.asked} == {("live", "c1")}
+    assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
+
+
+async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
+    await berth("drain", "--agent", "agent-2", "--cold")
+    assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])
+    cloud.movers.spare = 1
+    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked)]
+    told = await berth("drain", "--cell", "c1", ends=1)
+    assert "3 hosts: 0 moved, 3 stay" in told
+
+
+async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, berth: Berth) -> None:
+    cloud.movers.have(*(an_instance_there(number, 1) for number in range(10, 30)))
+    most, open_ = 0, set[str]()
+    later = list[MoveRequested]()
+
+    def begin(asked: MoveRequested) -> list[Message]:
+        nonlocal most
+        open_.add(asked.move)
+        later.append(asked)
+        most = max(most, len(open_))
+        return []
+
+    async def end_them() -> None:
+        for ended in range(22):
+            expected = min(4, 22 - ended)
+            await until(lambda: len(later) >= expected)  # noqa: B023 - awaited here
+            asked = later.pop()
+            said = cloud.movers.well(asked)
+            open_.discard(asked.move)
+            await cloud.bus.publish(said[-1])
+
+    cloud.movers.doing = begin
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_them())
+        told = await berth("drain", "host-1", "--max", "4")
+    assert told.splitlines()[-1] == "host-1: 22 moved, none stays"
+    assert most == 4
+
+
+async def test_an_instance_that_cannot_move_is_named_with_the_reason(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    cloud.movers.doing = lambda asked: (
+        [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
+    )
+    told = (await berth("drain", "host-1", ends=1)).splitlines()
+    assert "host-1: 1 moved, 1 stay" in told
+    assert f"  {B1} stays: [no_host] no host would do" in told
+
+
+async def test_an_instance_that_changed_during_a_drain_is_read_again(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    def meanwhile(asked: MoveRequested) -> list[Message]:
+        if asked.build == B1:  # its owner deletes the instance first
+            cloud.movers.builds.pop(B1, None)
+            return [cloud.movers.refused(asked, "status")]
+        first = sum(request.build == B2 for request in cloud.movers.asked) == 1
+        return [cloud.movers.refused(asked, "moving")] if first else cloud.movers.well(asked)
+
+    cloud.movers.doing = meanwhile
+    last = (await berth("drain", "host-1")).splitlines()[-1]
+    assert last == "host-1: 1 moved, 1 deleted meanwhile, none stays"
+
+
+async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, berth: Berth) -> None:
+    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked, "status")]
+    told = (await berth("drain", "host-2", ends=1)).splitlines()
+    assert f"  {B3} stays: [status] no host would do" in told
+    assert len(cloud.movers.asked) == 1 + emptying.TIMES
+
+
+async def test_a_drain_waits_for_builds_in_progress_and_ignores_deletions(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
+
+    def then(asked: MoveRequested) -> list[Message]:
+        if asked.build == B1:
+            cloud.movers.have(an_instance_there(2, 1))
+            del cloud.movers.builds[uid(4)]
+        return cloud.movers.well(asked)
+
+    cloud.movers.doing = then
+    last = (await berth("drain", "host-1")).splitlines()[-1]
+    assert last == "host-1: 2 moved, 1 deleted meanwhile, none stays"
+
+
+async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmpty, berth: Berth) -> None:
+    cloud.movers.have(an_instance_there(1, 1, "moving"), an_instance_there(2, 1, "verifying"))
+    going = cloud.movers.keeps(1, 1, "send")
+    cloud.movers.keeps(2, 2, "verify")
+
+    async def end_it() -> None:
+        await asyncio.sleep(0)
+        cloud.movers.have(an_instance_there(1, 9))
+        cloud.movers.keeps(1, 1, "done", ended=1009.0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_it())
+        told = (await berth("drain", "host-1", ends=1)).splitlines()
+    assert going.move not in {request.move for request in cloud.movers.asked}
+    assert cloud.movers.asked == []
+    assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
+    assert any(line.endswith("1 stay") for line in told)
+
+
+async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Berth) -> None:
+    await berth("drain", "host-1", "--wait", "30m")
+    await berth("evacuate", "host-2", "--wait", "1h")
+    assert sorted((request.kind, wait_of(request.parts)) for request in cloud.movers.asked) == [
+        ("evacuate", "1h"),
+        ("live", "30m"),
+        ("live", "30m"),
+    ]
+
+
+async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth: Berth) -> None:
+    cloud.movers.doing = lambda asked: cloud.movers.well(asked) if asked.build == B1 else []
+    async with asyncio.TaskGroup() as group:
+        draining_it = group.create_task(berth("drain", "host-1"))
+        await until(lambda: len(cloud.movers.asked) == 2 and cloud.on(9))
+        await asyncio.sleep(0.05)
+        draining_it.cancel()
+    assert await cloud.state(1) == "disabled, because of drain"
+    said = vars(draining)["complain"].file.getvalue()
+    assert "stopped: 1 moved, 1 under way, none stays. Moves in progress end by themselves" in said
+    cloud.movers.doing = None
+    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
+
+
+async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, berth: Berth) -> None:
+    await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
+    told = (await berth("drain", "host-1")).splitlines()
+    assert (
+        told[-1] == f"  host-1: {uid(50)} holds resources there, and is no instance that its cell would move"
+    )
+
+
+async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, berth: Berth) -> None:
+    answer = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
+    (last,) = [one for one in answer if "moved" in one]
+    assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": [], "under_way": [], "stay": {}}
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (["drain"], BadSetting, "name the hosts, or give --agent or --cell"),
+        (["drain", "host-1", "--cell", "c1"], BadSetting, "name the hosts"),
+        (["drain", "host-7"], OperationRefused, "there is no host 'host-7'"),
+        (["drain", "--agent", "nobody"], OperationRefused, "no host is reported by agent 'nobody'"),
+        (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+        (["drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
+        (["evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
+        (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': a name"),
+        (["evacuate", "host-7"], OperationRefused, "there is no host 'host-7'"),
+    ],
+)
+async def test_invalid_input_is_refused_with_the_reason(
+    cloud: HostsToEmpty, berth: Berth, words: list[str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        await berth(*words)
+    assert says in str(refused.value)
+    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
+# Evacuation
+
+
+async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
+    cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_before = list[int]()
+
+    def forcing_down_seen(there: bool) -> Marking:
+        asked_before.append(len(cloud.movers.asked))
+        return forcing_down(there)
+
+    monkeypatch.setattr(draining, "forcing_down", forcing_down_seen)
+    cloud.movers.have(an_instance_there(4, 1, "building"))
+    told = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
+    assert told[0] == "host-1: forced down; 2 move to other hosts; its cell sees to the 1 that are not active"
+    assert "host-1: 2 moved, 1 stay" in told
+    assert f"  {uid(4)} stays: building: its cell sees to it" in told
+    assert {request.kind for request in cloud.movers.asked} == {"evacuate"}
+    assert (asked_before, await cloud.state(1)) == ([0], "forced down")
+
+
+async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    told = await berth("evacuate", "host-1")
+    assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
+    await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
+
+
+async def test_a_drain_stops_if_its_cause_is_removed_from_the_host(
+    cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[str, ...]]()
+
+    def looked(root: Provider) -> list[str]:
+        seen.append(tuple(causes_of(root)))
+        return causes_of(root)
+
+    monkeypatch.setattr(emptying, "causes_of", looked)
+
+    def first(asked: MoveRequested) -> list[Message]:
+        later.append(asked)
+        return []
+
+    later = list[MoveRequested]()
+    cloud.movers.doing = first
+
+    async def take_the_cause_away() -> None:
+        await until(lambda: later)
+        await enabling("drain")(cloud.bus, await host_named(cloud.bus, "host-1"))
+        cloud.movers.doing = None
+        await until(lambda: () in seen)
+        await cloud.bus.publish(*cloud.movers.well(later[0]))
+
+    told, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
+    assert f"{B2} stays: its host is not closed because of drain any more" in told
+    assert [request.build for request in cloud.movers.asked] == [B1]

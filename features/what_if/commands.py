@@ -1,0 +1,123 @@
+"""`berth what-if`: shows whether a request would fit now, and where."""
+
+import dataclasses
+from typing import Annotated, Any
+
+from msgspec import structs
+
+from berth.commands.builds import boot_options, print_notes
+from berth.commands.decision_output import held_sentence, print_funnel
+from berth.commands.options import Commands, OptionsOf, option
+from berth.commands.terminal import Cli, write_json
+from berth.features import modules
+from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.explanations import AnswerAddition
+from berth.operations.host_states import resolved
+from berth.operations.publishing import checked
+from bus.clock import Clock
+from bus.masking import printable
+from control_room.core.words import expected_evaluation, expected_start, several
+from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
+
+SECONDS = 30.0  # time limit for an answer to a query
+
+commands = Commands()
+
+_ASKED = boot_options("count", "name")
+
+
+@dataclasses.dataclass(frozen=True)
+class WhatIfOptions:
+    count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
+    best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
+    room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
+    preempt: bool = option(False, "If it fits nowhere, show the instances that it would preempt.")
+
+
+@dataclasses.dataclass(frozen=True)
+class MoreQuestions:
+    """Options of other features, which answer other questions."""
+
+    more: tuple[Any, ...] = ()
+
+
+_MORE = {"more": OptionsOf(tuple(module.OPTIONS for module in modules("what_if_options")))}
+
+
+@commands.command("what-if")
+async def what_if_command(
+    cli: Cli,
+    options: Annotated[BootOptions, _ASKED],
+    question: WhatIfOptions,
+    others: Annotated[MoreQuestions, _MORE],
+) -> int:
+    """Show whether a request would fit now, where, how often, and what would help. Nothing is claimed.
+
+    The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    """
+    for other in others.more:
+        code: int | None = await other.answer(cli, options, question)
+        if code is not None:
+            return code
+    options = dataclasses.replace(options, count=min(question.count, 1000))
+    request = boot_request(options)
+    print_notes(request)
+    async with cli.bus("what-if") as bus:
+        request = checked(await resolved(bus, request, names_of(options)))
+        ask = bus.asker(WHAT_IF, timeout=SECONDS)
+        wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
+        answer = await ask(structs.replace(wanted, preempt=question.preempt, claims=True))
+        added: list[AnswerAddition] = [
+            await module.additions(bus, answer) for module in modules("what_if_output")
+        ]
+    answer = structs.replace(answer, claims=())
+    if cli.as_json:
+        more = {name: value for each in added for name, value in each.fields.items()}
+        write_json(structs.asdict(answer) | more)
+    else:
+        show_answer(answer, cli)
+        for text, style in (line for each in added for line in each.lines):
+            cli.line(text, style or None)
+    return 0 if answer.fits else 1
+
+
+def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
+    if answer.refusal:
+        cli.line(f"it cannot be meant: {printable(answer.refusal)}", "red")
+        return
+    count = sum(placed.instances for placed in answer.placed)
+    if answer.fits:
+        as_flavor = f", as flavor {answer.flavor} of --or-else" if answer.flavor else ""
+        cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
+    else:
+        cli.line(f"it does not fit [{answer.decision.code}]", "red")
+    if answer.spares:
+        cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
+    if answer.backlog is not None:
+        place, before = answer.backlog, several(answer.backlog.before, "request")
+        cli.line(f"  before it in its project's backlog: {before} (weight {place.weight:g})", "yellow")
+        evaluated = expected_evaluation(place.start_p50, place.start_p90, Clock().now())
+        cli.line(f"  expected evaluation: {evaluated}")
+    if not answer.fits:
+        starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
+        cli.line(f"  expected start if it waits: {starts}")
+    for victim in answer.victims:
+        then = "shelved, and placed again later" if victim.requeue else "deleted"
+        cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")
+    if count > 1 or answer.victims:
+        for placed in answer.placed:
+            zone = f", zone {printable(placed.zone)}" if placed.zone else ""
+            cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")
+    for held in answer.held:
+        cli.line(f"  {held_sentence(held)}", "yellow")
+    print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
+    if answer.room:
+        total, hosts = sum(left.instances for left in answer.room), sum(left.hosts for left in answer.room)
+        cli.line(f"  room for {total} more, on {several(hosts, 'host')}", "bold")
+        for left in answer.room:
+            where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
+            cli.line(f"    {where:<30}{left.instances:>9} on {left.hosts}")
+        if answer.quota is not None and answer.quota.permits < total:
+            cli.line(f"  {answer.quota}", "yellow")
+    if answer.cut:
+        cli.line(f"  {printable(answer.cut)}", "yellow")
