@@ -26,7 +26,6 @@ from compute_sim.driver_loading import BadDriver, load_driver
 from compute_sim.guest_driver import DriverError, DriverGuest
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import BadMachine, Hardware, Machine, fleet, machines
-from features.moves.messages import MoveOrdered
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine
 from tests.support.driver_cloud import a_driver_cloud
@@ -131,14 +130,6 @@ class _Hanging(FolderDriver):  # type: ignore[misc]
             await asyncio.Event().wait()
 
 
-class _Doubling(FolderDriver):  # type: ignore[misc]
-    """A driver that leaves the guest running on the source host of a move."""
-
-    async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
-        if order.phase != "send":
-            await super().move(order, guest)
-
-
 @pytest.mark.parametrize(
     ("driver", "rule", "reason"),
     [
@@ -149,7 +140,6 @@ class _Doubling(FolderDriver):  # type: ignore[misc]
         (_Growing, "If nothing has changed", "other contents at the second call"),
         (_Twin, "A driver of hardware must give the providers", "both hosts have a provider gpu0"),
         (_Hanging, "After destroy(), guests() must not return", "not ended within 0.1 s"),
-        (_Doubling, "migrate: after the move", "after `start` 2 guests run"),
     ],
     ids=lambda value: value.__doc__ if isinstance(value, type) else "",
 )  # fmt: skip
@@ -194,19 +184,6 @@ async def test_a_guest_that_cannot_be_deleted_stays_known_and_its_order_is_retri
     with pytest.raises(Unavailable, match="the disk is busy"):
         await agent.destroy(stand.destroy_order(build))
     assert agent.disk.guest(build, 1) is not None
-
-
-async def test_a_move_that_the_driver_does_not_support_is_refused(tmp_path: Path) -> None:
-    from features.moves.agent_moves import SimulatedMoves
-    from features.moves.driver_rules import move_order
-
-    stand = DriverStand(lambda: FolderDriver(str(tmp_path)))
-    agent, build = an_agent(stand), stand.new_build()
-    order = move_order(stand, "live", "prepare", build, step=1, attempt=2, host=1)
-    report = await SimulatedMoves(agent).move(order)
-    assert report is not None
-    assert (report.outcome, report.leftover) == ("failed", False)
-    assert report.cause == "the driver FolderDriver does not support the move live"
 
 
 @LOCALLY

@@ -21,7 +21,6 @@ from bus.claims import (
     Released,
     ReleaseRequested,
     Retired,
-    RuleRefused,
     holder_consumer,
 )
 from bus.context import envelope_of, follow
@@ -34,7 +33,6 @@ from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, ProvidersFound
 from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
-from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
@@ -214,7 +212,6 @@ FORGED_CLAIMS = {
     "somebody new without a fence": a_claim(14, on_hosts(1), fenced=False),
     "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
     "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
-    "to a server group": a_claim(11, on_hosts(3), generation=1, parts=joining(uid(1, "f"))),
 }
 
 
@@ -225,8 +222,7 @@ async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
         assert isinstance(result, Refused), (what, result)
         assert result.refusals, what
         for refusal in result.refusals:
-            of_rule = isinstance(refusal, RuleRefused) and refusal.code == "outside_cell"
-            assert of_rule or isinstance(refusal, OutsideCell), what
+            assert isinstance(refusal, OutsideCell), what
         assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
     assert two_cells.memory.index.seen == number
 

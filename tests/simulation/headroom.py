@@ -18,13 +18,13 @@ from compute_sim.machines import SimAgent
 from features.groups.messages import GroupPart
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
+from features.headroom.tests.support.evacuations import HEADROOM, Held, HostsToLose
 from features.reservations.messages import RESERVATION, MakeReservation, ReservationEditRequested
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
 from tests.simulation.random_requests import GROUPS, ZONES
-from tests.support.evacuations import HEADROOM, Held, HostsToLose
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld

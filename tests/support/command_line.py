@@ -16,10 +16,11 @@ from berth import composition
 from berth.__main__ import app
 from berth.commands import options, terminal
 from berth.operations.publishing import leaves
+from bus import topics
+from bus.cells import FindCells
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from features.groups.messages import GROUPS, FindGroups
 from placement_worker import Placement, placement_worker
 from tests.support.placement_builders import a_placement
 from tests.support.waiting import in_time
@@ -46,7 +47,7 @@ async def a_served_placement(patch: pytest.MonkeyPatch, *cells: str) -> AsyncIte
         asyncio.TaskGroup() as running,
     ):
         running.create_task(bus.serve(placement_worker(placement, bus.publish, cells), stopping))
-        await bus.asker(GROUPS)(FindGroups())  # returns when the worker is ready
+        await bus.asker(topics.CELLS)(FindCells())  # returns when the worker is ready
         yield placement
         stopping.set()
 

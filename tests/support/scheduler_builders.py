@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from bus.addressing import Query
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.messages import BuildRequested, HostReported
@@ -19,10 +21,6 @@ from bus.resources import (
     UsagesFound,
 )
 from bus.vocabulary import Resources
-from features.groups.messages import FindGroups, GroupsFound
-from features.preemption.messages import FindPreemptions, PreemptionsFound
-from features.quotas.messages import FindQuotas, Quota, QuotasFound
-from features.reservations.messages import FindReservations, ReservationsFound
 from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid
@@ -93,14 +91,8 @@ class FakePlacement(ClaimsInMemory):
         self.releases.append(question)
         return ReleaseAnswered(result=self.release(question))
 
-    async def find_groups(self, question: FindGroups) -> GroupsFound:
-        return GroupsFound(groups=())
-
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         return AllocationsFound(consumers=(), generations={})
-
-    async def quotas(self, question: FindQuotas) -> QuotasFound:
-        return QuotasFound(quotas=(Quota(project=question.project or ""),))
 
     async def usages(self, question: FindUsages) -> UsagesFound:
         raise NotImplementedError
@@ -108,21 +100,15 @@ class FakePlacement(ClaimsInMemory):
     async def edit(self, question: object) -> Any:
         raise NotImplementedError
 
-    async def find_reservations(self, question: FindReservations) -> ReservationsFound:
-        return ReservationsFound(reservations=())
-
-    async def find_preemptions(self, question: FindPreemptions) -> PreemptionsFound:
-        return PreemptionsFound(preemptions=())
-
     def asker(self, query: Query[Any, Any], /) -> Any:
-        """Return the function that answers a query of a feature here."""
-        answers = {
-            "placement.groups": self.find_groups,
-            "placement.quotas": self.quotas,
-            "placement.preemptions": self.find_preemptions,
-            "placement.reservations": self.find_reservations,
-        }
-        return answers.get(query.name, self.edit)
+        """Return a function that answers a query of a feature: nothing is found."""
+
+        async def answer(question: object) -> Any:
+            return query.answer(
+                **{field.name: () for field in structs.fields(query.answer) if field.required}
+            )
+
+        return answer if query.name.startswith("placement.") else self.edit
 
     def queries(self) -> PlacementQueries:
         return PlacementQueries(

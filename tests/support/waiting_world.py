@@ -26,7 +26,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import Address
 from bus.vocabulary import Message
-from features.groups.messages import EDIT_GROUP, GroupEdit, GroupEditRequested
 from placement_worker import placement_worker
 from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
@@ -91,9 +90,6 @@ class WaitingWorld:
 
     async def edit_aggregate(self, edit: AggregateEdit) -> None:
         await self.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=edit))
-
-    async def edit_group(self, edit: GroupEdit) -> None:
-        await self.bus.asker(EDIT_GROUP)(GroupEditRequested(edit=edit))
 
     async def waiting(self, **asked: Any) -> WaitingFound:
         return await self.bus.asker(topics.WAITING)(FindWaiting(**asked))

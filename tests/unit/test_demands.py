@@ -1,19 +1,14 @@
 """Operators of extra specs, and queries over host attributes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bus.addressing import Query
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.errors import AnswerRefused
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
-from bus.resources import AllocationsFound, Consumer, FindAllocations
-from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
-from features.groups.tests.support.group_parts import in_group
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import orders as remembering
 from scheduler_worker.core.attributes import (
@@ -27,13 +22,10 @@ from scheduler_worker.core.attributes import (
 )
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import alternatives, flavor, the_facts
-from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
-from tests.support.schedulers import scheduler_of
-from tests.support.virtual_time import TurnedClock
+from tests.support.scheduler_builders import a_candidate, a_request
 
 
 @pytest.mark.parametrize(
@@ -230,90 +222,7 @@ def test_without_tenant_metadata_an_alternative_is_unchanged(options: RequestOpt
     assert Prefilters().narrow(alternative) is alternative
 
 
-BAD = uid(66, "d")  # placement cannot take a question that names it
 GUEST, HOST_ID = uid(7, "e"), uid(1, "c")
-BATCH = 16
-
-
-@dataclass
-class Knowing:
-    placement: FakePlacement = field(
-        default_factory=lambda: FakePlacement(*(a_candidate(number) for number in range(6)))
-    )
-    questions: list[int] = field(default_factory=list)  # of each, how much it named
-
-    async def groups(self, question: FindGroups) -> GroupsFound:
-        self._ask(question.ids)
-        project = a_request().project
-        return GroupsFound(
-            groups=tuple(
-                ServerGroup(id=id_, name="g", project=project, policy="soft-affinity") for id_ in question.ids
-            )
-        )
-
-    async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        self._ask(question.consumers)
-        guest = Consumer(
-            id=GUEST, generation=1, project="p", user="u", type="INSTANCE", allocations={HOST_ID: {"VCPU": 1}}
-        )
-        return AllocationsFound(consumers=(guest,) if GUEST in question.consumers else (), generations={})
-
-    def _ask(self, ids: tuple[str, ...]) -> None:
-        self.questions.append(len(ids))
-        if BAD in ids:
-            raise AnswerRefused("too deep for me")
-
-    def scheduler(self) -> Scheduler:
-        def ask(query: Query[Any, Any], /) -> Any:
-            return self.groups if query is GROUPS else self.placement.asker(query)
-
-        return scheduler_of(self.placement, clock=TurnedClock().clock, ask=ask, allocations=self.allocations)
-
-
-async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:
-    told: dict[str, BuildPlaced | BuildUnplaceable] = {}
-    for request, verdict in zip(requests, await asked.scheduler().place_many(requests), strict=True):
-        assert isinstance(verdict, list | tuple), verdict
-        (told[request.request],) = verdict
-    return told
-
-
-@pytest.mark.parametrize(
-    ("well", "wrong"),
-    [
-        ({"hints": Hints(different_host=(GUEST,))}, {"hints": Hints(different_host=(BAD,))}),
-        ({"parts": in_group(uid(5, "d"))}, {"parts": in_group(BAD)}),
-    ],
-)
-async def test_a_failed_lookup_concerns_its_request_only(well: Any, wrong: Any) -> None:
-    asked = Knowing()
-    requests = [a_request(number, **(wrong if number == 11 else well)) for number in range(BATCH)]
-    told = await said(asked, requests)
-    without = [request for request, answer in told.items() if not isinstance(answer, BuildPlaced)]
-    assert without == [requests[11].request]
-    lost = told[requests[11].request]
-    assert isinstance(lost, BuildUnplaceable)
-    assert lost.reason == "hints: placement cannot find what they name: too deep for me"
-    assert len(asked.questions) <= 10  # in halves, not one by one
-
-
-async def test_valid_requests_share_one_query() -> None:
-    asked = Knowing()
-    told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
-    assert asked.questions == [1]
-    assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST_ID for answer in told.values())
-
-
-async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
-    asked = Knowing()
-    requests = [
-        a_request(
-            number, hints=Hints(different_host=tuple(uid(1000 * number + one, "f") for one in range(900)))
-        )
-        for number in range(1, 4)
-    ]
-    await said(asked, requests)
-    assert asked.questions == [*[500] * 5, 200]
 
 
 REQUESTED = uid(2000, "b")  # the first instance of the second request

@@ -3,7 +3,7 @@
 import pytest
 
 from berth.operations.audit import placement_breaches
-from bus.claims import CLEANUP, Claimed, Held, Refused, ReleaseRequested, RuleRefused
+from bus.claims import CLEANUP, Claimed, ClaimRequested, Held, Refused, ReleaseRequested, RuleRefused
 from bus.vocabulary import InUse, Taken
 from features.groups.messages import (
     DropGroup,
@@ -235,3 +235,14 @@ async def _set_policy(placement: Placement, policy: GroupPolicy) -> None:
 
     async with placement.database.write() as tx:
         await tx.execute(text("UPDATE server_groups SET policy = :policy"), {"policy": policy})
+
+
+async def test_a_cell_cannot_add_a_member_to_a_group(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1)))
+    joins = a_claim(1, on_hosts(2), generation=1, parts=joining(GROUP))
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(joins,))], cell="c1")
+    [result] = answer.results
+    assert isinstance(result, Refused)
+    [refusal] = result.refusals
+    assert isinstance(refusal, RuleRefused) and refusal.code == "outside_cell"

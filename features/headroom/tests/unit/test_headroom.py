@@ -15,11 +15,11 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
+from features.headroom.tests.support.evacuations import Held, HostsToLose
 from placement_worker import IndexedSource
 from placement_worker.core.forms import node_of
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState
-from tests.support.evacuations import Held, HostsToLose
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import an_index, state, tree

@@ -92,7 +92,7 @@ def the_placement(placement: FakePlacement) -> Worker:
             answers(RELEASE, placement.release_one),
             answers(PROVIDERS, placement.providers),
             answers(ALLOCATIONS, placement.allocations),
-            answers(GROUPS, placement.find_groups),
+            answers(GROUPS, placement.asker(GROUPS)),
         ],
     )
 

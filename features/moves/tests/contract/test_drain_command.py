@@ -17,7 +17,6 @@ from features.moves.commands import draining
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.fake_movers import an_instance_there
 from features.moves.tests.support.hosts_to_empty import HostsToEmpty, hosts_to_empty
-from features.waiting.messages import wait_of
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, an_order, on_hosts
@@ -161,16 +160,6 @@ async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmp
     assert cloud.movers.asked == []
     assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
     assert any(line.endswith("1 stay") for line in told)
-
-
-async def test_moves_may_wait_for_free_capacity(cloud: HostsToEmpty, berth: Berth) -> None:
-    await berth("drain", "host-1", "--wait", "30m")
-    await berth("evacuate", "host-2", "--wait", "1h")
-    assert sorted((request.kind, wait_of(request.parts)) for request in cloud.movers.asked) == [
-        ("evacuate", "1h"),
-        ("live", "30m"),
-        ("live", "30m"),
-    ]
 
 
 async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth: Berth) -> None:

@@ -7,16 +7,11 @@ from unittest.mock import AsyncMock
 import pytest
 
 from berth import composition
-from berth.commands import why
 from berth.settings import BadSetting, Settings
-from bus import topics
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
-from bus.queries import DecisionFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
-from features.maintenance.messages import MAINTENANCE, MaintenanceFound
-from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.reservations import commands as reserve
 from features.reservations.messages import (
     FILL_RESERVATION,
@@ -109,27 +104,6 @@ async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
     assert f"host-1: 3 VCPU of 4 VCPU, drawn by {uid(2)}" in await run("show", "season")
     assert "reservation season deleted: 1 slots released" in await run("delete", id_)
     assert "no reservations" in await run("list")
-
-
-async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    id_, cell = await draw(placement), FakeMovers(alone=False)
-    cell.have(an_instance_there(2, 1), an_instance_there(3, 1))
-    move = cell.keeps(1, 2, "done", ended=1.0, note="rebalances the hosts")
-    explain = CommandLine("why", why, monkeypatch, capsys)
-    scheduler = Worker(
-        "scheduler",
-        answers=[
-            answers(topics.DECISION, AsyncMock(return_value=DecisionFound())),
-            answers(MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
-        ],
-    )
-    async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):
-        told, other = await explain(uid(2)), await explain(uid(3))
-    assert f"draws from reservation season {id_} of project p1" in told
-    assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in told
-    assert "draws from" not in other and "rebalances" not in other
 
 
 async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> None:

@@ -26,7 +26,7 @@ from bus.resources import FindAllocations
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
-from features.groups.messages import DropGroup, MakeGroup
+from features.groups.messages import EDIT_GROUP, DropGroup, GroupEditRequested, MakeGroup
 from features.groups.tests.support.group_parts import in_group
 from features.moves.messages import (
     MOVE_PLACED,
@@ -509,7 +509,7 @@ SMALL, LARGE = Flavor(name="small", vcpus=1), Flavor(name="large", vcpus=4)
 
 async def a_member(world: WaitingWorld) -> BuildPlaced:
     make = MakeGroup(group=GROUP, name="together", policy="affinity")
-    await world.edit_group(make)
+    await world.bus.asker(EDIT_GROUP)(GroupEditRequested(edit=make))
     await world.report(1, {"VCPU": Inventory(total=2)})
     await asyncio.sleep(0.2)
     await world.ask(1, flavor=SMALL, parts=in_group(GROUP), wait="")
@@ -569,7 +569,8 @@ async def test_a_request_waiting_for_a_deleted_group_ends() -> None:
         await asyncio.sleep(5.0)
         assert world.unplaceable == []
         before = world.clock.monotonic()
-        await world.edit_group(DropGroup(group=GROUP, force=True))
+        drop = GroupEditRequested(edit=DropGroup(group=GROUP, force=True))
+        await world.bus.asker(EDIT_GROUP)(drop)
         await world.until(1, world.unplaceable)
         assert world.clock.monotonic() - before < 1.5
         assert "there is no server group" in world.unplaceable[0].reason

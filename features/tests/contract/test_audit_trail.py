@@ -17,8 +17,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas
+from features.tests.support.acting_region import LIMIT, ActingRegion
 from scheduler_worker.audit_trail import AuditTrail
-from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock

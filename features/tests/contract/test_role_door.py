@@ -27,10 +27,10 @@ from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
 from features.moves.messages import MoveRequested, MoveSteered
 from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited
+from features.tests.support.acting_region import LIMIT, ActingRegion
 from scheduler_worker.role_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
-from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid

@@ -1,0 +1,34 @@
+"""Moves by operators' drivers."""
+
+from pathlib import Path
+
+from compute_sim.driver_kit import DriverStand
+from compute_sim.guests import GuestRecord
+from features.moves.agent_moves import SimulatedMoves
+from features.moves.driver_rules import move_order
+from features.moves.messages import MoveOrdered
+from tests.contract.test_driver_kit import FolderDriver, an_agent, broken, check
+
+
+class _Doubling(FolderDriver):  # type: ignore[misc]
+    """A driver that leaves the guest running on the source host of a move."""
+
+    async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
+        if order.phase != "send":
+            await super().move(order, guest)
+
+
+async def test_a_driver_that_leaves_the_guest_of_a_move_at_its_source_fails_the_rule(tmp_path: Path) -> None:
+    failed = broken(await check(DriverStand(lambda: _Doubling(str(tmp_path)))))
+    [reason] = [why for name, why in failed.items() if name.startswith("migrate: after the move")]
+    assert "after `start` 2 guests run" in reason
+
+
+async def test_a_move_that_the_driver_does_not_support_is_refused(tmp_path: Path) -> None:
+    stand = DriverStand(lambda: FolderDriver(str(tmp_path)))
+    agent, build = an_agent(stand), stand.new_build()
+    order = move_order(stand, "live", "prepare", build, step=1, attempt=2, host=1)
+    report = await SimulatedMoves(agent).move(order)
+    assert report is not None
+    assert (report.outcome, report.leftover) == ("failed", False)
+    assert report.cause == "the driver FolderDriver does not support the move live"
