@@ -11,12 +11,12 @@ from berth.composition import open_placement
 from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.clock import Clock
-from bus.domains import DomainConstraints
 from bus.parts import ClaimParts
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from features.group_limits.rule import GroupLimitRule
+from features.groups.constraints import DomainConstraints
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
