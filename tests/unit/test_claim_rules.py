@@ -20,6 +20,7 @@ from features.groups.constraints import DomainConstraints
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
+from features.groups.topology_rule import TopologyRule
 from features.preemption.messages import Preempts, Victim
 from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
@@ -28,7 +29,6 @@ from features.quotas.rule import QuotaRule, QuotaWorld
 from features.reservations.messages import Reservation, choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
-from features.topology.rule import TopologyRule
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.extension import LOCKS
