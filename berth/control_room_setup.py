@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from berth import dead_letters
-from berth.features import features, folder_of, module_of, modules
+from berth.features import declared, features, folder_of, module_of, modules
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -107,11 +107,6 @@ def control_room_worker(
             )
 
     return control_room(events, [serve], declared("PAGE_ASKS"), declared("PAGE_PUBLISHES"))
-
-
-def declared(name: str) -> list[Any]:
-    """Return what the `messages` modules of all features declare under a name, such as PAGE_ASKS."""
-    return [value for module in modules("messages") for value in getattr(module, name, ())]
 
 
 def pages_of_features() -> "list[FeaturePages]":

@@ -103,9 +103,19 @@ def modules(name: str) -> list[Any]:
     return [module for module in found if module is not None]
 
 
+def declared(name: str) -> list[Any]:
+    """Return what the `messages` modules of all features declare under a name, such as PAGE_ASKS."""
+    return [value for module in modules("messages") for value in getattr(module, name, ())]
+
+
 def http_parts() -> list[Any]:
     """Return the parts of all features of the Placement API over HTTP."""
     return [module.HTTP for module in modules("http")]
+
+
+def rest_parts() -> list[Any]:
+    """Return the parts of all features of the REST API."""
+    return [module.REST for module in modules("rest")]
 
 
 def http_rules() -> dict[str, str]:

@@ -12,7 +12,11 @@ their names, and each may be missing:
                  or None. The modules scheduler, conductor and agent are alike
     filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
+    rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
+                 the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
+    healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;
+                 it returns why the cell does not, or ""
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
@@ -34,8 +38,9 @@ their names, and each may be missing:
                  database it has tables: placement, scheduler, conductor
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
-                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, STREAMS, ODD, ANSWERED, `workers()`
-                 and `fill(berth)`, which creates what the pages show
+                 in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,
+                 `workers()` and `fill(berth)`, which creates what the pages show; `tests/support/rest` has
+                 OPERATIONS and ANSWERS for tests of all operations of the REST API
 """
 
 from collections.abc import Callable, Mapping

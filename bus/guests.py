@@ -1,22 +1,15 @@
-"""Messages about guests that already exist: adoption by a cell, and questions to agents about their guests
-and about the hosts that they reach.
-"""
+"""Questions to agents about their guests, and about the hosts that they reach."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
-from bus.messages import Selection
-from bus.requests import BuildSpec
 from bus.vocabulary import (
     Allocations,
-    Amount,
-    Cause,
     Compact,
     Id,
     LongList,
     Message,
-    Ordinal,
     ReplyTo,
     ShortList,
     Text,
@@ -24,36 +17,6 @@ from bus.vocabulary import (
     Whole,
     Word,
 )
-
-
-class BuildAdoptRequested(Message, frozen=True, kw_only=True):
-    """Make a cell responsible for an instance that already runs and has allocations in placement.
-
-    If the cell has no record of the build, the request is refused unless placement has exactly the
-    allocations in `chosen`. If the cell has a record of the build, placement's allocations
-    replace the record's.
-    """
-
-    build: Id  # also the id of the consumer
-    cell: Word
-    chosen: Selection  # the instance's host and all its allocations
-    generation: Ordinal  # generation of the consumer
-    spec: BuildSpec
-    reply_to: ReplyTo = ""
-    attempt: Amount = 1  # attempt number of the guest, if berth built it and the cell has lost the record
-    strict: bool = False  # as in BuildRequested
-    unknown_fields: ShortList[Cause] = ()
-
-
-class BuildAdopted(Message, frozen=True, kw_only=True):
-    build: Id
-    cell: Word
-    outcome: Literal["adopted", "known", "refused"]  # known: the cell already had a record of the build
-    host: Text = ""
-    why: Cause = ""  # why the adoption was refused
-    reply_to: ReplyTo = ""
-    code: Text = ""  # code of the refusal (docs/reasons.md)
-    notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
 class ReportedGuest(Compact, frozen=True):

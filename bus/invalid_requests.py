@@ -14,7 +14,6 @@ from bus.addressing import Topic, matches
 from bus.clients import ClientName, ClientRequested, client_key
 from bus.decisions import INVALID, Decision
 from bus.errors import NOT_JSON
-from bus.guests import BuildAdopted
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
 from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope
 from bus.vocabulary import MAX_CAUSE, SHORT, UNSAID_ID, ClassName, Id, Message, ReplyTo, TraitName, Wait, Word
@@ -89,17 +88,6 @@ def _not_deleted(request: InvalidRequest) -> Message:
     )
 
 
-def _not_adopted(request: InvalidRequest) -> Message:
-    return BuildAdopted(
-        build=request.id("build"),
-        cell=request.cell_of(),
-        outcome="refused",
-        why=request.why,
-        code=request.code,
-        reply_to=request.reply_to,
-    )
-
-
 @dataclass(frozen=True)
 class RequestKind:
     """A kind of request: its topic, the message that refuses it, and the action of clients for it."""
@@ -126,7 +114,6 @@ add(
         RequestKind(topics.BUILD_REQUESTED, _unplaceable, "boot"),
         RequestKind(topics.BUILD_CANCEL, _not_cancelled, "delete"),
         RequestKind(topics.BUILD_DELETE, _not_deleted),
-        RequestKind(topics.BUILD_ADOPT, _not_adopted),
     )
 )
 

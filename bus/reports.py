@@ -31,6 +31,7 @@ from bus.vocabulary import (
 
 # If siblings have this trait, only one of them can be in use at a time, such as the possible types of a GPU.
 EXCLUDES_SIBLINGS = "CUSTOM_EXCLUDES_SIBLINGS"
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # trait of pools, whose aggregates' trees can use them
 
 
 class Inventory(Value, frozen=True, kw_only=True):

@@ -59,10 +59,6 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
 BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
-BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
-    "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
-BUILD_ADOPTED = outcome("build.adopted.{cell}", guests.BuildAdopted,
-    "outcome of the adoption of an instance", "conductor", clients=False)
 BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
     "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,

@@ -19,7 +19,6 @@ from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import packed, unpacked
 from placement_worker.core.row import Row
-from placement_worker.core.row_table import SHARES
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.store.aggregates import described as describe_aggregates
@@ -43,7 +42,6 @@ __all__ = [
     "IS_SHARING",
     "LAST_ARCHIVED",
     "LOCKS",
-    "SHARES",
     "Book",
     "ClaimOperations",
     "ClaimRule",

@@ -17,15 +17,11 @@ from berth.rest.bodies import (
     BuildsListed,
     Event,
     EventsListed,
-    MoveAccepted,
-    MoveDetails,
     RequestState,
-    SteerRequested,
 )
 from bus import parts
 from bus.clock import monotonic
 from bus.messages import BuildRequested
-from features.moves.messages import MoveRequested, Steering
 
 R = TypeVar("R")
 LONG_POLL = 60.0  # seconds of one request that waits
@@ -65,14 +61,14 @@ class RestClient:
         await self._http.__aexit__(kind, problem, trace)
 
     async def boot(self, request: BuildRequested) -> Accepted:
-        return await self._send(Accepted, "POST", "/v1/requests", body=request)
+        return await self.send(Accepted, "POST", "/v1/requests", body=request)
 
     async def boot_many(self, requests: Sequence[BuildRequested]) -> tuple[Accepted, ...]:
         batch = BatchRequested(requests=tuple(requests))
-        return (await self._send(BatchAccepted, "POST", "/v1/requests/batch", body=batch)).accepted
+        return (await self.send(BatchAccepted, "POST", "/v1/requests/batch", body=batch)).accepted
 
     async def request(self, id_: str, wait: float = 0.0) -> RequestState:
-        return await self._send(RequestState, "GET", f"/v1/requests/{id_}", {"wait": str(wait)})
+        return await self.send(RequestState, "GET", f"/v1/requests/{id_}", {"wait": str(wait)})
 
     async def ended(self, id_: str, timeout: float = 600.0) -> RequestState:
         """Wait until all builds of a request have ended; return its state, or raise TimeoutError."""
@@ -86,29 +82,20 @@ class RestClient:
                 raise TimeoutError(f"{id_} has not ended within {timeout:g} s")
 
     async def build(self, id_: str) -> BuildDetails:
-        return await self._send(BuildDetails, "GET", f"/v1/builds/{id_}")
+        return await self.send(BuildDetails, "GET", f"/v1/builds/{id_}")
 
     async def builds(self, **query: str) -> BuildsListed:
         """Return a page of instances that match the query; pass the page's `after` to get the next page."""
-        return await self._send(BuildsListed, "GET", "/v1/builds", query)
+        return await self.send(BuildsListed, "GET", "/v1/builds", query)
 
     async def delete(self, build: str) -> BuildAccepted:
-        return await self._send(BuildAccepted, "DELETE", f"/v1/builds/{build}")
-
-    async def move(self, request: MoveRequested) -> MoveAccepted:
-        return await self._send(MoveAccepted, "POST", "/v1/moves", body=request)
-
-    async def shown_move(self, id_: str) -> MoveDetails:
-        return await self._send(MoveDetails, "GET", f"/v1/moves/{id_}")
-
-    async def steer(self, move: str, to: Steering) -> MoveAccepted:
-        return await self._send(MoveAccepted, "POST", f"/v1/moves/{move}/steer", body=SteerRequested(to=to))
+        return await self.send(BuildAccepted, "DELETE", f"/v1/builds/{build}")
 
     async def newest_event(self, project: str = "") -> int:
         """Return the number of a project's newest event, to pass to `events`; `project` "": the token's
         project.
         """
-        return (await self._send(EventsListed, "GET", "/v1/events", _of(project))).last
+        return (await self.send(EventsListed, "GET", "/v1/events", _of(project))).last
 
     async def events(self, after: int | None = None, project: str = "") -> AsyncIterator[Event]:
         """Yield a project's events without end: those numbered above `after`, or new ones if `after` is None.
@@ -139,7 +126,7 @@ class RestClient:
                     raise
             await asyncio.sleep(0.2)
 
-    async def _send(
+    async def send(
         self,
         answer: type[R],
         method: str,
@@ -147,6 +134,9 @@ class RestClient:
         query: Mapping[str, str] | None = None,
         body: msgspec.Struct | None = None,
     ) -> R:
+        """Send a request to any operation, and return its answer as an object of the type `answer`; raise
+        RestRefusal if it is refused.
+        """
         content = None if body is None else parts.encoder().encode(body)
         for pause in _pauses(self._patience):
             try:

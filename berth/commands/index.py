@@ -41,7 +41,7 @@ _MODULES = {
         "debug": "support", "upgrade": "support",
     },
     "Other systems": {
-        "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
+        "import": "importing", "ironic": "ironic", "openstack": "openstack",
     },
 }  # fmt: skip
 _GROUPS = {  # group → its description

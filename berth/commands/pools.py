@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.adoptable import SHARES
 from berth.operations.host_states import aggregate_named, every_provider
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -24,7 +23,7 @@ from bus.aggregates import refusal_reason as why_no_edit
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.reports import Inventory
+from bus.reports import SHARES, Inventory
 from bus.requests import ResourceGroup
 from bus.resources import (
     DropProvider,

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from berth.commands.options import Commands, argument, described, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.adoptable import SHARES
 from berth.operations.cells import chosen_cells
 from berth.operations.host_states import every_provider
 from berth.operations.publishing import checked
@@ -17,6 +16,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.names import FindNames, Named, NameKind
+from bus.reports import SHARES
 from bus.requests import ResourceGroup
 from bus.resources import FindAllocations, FindProviders, FindUsages, OwnerEditRequested, OwnerGiven, Provider
 from bus.vocabulary import Missing, portions

@@ -5,13 +5,13 @@ and reports the restored allocations to the builds' cells.
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from berth.operations.adoptable import SHARES
+from berth.features import modules
 from berth.operations.guest_differences import Agent
-from berth.operations.guest_repairs import GuestMending, lost
+from berth.operations.guest_repairs import NOT_RECORDED, GuestMending, Recording, lost
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Misheld, doubt
@@ -20,9 +20,10 @@ from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
+from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.parts import ClaimParts
 from bus.queries import BuildStands, FindBuilds
+from bus.reports import SHARES
 from bus.resources import Provider
 from bus.vocabulary import portions
 
@@ -50,7 +51,7 @@ class Mending:
         self._bus = bus
         self._seconds = seconds
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
-        self.guests = GuestMending(bus, self._guests_of, self._adopt, self._reply_to, seconds)
+        self.guests = GuestMending(bus, self._guests_of, self._record, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
         """Ask cells and agents about each build with wrong allocations; return for each the cell's record of
@@ -65,10 +66,13 @@ class Mending:
                 for host in holders[misheld.place.build].values():
                     wanted[host.cell, host.agent].add(misheld.place.build)
         reported = await self._guests_of({agent: builds for agent, builds in wanted.items() if all(agent)})
-        return [
+        mends = [
             _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], reported)
             for misheld in found
         ]
+        if modules("healing"):
+            return mends
+        return [replace(mend, why_not=mend.why_not or NOT_RECORDED) for mend in mends]
 
     async def mend(self, mend: Mend) -> str:
         """Repair the allocations of a build; return "", or why the repair failed."""
@@ -83,15 +87,11 @@ class Mending:
                 return lost(result)
             held, generation = claim.choices[0].allocations, result.generation
         assert generation is not None
-        adoption = BuildAdoptRequested(
-            build=misheld.place.build,
-            cell=misheld.place.cell,
-            chosen=replace(misheld.place.host, choice=Choice(allocations=held)),
-            generation=generation,
-            spec=stands.spec or stands.placed.spec,
-            reply_to=self._reply_to,
+        chosen = structs.replace(misheld.place.host, choice=Choice(allocations=held))
+        spec = stands.spec or stands.placed.spec
+        return await self._record(
+            Recording(misheld.place.build, misheld.place.cell, chosen, generation, spec)
         )
-        return await self._adopt(adoption)
 
     async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
         by_cell: dict[str, list[str]] = defaultdict(list)
@@ -156,22 +156,12 @@ class Mending:
             await listener.stop()
         return reported
 
-    async def _adopt(self, adoption: BuildAdoptRequested) -> str:
-        """Send a cell the restored allocations of its build; return "", or why the cell rejected them or did
-        not confirm them in time.
-        """
-        listener = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
-        try:
-            await publish(self._bus, adoption)
-            async with asyncio.timeout(self._seconds):
-                while True:
-                    answer: BuildAdopted = await listener.get()
-                    if answer.build == adoption.build:
-                        return f"its cell: {answer.why}" if answer.outcome == "refused" else ""
-        except TimeoutError:
-            return "its cell has not confirmed it yet: try again"
-        finally:
-            await listener.stop()
+    async def _record(self, recording: Recording) -> str:
+        """Let a cell record an instance with its allocations; return "", or why the cell did not."""
+        for module in modules("healing"):
+            why: str = await module.record(self._bus, recording, self._reply_to, self._seconds)
+            return why
+        return NOT_RECORDED
 
 
 def _judged(

@@ -6,23 +6,22 @@ without a guest.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from berth.operations.adoptable import OldServer, flavor_of
+from berth.features import modules
 from berth.operations.guest_differences import Agent, GuestComparison, GuestDifference, Wrong
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.delivery.runner import Bus
-from bus.guests import BuildAdoptRequested, ReportedGuest
+from bus.guests import ReportedGuest
 from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
-from bus.parts import ClaimParts
+from bus.parts import TYPES, ClaimParts
 from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import portions
-from features.adoption.messages import Adopts
 
 REPAIRS: dict[Wrong, str] = {
     "unknown": "adopted",
@@ -38,7 +37,22 @@ RetiredChoice = Literal["", "adopt", "destroy"]
 GuestsOf = Callable[
     [Mapping[Agent, set[str]]], Awaitable[Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]]
 ]
-Adopt = Callable[[BuildAdoptRequested], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An instance that a cell shall record as a build: its host, and the allocations that placement has."""
+
+    build: str
+    cell: str
+    chosen: Selection
+    generation: int  # generation of the consumer
+    spec: BuildSpec | None = None  # None: a flavor that requests the allocations
+    attempt: int = 1  # attempt number of the guest
+
+
+Record = Callable[[Recording], Awaitable[str]]
+NOT_RECORDED = "no feature of this berth lets a cell record an existing instance"
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,11 @@ class GuestRepair:
     difference: GuestDifference
     why_not: str = ""
     destroys: bool = False  # the operator has chosen that an unknown guest is destroyed
+
+    @property
+    def adopts(self) -> bool:
+        """Return whether the repair is that a cell records the guest."""
+        return self.difference.wrong == "unknown" and not self.destroys
 
     @property
     def would(self) -> str:
@@ -159,13 +178,13 @@ def _names(agents: Collection[Agent]) -> str:
 
 class GuestMending:
     """Repairs differences between agents' guests and the cells' records. `guests_of` asks agents for their
-    guests of given builds; `adopt` sends an adoption to a cell, and returns why it failed, or "".
+    guests of given builds; `record` lets a cell record an instance, and returns why it failed, or "".
     """
 
-    def __init__(self, bus: Bus, guests_of: GuestsOf, adopt: Adopt, reply_to: str, seconds: float) -> None:
+    def __init__(self, bus: Bus, guests_of: GuestsOf, record: Record, reply_to: str, seconds: float) -> None:
         self._bus = bus
         self._guests_of = guests_of
-        self._adopt = adopt
+        self._record = record
         self._reply_to = reply_to
         self._seconds = seconds
         self._retired: Collection[str] = ()
@@ -185,16 +204,22 @@ class GuestMending:
             self._consumers |= {consumer.id: consumer for consumer in answer.consumers}
         roots = (each.guest.root for each in found.differences if each.guest is not None)
         self._roots = await providers_by_id(self._bus, roots, self._seconds)
-        return judged(found, self._consumers, choice)
+        repairs = judged(found, self._consumers, choice)
+        if modules("healing"):
+            return repairs
+        return [
+            replace(repair, why_not=repair.why_not or NOT_RECORDED) if repair.adopts else repair
+            for repair in repairs
+        ]
 
     async def mend(self, repair: GuestRepair) -> str:
         """Remove a difference between guests and records: adopt or destroy the guest, or delete the build.
 
         Return "", or why the repair failed.
         """
+        if repair.adopts:
+            return await self._adopt_guest(repair.difference)
         match repair.difference.wrong:
-            case "unknown" if not repair.destroys:
-                return await self._adopt_guest(repair.difference)
             case "unknown" | "elsewhere" | "deleted" | "newer":
                 return await self._destroy(repair.difference)
             case "missing":
@@ -213,25 +238,14 @@ class GuestMending:
         choice = Choice(allocations=guest.allocations)
         generation = consumer.generation if consumer is not None else None
         if generation is None:
-            parts = ClaimParts(Adopts() if guest.build in self._retired else None)
+            parts = revived() if guest.build in self._retired else ClaimParts()
             claim = ConsumerClaim(consumer=guest.build, generation=None, choices=(choice,), parts=parts)
             result = (await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))).results[0]
             if not isinstance(result, Claimed):
                 return f"its resources cannot be claimed: {lost(result)}"
             generation = result.generation
-        return await self._adopt(
-            BuildAdoptRequested(
-                build=guest.build,
-                cell=cell,
-                chosen=Selection(
-                    root=guest.root, host=provider.host or provider.name, agent=agent, choice=choice
-                ),
-                generation=generation,
-                spec=BuildSpec(flavor=flavor_of(guest.allocations, OldServer())),
-                attempt=guest.attempt,
-                reply_to=self._reply_to,
-            )
-        )
+        chosen = Selection(root=guest.root, host=provider.host or provider.name, agent=agent, choice=choice)
+        return await self._record(Recording(guest.build, cell, chosen, generation, attempt=guest.attempt))
 
     async def _destroy(self, difference: GuestDifference) -> str:
         """Order an agent to destroy the difference's guest, of exactly this attempt, and wait until the agent
@@ -272,6 +286,11 @@ class GuestMending:
         finally:
             await listener.stop()
         return ""
+
+
+def revived() -> ClaimParts:
+    """Return the parts of a claim that placement accepts for a consumer that was retired as unplaceable."""
+    return ClaimParts(*(part() for part in TYPES.of(ClaimParts).values() if part.revives))
 
 
 def lost(result: ClaimResult) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 from bus.claims import holder_consumer
 from bus.guests import ReportedGuest
 from bus.vocabulary import Allocations
-from features.moves.messages import SHELVED
 
 if TYPE_CHECKING:
     from berth.operations.cell_records import KnownBuild
@@ -188,7 +187,7 @@ def ended_holder(
     if status != "shelved":
         return Ownerless(consumer, held.generation, sentence, status)
     lost = shelving is not None and held.since + _CLOCKS < shelving.ended
-    return Ownerless(consumer, held.generation, sentence, SHELVED, cell, "" if lost else _UNSHELVING)
+    return Ownerless(consumer, held.generation, sentence, status, cell, "" if lost else _UNSHELVING)
 
 
 _BEYOND = 8  # attempts that placement may have recorded before the cell

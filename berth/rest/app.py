@@ -1,31 +1,30 @@
 """The web app of the REST API: authenticates requests, calls the operations, and formats responses."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from berth.features import rest_parts
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
-from berth.rest.bodies import BatchRequested, SteerRequested
-from berth.rest.callers import NotFound, RestCaller, combined, rest_caller
+from berth.rest.bodies import BatchRequested
+from berth.rest.call import Call, Handler, RestAccess, answer
+from berth.rest.callers import NotFound, RestCaller
 from berth.rest.door import ANY_CELL, RestDoor
 from berth.rest.ends import Expired
-from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
+from berth.rest.extension import OperationKey
+from berth.rest.openapi import ADDRESS, operations, rest_document
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
-from bus import parts, protocol
-from bus.acts import Target
+from bus import parts
 from bus.client_acts import NotAllowed
 from bus.clock import set_within
 from bus.delivery.recording import Caller
@@ -33,25 +32,16 @@ from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutab
 from bus.http import LongRequests, TooManyRequests
 from bus.messages import BuildRequested
 from bus.queries import FindInstances
-from bus.unknown_fields import read
-from bus.vocabulary import Id, Message
-from features.moves.messages import MoveRequested
-from placement_worker.http.access import Authenticate
-from placement_worker.http.described import DescribedOperation
 from placement_worker.http.errors import Problem
-from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
+from placement_worker.http.recording import origin_of
 
 log = logging.getLogger(__name__)
 
-MOST_WAIT = 300.0  # seconds of a long poll
 BEAT_SECONDS = 15.0  # between comments that keep a stream of events open, and between checks of its token
-LONGEST_BODY = protocol.MAX_MESSAGE_BYTES
 STREAMS = 50  # streams of events of one user at the same time
 WAITS = 1000  # requests of one user that wait at the same time: half of the connections
 
-M = TypeVar("M", bound=Message)
 _encode = parts.encoder().encode
-_id = msgspec.json.Decoder(Id).decode
 _STATUSES: Mapping[type[Exception], int] = {
     BadSetting: 400,
     Undecodable: 400,
@@ -67,115 +57,6 @@ _STATUSES: Mapping[type[Exception], int] = {
 }
 
 _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
-
-
-@dataclass(frozen=True)
-class RestAccess:
-    """Authenticates requests to the REST API, and records their acts in the audit trail. The access policy
-    gives the roles of callers.
-    """
-
-    authenticate: Authenticate
-    unauthorized: Callable[[], Problem]
-    records: RecordedRequests
-
-    async def caller(self, request: Request) -> RestCaller:
-        identity = await self.authenticate(request.headers)
-        if identity is None:
-            raise self.unauthorized()
-        return rest_caller(self.records.policy, identity, self.records.known_by)
-
-    def record(self, caller: RestCaller, came: Caller, response: tuple[int, str]) -> None:
-        """Record the acts of a request with the status and reason of the response. `came`: the caller, as the
-        audit trail stores it.
-        """
-        if response[0] == 401:
-            self.records.put(came, SIGN_IN, Target(), response)
-        for noted in combined(caller.acts):
-            shown = (403, response[1]) if noted.is_denied else response
-            self.records.put(came, noted.act.name, noted.target, shown, asked=noted.asked)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A request to the REST API, with its caller."""
-
-    request: Request
-    operation: DescribedOperation
-    door: RestDoor
-    caller: RestCaller
-    access: RestAccess
-    streams: LongRequests
-    waits: LongRequests
-
-    @property
-    def user(self) -> str:
-        return self.caller.operator.name
-
-    @property
-    def id(self) -> str:
-        """Return the id in the URL; raise BadSetting if it is no UUID."""
-        given = self.request.path_params["id"].lower()
-        try:
-            return _id(_encode(given))
-        except msgspec.ValidationError:
-            raise BadSetting(f"{given[:40]!r} is not a UUID") from None
-
-    @property
-    def asked(self) -> dict[str, str]:
-        """Return the query parameters of the URL; raise BadSetting for an unknown parameter."""
-        known = self.operation.query or {}
-        for name in self.request.query_params:
-            if name not in known:
-                listed = ", ".join(known) or "none"
-                raise BadSetting(f"{name[:40]!r} is not a parameter here; there are: {listed}")
-        return dict(self.request.query_params)
-
-    @property
-    def wait(self) -> float:
-        given = self.asked.get("wait", "0")
-        try:
-            seconds = float(given)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds <= MOST_WAIT:
-            raise BadSetting(f"wait: a number of seconds up to {MOST_WAIT:g}, not {given[:40]!r}")
-        return seconds
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which this request counts as one that waits, if it waits; raise TooManyRequests
-        if too many requests of its user wait.
-        """
-        if not self.wait:
-            return nullcontext()
-        self.waits.check(self.user)
-        return self.waits.counted(self.user)
-
-    def number(self, name: str, given: str | None) -> int | None:
-        if given is None:
-            return None
-        if not (given.isascii() and given.isdigit() and len(given) <= 18):
-            raise BadSetting(f"{name}: a number, not {given[:40]!r}")
-        return int(given)
-
-    async def body(self, kind: type[M]) -> M:
-        """Return the request's body as a message of this type; raise Undecodable with the wrong field, or
-        TooBig.
-        """
-        chunks, size = [], 0
-        async for part in self.request.stream():
-            size += len(part)
-            if size > LONGEST_BODY:
-                raise TooBig(f"the body may have {LONGEST_BODY} bytes")
-            chunks.append(part)
-        return read(kind, b"".join(chunks))
-
-
-Handler = Callable[[Call], Awaitable[Response]]
-
-
-def answer(value: object, status: int = 200) -> Response:
-    return Response(_encode(value), status, media_type="application/json")
 
 
 async def boot(call: Call) -> Response:
@@ -213,18 +94,6 @@ async def show_build(call: Call) -> Response:
 
 async def delete_build(call: Call) -> Response:
     return answer(await call.door.delete(call.caller, call.id), 202)
-
-
-async def move(call: Call) -> Response:
-    return answer(await call.door.move(call.caller, await call.body(MoveRequested)), 202)
-
-
-async def show_move(call: Call) -> Response:
-    return answer(await call.door.shown_move(call.caller, call.id))
-
-
-async def steer(call: Call) -> Response:
-    return answer(await call.door.steer(call.caller, call.id, (await call.body(SteerRequested)).to), 202)
 
 
 async def list_events(call: Call) -> Response:
@@ -274,32 +143,36 @@ def _beat() -> ServerSentEvent:
     return ServerSentEvent(comment="berth", sep="\n")
 
 
-HANDLERS: Mapping[tuple[str, str], Handler] = {
+_HANDLERS: Mapping[OperationKey, Handler] = {
     ("/v1/requests", "POST"): boot,
     ("/v1/requests/batch", "POST"): boot_batch,
     ("/v1/requests/{id}", "GET"): show_request,
     ("/v1/builds", "GET"): list_builds,
     ("/v1/builds/{id}", "GET"): show_build,
     ("/v1/builds/{id}", "DELETE"): delete_build,
-    ("/v1/moves", "POST"): move,
-    ("/v1/moves/{id}", "GET"): show_move,
-    ("/v1/moves/{id}/steer", "POST"): steer,
     ("/v1/events", "GET"): list_events,
     ("/v1/events/stream", "GET"): stream_events,
 }
 
 
+def handlers() -> dict[OperationKey, Handler]:
+    """Return the handlers of all operations, also of those that features add."""
+    added = {key: each.handler for part in rest_parts() for key, each in part.operations.items()}
+    return {**_HANDLERS, **added}
+
+
 def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
     """Return the web app of the REST API."""
     streams, waits = LongRequests(STREAMS, "streams of events"), LongRequests(WAITS, "requests that wait")
+    every, described = handlers(), operations()
 
-    async def serve(key: tuple[str, str], request: Request) -> Response:
+    async def serve(key: OperationKey, request: Request) -> Response:
         path, method = key
         id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
             caller = await access.caller(request)
-            call = Call(request, OPERATIONS[key], door, caller, access, streams, waits)
-            response = await HANDLERS[key](call)
+            call = Call(request, described[key], door, caller, access, streams, waits)
+            response = await every[key](call)
             status = response.status_code
         except _REFUSALS as problem:
             response, why = _refusal(problem, id_), str(problem)
@@ -328,7 +201,7 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
 
     app = Starlette(
         routes=[
-            *(Route(path, partial(serve, (path, method)), methods=[method]) for path, method in HANDLERS),
+            *(Route(path, partial(serve, (path, method)), methods=[method]) for path, method in every),
             Route(ADDRESS, _openapi),
             Route("/", _page),
             Route("/healthz", _alive),

@@ -7,8 +7,7 @@ from msgspec import Meta
 
 from bus.messages import BuildRequested
 from bus.queries import BuildStands, DecisionFound, Instance, WaitingRequest
-from bus.vocabulary import Id, Message, ReplyTo, Value
-from features.moves.messages import MoveStands, Steering
+from bus.vocabulary import Id, Message, Value
 
 MOST_REQUESTS = 1000
 
@@ -77,29 +76,6 @@ class BuildAccepted(Value, frozen=True, kw_only=True):
     """A published deletion of a build; its result is an event."""
 
     build: Id
-
-
-class MoveAccepted(Value, frozen=True, kw_only=True):
-    """A published request about a move; its results are events."""
-
-    move: Id
-    build: Id
-
-
-class MoveDetails(Value, frozen=True, kw_only=True):
-    """A move: the record of its cell, or how it waits for capacity, or `refused` with the reason."""
-
-    move: Id
-    build: str  # empty: no cell has a record of the move
-    status: str  # the phase in its cell; or requested, waiting, refused
-    stands: MoveStands | None = None
-    waiting: WaitingRequest | None = None
-    reason: str = ""
-
-
-class SteerRequested(Message, frozen=True, kw_only=True):
-    to: Steering
-    reply_to: ReplyTo = ""
 
 
 class Event(Value, frozen=True, kw_only=True):

@@ -22,13 +22,11 @@ from berth.rest.bodies import (
     BuildsListed,
     Event,
     EventsListed,
-    MoveAccepted,
-    MoveDetails,
     RequestState,
 )
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
-from berth.rest.store import IdTaken, StoredRequest
+from berth.rest.ends import REPLY_TO, EndLog, results_of
+from berth.rest.store import StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.acts import ids_of
@@ -49,20 +47,8 @@ from bus.queries import (
 )
 from bus.sql.database import Database
 from bus.vocabulary import Message
-from features.moves.client_rules import permitted_move
-from features.moves.messages import (
-    FIND_MOVES,
-    FindMoves,
-    MoveRefused,
-    MoveRequested,
-    MovesFound,
-    MoveStands,
-    MoveSteered,
-    Steering,
-)
 
 CONFIRMED = 100_000  # digests of published requests in memory
-BuildAct = BuildCancelRequested | BuildDeleteRequested | MoveRequested | MoveSteered
 PATIENCE = 2.0  # seconds to wait for the scheduler's queue
 
 
@@ -95,16 +81,14 @@ class RestDoor:
         as_client = [
             request for request, (_, is_covered) in zip(named, checks, strict=True) if not is_covered
         ]
-        rows = [_row(request.request, request, request.instances) for request in named]
+        rows = [request_row(request.request, request, request.instances) for request in named]
         accepted = [
             Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
             for request, note in zip(named, notes, strict=True)
         ]
         if not self._are_confirmed(rows):
             await self._check_limits(caller, as_client)
-            await self.accepted.add(rows)
-            await self._publish([structs.replace(request, reply_to=REPLY_TO) for request in named])
-            self._confirm(rows)
+            await self.accept(rows, [structs.replace(request, reply_to=REPLY_TO) for request in named])
         return BatchAccepted(accepted=tuple(accepted))
 
     async def _check_limits(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
@@ -117,6 +101,13 @@ class RestDoor:
         for request in requests:
             permitted_boot(request, client, known)
 
+    async def accept(self, rows: Sequence[StoredRequest], messages: Sequence[Message]) -> None:
+        """Store requests and publish their messages, unless the broker has stored all of them before."""
+        if not self._are_confirmed(rows):
+            await self.accepted.add(rows)
+            await self.publish(messages)
+            self._confirm(rows)
+
     def _are_confirmed(self, rows: Sequence[StoredRequest]) -> bool:
         return all(self._confirmed.get(row.id) == row.digest for row in rows)
 
@@ -125,12 +116,12 @@ class RestDoor:
         while len(self._confirmed) > CONFIRMED:
             self._confirmed.popitem(last=False)
 
-    async def _publish(self, messages: Sequence[Message]) -> None:
+    async def publish(self, messages: Sequence[Message]) -> None:
         await publish(self.bus, *messages, patience=PATIENCE)
 
     async def request(self, caller: RestCaller, id_: str, wait: float) -> RequestState:
         """Return a request with its results; wait up to `wait` seconds until all its builds have ended."""
-        await self._project(caller, id_)
+        await self.project(caller, id_)
         deadline = self.bus.clock.monotonic() + wait
         with self.ends.watching(id_) as changed:
             while True:
@@ -142,7 +133,7 @@ class RestDoor:
                 await set_within(changed, left)
         if state.is_ended:
             return state
-        return structs.replace(state, waiting=await self._waiting(id_))
+        return structs.replace(state, waiting=await self.waiting(id_))
 
     async def _state(self, id_: str) -> RequestState:
         async with self.database.read() as tx:
@@ -158,14 +149,14 @@ class RestDoor:
         is_ended = all(result.status != "requested" for result in results.values())
         return RequestState(request=id_, project=project, is_ended=is_ended, builds=tuple(results.values()))
 
-    async def _waiting(self, id_: str) -> WaitingRequest | None:
+    async def waiting(self, id_: str) -> WaitingRequest | None:
         try:
             found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(id_,)))
         except (Unavailable, Unroutable):
             return None
         return next(iter(found.waiting), None)
 
-    async def _project(self, caller: RestCaller, id_: str) -> str:
+    async def project(self, caller: RestCaller, id_: str) -> str:
         """Return the project of a build or request; raise NotFound if the project is unknown or the caller
         may not read it.
         """
@@ -174,21 +165,21 @@ class RestDoor:
             raise NotFound(_UNKNOWN.format(id_))
         return project
 
-    async def _owners(self, caller: RestCaller, act: BuildAct) -> ProjectsFound:
+    async def owners(self, caller: RestCaller, act: Message, build: str) -> ProjectsFound:
         """Return the owners of the ids in a message that changes a build; raise NotFound if the build's
         project is unknown or the caller may not read in it.
         """
         owners = await self.accepted.judged([act])
-        project = owners.projects.get(act.build, "")
+        project = owners.projects.get(build, "")
         if not project or not caller.may_read(project):
             caller.note(act, project, is_denied=bool(project))
-            raise NotFound(_UNKNOWN.format(act.build))
+            raise NotFound(_UNKNOWN.format(build))
         return owners
 
     # Builds
 
     async def build(self, caller: RestCaller, id_: str) -> BuildDetails:
-        project = await self._project(caller, id_)
+        project = await self.project(caller, id_)
         _, stands = await self._stands(id_)
         if stands is not None:
             return BuildDetails(build=id_, project=project, status=stands.status, stands=stands)
@@ -235,75 +226,19 @@ class RestDoor:
         order: BuildCancelRequested | BuildDeleteRequested = BuildCancelRequested(
             build=id_, reply_to=REPLY_TO, anywhere=True, fence=False
         )
-        owners = await self._owners(caller, order)
+        owners = await self.owners(caller, order, id_)
         project, place = owners.projects[id_], owners.places.get(id_)
         if caller.is_limited and place is not None:
             order = BuildDeleteRequested(build=id_, cell=place.cell, reply_to=REPLY_TO)
         caller.check(order, project, owners)
-        await self._join(id_, project)
-        await self._publish([order])
+        await self.join(id_, project)
+        await self.publish([order])
         return BuildAccepted(build=id_)
 
-    async def _join(self, build: str, project: str) -> None:
+    async def join(self, build: str, project: str) -> None:
         """Record the project of a build, so that its results are stored."""
         async with self.database.write() as tx:
             await store.add_build(tx, build, project, self.bus.clock.now())
-
-    # Moves
-
-    async def move(self, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
-        owners = await self._owners(caller, asked)
-        project = owners.projects[asked.build]
-        asked = structs.replace(asked, reply_to=REPLY_TO)
-        row = _row(asked.move, asked, (), project)
-        asked, is_covered = caller.check(asked, project, owners)
-        if owners.projects.get(asked.move, project) != project:
-            # else the caller could read the other project's request
-            raise IdTaken(f"{asked.move} is the id of another request")
-        if not is_covered:
-            permitted_move(asked, caller.client, owners.projects)
-        if not self._are_confirmed([row]):
-            await self.accepted.add([row])
-            await self._publish([asked])
-            self._confirm([row])
-        return MoveAccepted(move=asked.move, build=asked.build)
-
-    async def shown_move(self, caller: RestCaller, id_: str) -> MoveDetails:
-        stands = await self._move_stands(id_)
-        if stands is not None:
-            await self._project(caller, stands.build)
-            return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
-        await self._project(caller, id_)
-        async with self.database.read() as tx:
-            ends = await store.ends_of(tx, id_)
-        for event, body in ends:
-            if EVENTS[event] is MoveRefused:
-                refusal = protocol.decode(MoveRefused, body.encode())
-                return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
-        waiting = await self._waiting(id_)
-        build = waiting.builds[0] if waiting is not None and waiting.builds else ""
-        return MoveDetails(
-            move=id_, build=build, status="waiting" if waiting else "requested", waiting=waiting
-        )
-
-    async def steer(self, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
-        stands = await self._move_stands(id_)
-        if stands is None:
-            raise NotFound(f"no cell that answers has a move {id_}")
-        order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
-        owners = await self._owners(caller, order)
-        project = owners.projects[stands.build]
-        caller.check(order, project, owners, MovesFound(moves=(stands,)))
-        await self._join(id_, project)
-        await self._publish([order])
-        return MoveAccepted(move=id_, build=stands.build)
-
-    async def _move_stands(self, move: str) -> MoveStands | None:
-        find = self.bus.asker(FIND_MOVES)
-        cells = await known_cells(self.bus, self.settings)
-        found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))
-        every = [stands for answer in found.values() for stands in answer.moves]
-        return min(every, key=lambda stands: bool(stands.in_cell), default=None)
 
     # Events
 
@@ -333,7 +268,7 @@ def event_of(end: store.StoredEnd) -> Event:
     return Event(number=end.number, event=end.event, data=msgspec.Raw(end.body.encode()))
 
 
-def _row(id_: str, message: Message, builds: Sequence[str], project: str = "") -> StoredRequest:
+def request_row(id_: str, message: Message, builds: Sequence[str], project: str = "") -> StoredRequest:
     digest = sha256(protocol.encode(message)).hexdigest()
     project = message.project if isinstance(message, BuildRequested) else project
     return StoredRequest(id=id_, project=project, digest=digest, builds=builds)

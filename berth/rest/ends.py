@@ -4,13 +4,17 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
+from operator import attrgetter
+from typing import Any
 
 from msgspec import structs
 
+from berth.features import rest_parts
 from berth.rest import store
 from berth.rest.bodies import BuildResult
 from berth.rest.store import StoredEnd
@@ -20,14 +24,13 @@ from bus.errors import Unavailable
 from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.failures import retrying
-from features.moves.messages import MoveEnded, MoveProgress, MoveRefused
+from bus.vocabulary import Message
 
 log = logging.getLogger(__name__)
 
 # The reply address of all requests over HTTP. A client's address begins with its name, so never with _.
 REPLY_TO = "_rest"
 
-End = BuildEnded | BuildUnplaceable | BuildDeleted | BuildCancelled | MoveEnded | MoveRefused | MoveProgress
 EVENTS = {topic.pattern.removesuffix(".{cell}"): topic.message for topic in topics.client_topics()}
 _EVENT_OF = {kind: event for event, kind in EVENTS.items()}
 
@@ -41,6 +44,37 @@ class Expired(Exception):
     """Error: events cannot be resumed after a number, because later events were deleted, or the number does
     not exist yet.
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRule:
+    """How the log stores the messages of a type."""
+
+    request: Callable[[Any], str]  # id of the request
+    subject: Callable[[Any], str]  # a message with the subject of a stored one is a repetition
+    # a request can lead to several messages of this type with different content; each is stored
+    repeats: bool = False
+    has_record: bool = False  # the message has a decision, which is stored without its record
+    is_end: Callable[[Any], bool] = lambda message: True  # False: the message is not stored
+
+
+_of_build = attrgetter("build")
+_RULES: Mapping[type[Message], EndRule] = {
+    BuildEnded: EndRule(request=attrgetter("request"), subject=_of_build, has_record=True),
+    BuildUnplaceable: EndRule(
+        request=attrgetter("request"),
+        subject=lambda message: f"{message.request} {min(message.instances, default='')}",
+        has_record=True,
+    ),
+    BuildDeleted: EndRule(request=_of_build, subject=_of_build, repeats=True),
+    BuildCancelled: EndRule(request=_of_build, subject=_of_build, repeats=True),
+}
+
+
+@cache
+def rules() -> Mapping[type[Message], EndRule]:
+    """Return the rules of all types of messages that the log stores."""
+    return {**_RULES, **{kind: rule for part in rest_parts() for kind, rule in part.ends.items()}}
 
 
 class EndLog:
@@ -62,13 +96,13 @@ class EndLog:
         database.on_new_history(self._forget)
         self.record = retrying(clock)(self._record)
 
-    async def _record(self, messages: Sequence[End]) -> Sequence[None]:
+    async def _record(self, messages: Sequence[Message]) -> Sequence[None]:
         """Store messages with ascending numbers. Repetitions, messages about requests that are not stored
-        here, and progress messages without a result for the client are ignored.
+        here, and messages without a result for the client are ignored.
         """
-        ends = [
-            _end(message) for message in messages if not isinstance(message, MoveProgress) or _counts(message)
-        ]
+        known_rules = rules()
+        judged = ((message, known_rules.get(type(message))) for message in messages)
+        ends = [_end(message, rule) for message, rule in judged if rule is not None and rule.is_end(message)]
         if not ends:
             return [None] * len(messages)
         async with self._database.write() as tx:
@@ -169,28 +203,17 @@ class EndLog:
             await self._database.delete_old(delete, now - keep, _PRUNE_PAGE)
 
 
-def _counts(progress: MoveProgress) -> bool:
-    return bool(progress.refused) or progress.phase == "verify"
-
-
-def _end(message: End) -> StoredEnd:
+def _end(message: Message, rule: EndRule) -> StoredEnd:
     """Return a message as the log stores it, without the decision record that only operators use."""
-    request = id_ = message.build if isinstance(message, BuildDeleted | BuildCancelled) else ""
-    match message:
-        case BuildEnded():
-            request, id_ = message.request, message.build
-        case BuildUnplaceable():
-            request, id_ = message.request, f"{message.request} {min(message.instances, default='')}"
-        case MoveEnded() | MoveRefused() | MoveProgress():
-            request = id_ = message.move
-    bare = structs.replace(message, reply_to="")
-    if isinstance(bare, BuildEnded | BuildUnplaceable | MoveRefused):
+    bare: Any = structs.replace(message, reply_to="")
+    if rule.has_record:
         bare = structs.replace(bare, decision=structs.replace(bare.decision, record=None))
     body = protocol.encode(bare)
-    # a request can lead to several messages of these types with different content; each is stored
-    if isinstance(message, BuildDeleted | BuildCancelled | MoveProgress):
-        id_ = f"{id_} {sha256(body).hexdigest()[:16]}"
-    return StoredEnd(event=_EVENT_OF[type(message)], subject=id_, request=request, body=body.decode())
+    subject = rule.subject(message)
+    if rule.repeats:
+        subject = f"{subject} {sha256(body).hexdigest()[:16]}"
+    event = _EVENT_OF[type(message)]
+    return StoredEnd(event=event, subject=subject, request=rule.request(message), body=body.decode())
 
 
 def results_of(event: str, body: str) -> list[BuildResult]:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from berth.features import rest_parts
 from berth.rest import bodies
+from berth.rest.extension import OperationKey
 from bus.messages import BuildRequested
-from features.moves.messages import MoveRequested
 from placement_worker.http.described import DescribedOperation
 from placement_worker.http.openapi import EVENT_STREAM, document
 
@@ -16,7 +17,7 @@ _PROJECT = {"project": "id of the project; default: the project of the token"}
 _WAIT = {"wait": "seconds to wait for a result, at most 300"}
 _AFTER = {"after": "number of the last event that the client has; default: the newest event"}
 
-OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
+_OF_BUILDS: Mapping[OperationKey, DescribedOperation] = {
     (ADDRESS, "GET"): DescribedOperation("Return this document.", dict[str, Any], is_open=True),
     ("/v1/requests", "POST"): DescribedOperation(
         "Request one instance, several of one flavor, or a gang. A repetition changes nothing.",
@@ -62,21 +63,8 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
         status=202,
         refusals=(400, 404),
     ),
-    ("/v1/moves", "POST"): DescribedOperation(
-        "Move, resize, shelve or rebuild an instance. A repetition changes nothing.",
-        bodies.MoveAccepted,
-        body=MoveRequested,
-        status=202,
-        refusals=(400, 404, 409),
-    ),
-    ("/v1/moves/{id}", "GET"): DescribedOperation("Show a move.", bodies.MoveDetails, refusals=(400, 404)),
-    ("/v1/moves/{id}/steer", "POST"): DescribedOperation(
-        "Confirm, revert, abort or force a move. The result is an event.",
-        bodies.MoveAccepted,
-        body=bodies.SteerRequested,
-        status=202,
-        refusals=(400, 404),
-    ),
+}
+_OF_EVENTS: Mapping[OperationKey, DescribedOperation] = {
     ("/v1/events", "GET"): DescribedOperation(
         "List the results of the project's requests over HTTP, by number.",
         bodies.EventsListed,
@@ -93,6 +81,12 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
 }
 
 
+def operations() -> dict[OperationKey, DescribedOperation]:
+    """Return the descriptions of all operations, also of those that features add."""
+    added = {key: each.described for part in rest_parts() for key, each in part.operations.items()}
+    return {**_OF_BUILDS, **added, **_OF_EVENTS}
+
+
 def rest_document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the REST API."""
-    return document(OPERATIONS, _SUMMARY, _IN_PATH)
+    return document(operations(), _SUMMARY, _IN_PATH)

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import nullcontext
 
 from berth.placement_http import KNOWN_BY, policy_of, tls_of, tokens_of
-from berth.rest.app import RestAccess, rest_app
+from berth.rest.app import rest_app
+from berth.rest.call import RestAccess
 from berth.rest.door import RestDoor
 from berth.rest.ends import EndLog
 from berth.settings import Settings

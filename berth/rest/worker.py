@@ -4,6 +4,7 @@ HTTP.
 HTTP server and app are imported when the worker starts, not when only its topics are listed.
 """
 
+from berth.features import declared
 from berth.rest.ends import REPLY_TO, EndLog
 from berth.settings import Settings
 from bus import topics
@@ -12,7 +13,6 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
-from features.moves.messages import FIND_MOVES, MoveRequested, MoveSteered
 
 LINGER = 0.05  # seconds to wait under load for further results, to store them in the same transaction
 _ASKED = (
@@ -20,13 +20,10 @@ _ASKED = (
     topics.PROJECTS,
     topics.FIND_BUILDS,
     topics.FIND_INSTANCES,
-    FIND_MOVES,
     topics.WAITING,
     topics.DECISION,
 )
-_PUBLISHED = (
-    BuildRequested, BuildCancelRequested, BuildDeleteRequested, MoveRequested, MoveSteered, ActsRecorded,
-)  # fmt: skip
+_PUBLISHED = (BuildRequested, BuildCancelRequested, BuildDeleteRequested, ActsRecorded)
 
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
@@ -44,8 +41,8 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
             on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
             for topic in topics.client_topics()
         ],
-        asks=_ASKED,
+        asks=(*_ASKED, *declared("REST_ASKS")),
         timers=[every(prune_period(keep), ends.prune)],
         runs=[ends.follow, serve],
-        announces=frozenset(_PUBLISHED),
+        announces=frozenset({*_PUBLISHED, *declared("REST_PUBLISHES")}),
     )

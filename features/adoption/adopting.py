@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, Held, Refused
 from bus.errors import Retry, Unavailable
-from bus.guests import BuildAdoptRequested
 from bus.worker import Outcome
 from cell_conductor.extension import Build, CellBuilds
 from features.adoption.core.adoption import (
@@ -17,6 +16,7 @@ from features.adoption.core.adoption import (
     has_allocations,
     refusal_reason,
 )
+from features.adoption.messages import BuildAdoptRequested
 
 log = logging.getLogger(__name__)
 

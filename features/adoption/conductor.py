@@ -1,10 +1,10 @@
 """The part of adoption in the conductor of a cell."""
 
-from bus.topics import BUILD_ADOPT, BUILD_ADOPTED
 from bus.worker import WorkerRows, on_many
 from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
 from features.adoption.adopting import Adoptions
 from features.adoption.core.adoption import AdoptionCourse
+from features.adoption.messages import BUILD_ADOPT, BUILD_ADOPTED
 
 
 def part(needs: ConductorNeeds, settings: None) -> ConductorPart:

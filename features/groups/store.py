@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
+from bus.reports import SHARES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import FindGroups, GroupClaim, ServerGroup
 from features.groups.places import HARD, GroupPlaces
-from placement_worker.extension import IS_SHARING, SHARES, labels_of, roots_of
+from placement_worker.extension import IS_SHARING, labels_of, roots_of
 
 _COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host, g.topology"
 _IS_HARD = f"(g.policy IN ({', '.join(repr(policy) for policy in HARD)}) OR g.topology_required)"

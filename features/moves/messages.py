@@ -376,6 +376,6 @@ AGENT_MOVED = Topic("agent.moved.{cell}", MoveReported,
 FIND_MOVES = Query("cell.moves.{cell}", FindMoves, MovesFound,
     "moves of a cell, active and ended", ANYONE, CONDUCTOR)
 # fmt: on
-PAGE_ASKS = (FIND_MOVES,)
+PAGE_ASKS = REST_ASKS = (FIND_MOVES,)
 PAGE_EVENTS = (MOVE_ENDED, MOVE_PROGRESS)
-PAGE_PUBLISHES = (MoveRequested, MoveSteered)
+PAGE_PUBLISHES = REST_PUBLISHES = (MoveRequested, MoveSteered)

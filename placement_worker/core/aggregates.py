@@ -15,8 +15,8 @@ from bus.aggregates import (
     TwoZones,
     ZoneInUse,
 )
+from bus.reports import SHARES
 from bus.vocabulary import Missing, Taken
-from placement_worker.core.row_table import SHARES
 from placement_worker.core.trees import ProviderState, Tree, WorkingTrees
 
 NAMED = 5  # maximum number of hosts that a sentence names

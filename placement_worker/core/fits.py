@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bus.reports import SHARES
 from bus.vocabulary import Allocations, Resources
 from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Bools, Row
-from placement_worker.core.row_table import SHARES
 from placement_worker.core.search_plan import SearchPlan
 from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, fullest_first, shares, top
 

@@ -21,11 +21,11 @@ import numpy.typing as npt
 from bus.decisions import EXCLUDED
 from bus.host_health import DISABLED
 from bus.queries import FindCandidates
+from bus.reports import SHARES
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
 from placement_worker.core.index import Snapshot
 from placement_worker.core.row import BEYOND_COUNTING, Bools, RowSet
-from placement_worker.core.row_table import SHARES
 
 Numbers = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bus.aggregates import Aggregate
 from bus.domains import NO_LABELS
-from bus.reports import EXCLUDES_SIBLINGS
+from bus.reports import EXCLUDES_SIBLINGS, SHARES
 from placement_worker.core.labels import LabelColumn, effective_labels, has_labels
 from placement_worker.core.row import BEYOND_COUNTING, Bools, ClassArrays, Ints, Row, RowSet, Sums
 from placement_worker.core.trees import ProviderState, Tree
@@ -19,7 +19,6 @@ from placement_worker.core.trees import ProviderState, Tree
 FIRST_ROWS = 1024
 INTERNED = 100_000
 FIXED_BYTES = 160  # size of the ids, numbers and brackets in a candidate, which is alike for all providers
-SHARES = "MISC_SHARES_VIA_AGGREGATE"  # trait of sharing providers, whose aggregates' trees can use them
 
 _encode = msgspec.json.Encoder().encode
 _PLACE = attrgetter("root", "parent", "host", "cell", "agent")

@@ -8,12 +8,11 @@ equivalent providers. So the first solutions are found quickly, and memory is li
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
-from bus.reports import EXCLUDES_SIBLINGS
+from bus.reports import EXCLUDES_SIBLINGS, SHARES
 from bus.vocabulary import Resources
 from placement_worker.core.index import Snapshot
 from placement_worker.core.request_groups import JointRules, Slot
 from placement_worker.core.row import Row
-from placement_worker.core.row_table import SHARES
 
 Choice = tuple[Row, ...]  # one provider for each slot
 

@@ -8,11 +8,11 @@ import msgspec
 
 from bus.aggregates import ZONE
 from bus.claims import Retired
+from bus.reports import SHARES
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
-from placement_worker.core.row_table import SHARES
 from placement_worker.store import hosts
 
 _USAGE = sql("""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from bus.claims import Held
 from bus.queries import FindCandidates
+from bus.reports import SHARES
 from bus.requests import ResourceGroup
 from bus.resources import Provider
 from bus.vocabulary import Allocations
 from scheduler_worker.core.rule import Alternative
 
-SHARES = "MISC_SHARES_VIA_AGGREGATE"
 PATIENCE = 10_000  # search steps, exceeded only with many equal groups, where any assignment is correct
 Mappings = dict[str, tuple[str, ...]]
 

@@ -21,10 +21,10 @@ from bus.aggregates import (
     ZoneInUse,
     refusal_reason,
 )
+from bus.reports import SHARES
 from bus.resources import MakeProvider, SetAggregates, SetTraits
 from bus.vocabulary import Missing, Taken
 from placement_worker import Placement
-from placement_worker.core.row_table import SHARES
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes
 from tests.support.aggregates import EAST, FAST, WEST, done, has_hosts, host, make

@@ -1,195 +1,36 @@
-"""Lost allocations of a build are claimed again by an ordinary claim; a concurrent change wins."""
+"""`berth heal` lists what is uncertain, destroys guests, deletes builds and releases what nothing needs."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from berth import composition
 from berth.commands import audit as audit_command
-from berth.commands.run import migrate_all
-from berth.databases import packages
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
-from berth.operations.guest_differences import CellRecords, GuestComparison, differences
-from berth.operations.guest_repairs import RetiredChoice
-from berth.operations.wrong_allocations import Misheld, misheld
+from berth.operations.wrong_allocations import Misheld
 from berth.settings import Settings
-from bus.claims import Choice, Claimed, Retired, holder_consumer
-from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
-from bus.local import LocalBroker, LocalTransport
-from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
-from bus.queries import BuildStands, FindBuilds
-from bus.requests import BuildSpec, Flavor
-from bus.resources import FindAllocations
+from bus.guests import ReportedGuest
 from bus.sql.database import Database
-from bus.sql.migrations import migrate
-from bus.topics import (
-    AGENT_ASKED,
-    AGENT_BUILD,
-    AGENT_DESTROY,
-    AGENT_GUESTS,
-    AGENT_REPORT,
-    CELL_CLAIM,
-    CELL_RELEASE,
-    CLAIM,
-    FIND_BUILDS,
-)
-from bus.worker import Worker, on
-from cell_conductor import cell_conductor, places
 from cell_conductor.core.build import Build
 from cell_conductor.store import BuildStore
-from features.moves.core.move import BuildMove, encode_move
-from features.moves.messages import SHELVED
-from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
-from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
-from placement_worker.store.audit import retired as stored_retired
-from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.conductor_builders import COURSES, a_placed, an_agent_report
-from tests.support.databases import insert_build, sql
-from tests.support.feature_parts import conductor_parts
+from tests.support.conductor_builders import COURSES, a_placed
+from tests.support.healed_region import BUILD, KEEPER, a_cell_with, region_with_moved_instance, stands
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, must_take, report, silent_placement
-from tests.support.waiting import until
+from tests.support.placement_builders import on_hosts
+from tests.support.witnessed_cell import HERE, LOST, PLACED, WHO, WitnessedCell, retire_lost, witnessed_cell
 
-WHO = uid(7)
-HERE, AGENT = uid(1, "a"), "agent-1"
-CHOSEN = Selection(root=HERE, host="host-1", agent=AGENT, choice=Choice(on_hosts(1, VCPU=2)))
-SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=2), project="p1", user="u1")
-PLACED = BuildPlaced(build=WHO, request=uid(1, "d"), cell="c1", chosen=CHOSEN, generation=1, spec=SPEC)
-
-
-@dataclass
-class WitnessedCell:
-    bus: Bus
-    placement: Placement
-    database: Database
-    guests: list[ReportedGuest]
-    strays: list[ReportedGuest]  # guests that agent-2 reports
-
-    async def repairs(self, *known: str, retired: RetiredChoice = "") -> list[str]:
-        """Compare the agents' guests with these builds, and return the results of the repairs."""
-        books = {("c1", AGENT): self.guests, ("c1", "agent-2"): self.strays}
-        stood = await places(self.database)
-        unknown = {guest.build for some in books.values() for guest in some}.difference(known)
-        found = GuestComparison(
-            differences(books, CellRecords(known, stood, ())),
-            books,
-            retired=await retired_as(self.placement.database, unknown),
-        )
-        mending = Mending(self.bus).guests
-        judged = await mending.judged(found, retired)
-        return [repair.why_not or await mending.mend(repair) for repair in judged]
-
-    async def stands(self, build: str = WHO) -> BuildStands | None:
-        found = (await self.bus.asker(FIND_BUILDS)(FindBuilds(cell="c1", builds=(build,)))).builds
-        return found[0] if found else None
-
-    async def finds(self) -> list[Misheld]:
-        store = self.placement.database
-        trees, held = await trees_of_consumers(store), await holdings(store)
-        return [*misheld(await places(self.database), trees, held, ())]
-
-    async def heals(self) -> list[str]:
-        mending = Mending(self.bus)
-        mends = await mending.judged(await self.finds())
-        return [mend.why_not or await mending.mend(mend) for mend in mends]
-
-    async def held(self) -> Any:
-        found = await self.placement.lookups.allocations(FindAllocations(consumers=(WHO,)))
-        return found.consumers[0].allocations if found.consumers else {}
-
-    async def loses(self, generation: int = 1) -> None:
-        await self.placement.claims.release_many([a_release(7, generation)])
-
-    async def takes(self, held: Any, generation: int | None) -> None:
-        [got] = await claim(self.placement, an_order(a_claim(7, held, generation=generation)))
-        assert isinstance(got, Claimed), got
+TO_A_BERTH = composition.transport
 
 
 @pytest.fixture
 async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
-    elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
-    database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
-    await migrate(database, *packages("conductor"))
-    assert await report(placement, a_report(1), a_report(2)) == ["", ""]
-    guests = [ReportedGuest(WHO, 1, HERE, "running", on_hosts(1, VCPU=2))]
-    strays: list[ReportedGuest] = []
-
-    async def build(order: BuildOrdered) -> AgentReported:
-        return an_agent_report(order, "built")
-
-    async def tell(asked: GuestsAsked) -> GuestsReported:
-        there = tuple(guests) if asked.agent == AGENT else tuple(strays)
-        return GuestsReported(
-            cell=asked.cell, agent=asked.agent, builds=asked.builds, guests=there, reply_to=asked.reply_to
-        )
-
-    async def destroy(order: DestroyOrdered) -> AgentReported:
-        listed = guests if order.agent == AGENT else strays
-        covered = range(order.above + 1, order.attempt + 1)
-        listed[:] = [each for each in listed if each.build != order.build or each.attempt not in covered]
-        return an_agent_report(order, "destroyed")
-
-    agents = [
-        Worker(f"agent.c1.{name}", consumes=[
-            on(AGENT_BUILD.at(cell="c1", agent=name), build, emits=[AGENT_REPORT]),
-            on(AGENT_ASKED.at(cell="c1", agent=name), tell, emits=[AGENT_GUESTS]),
-            on(AGENT_DESTROY.at(cell="c1", agent=name), destroy, emits=[AGENT_REPORT]),
-        ]) for name in (AGENT, "agent-2")
-    ]  # fmt: skip
-
-    broker = LocalBroker()
-    async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
-        conductor = cell_conductor(
-            "c1",
-            database,
-            bus.asker_of_many(CELL_CLAIM),
-            bus.asker_of_many(CELL_RELEASE),
-            parts=conductor_parts("c1"),
-        )
-        await stack.enter_async_context(
-            serving(lambda: LocalTransport(broker), silent_placement(placement), conductor, *agents)
-        )
-        one = WitnessedCell(bus, placement, database, guests, strays)
-        await one.takes(on_hosts(1, VCPU=2), None)
-        await bus.publish(PLACED)
-
-        async def active() -> bool:
-            found = (await bus.asker(FIND_BUILDS)(FindBuilds(cell="c1", builds=(WHO,)))).builds
-            return [each.status for each in found] == ["active"]
-
-        await until(active)
-        yield one
-    await database.close()
-
-
-async def test_lost_allocations_are_claimed_again_and_the_cell_is_informed(cell: WitnessedCell) -> None:
-    assert await cell.finds() == []
-    await cell.loses()
-    assert [find.wrong for find in await cell.finds()] == ["missing"]
-    assert await cell.heals() == [""]
-    assert (await cell.finds(), await cell.held()) == ([], on_hosts(1, VCPU=2))
-
-
-@pytest.mark.parametrize("held", [on_hosts(2, VCPU=2), on_hosts(1, VCPU=3)])
-async def test_allocations_that_cell_and_agent_contradict_are_claimed_again(
-    cell: WitnessedCell, held: Any
-) -> None:
-    await cell.takes(held, 1)
-    assert await cell.heals() == [""]
-    assert (await cell.finds(), await cell.held()) == ([], on_hosts(1, VCPU=2))
+    async with witnessed_cell(url, placement) as cell:
+        yield cell
 
 
 async def test_allocations_are_not_healed_without_the_agents_confirmation(cell: WitnessedCell) -> None:
@@ -197,24 +38,6 @@ async def test_allocations_are_not_healed_without_the_agents_confirmation(cell: 
     cell.guests.clear()
     assert await cell.heals() == ["agent agent-1 has no guest of its attempt 1 on host-1"]
     assert await cell.held() == on_hosts(2, VCPU=2)
-
-
-async def test_allocations_changed_after_the_check_are_not_healed(cell: WitnessedCell) -> None:
-    await cell.takes(on_hosts(1, VCPU=3), 1)
-    mending = Mending(cell.bus)
-    [mend] = await mending.judged(await cell.finds())
-    await cell.takes(on_hosts(1, VCPU=4), 2)
-    assert await mending.mend(mend) == "another client has claimed or released: try again"
-    assert await cell.held() == on_hosts(1, VCPU=4)
-
-
-async def test_an_instance_that_ended_after_the_check_is_not_healed(cell: WitnessedCell) -> None:
-    await cell.loses()
-    mending = Mending(cell.bus)
-    [mend] = await mending.judged(await cell.finds())
-    await cell.placement.claims.release_many([a_release(7, None, "deleted")])
-    assert await mending.mend(mend) == "it has ended for placement (deleted)"
-    assert await cell.held() == {}
 
 
 async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell: WitnessedCell) -> None:
@@ -225,92 +48,29 @@ async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell:
     assert mend.why_not == "it is being changed: try again"
 
 
-LOST = uid(8)
-
-
-async def test_the_only_guest_of_a_lost_build_is_adopted_with_its_attempt(cell: WitnessedCell) -> None:
-    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
-    assert await cell.repairs(WHO) == [""]
-    stands = await cell.stands(LOST)
-    assert stands is not None and stands.chosen is not None
-    assert (stands.status, stands.attempt, stands.chosen.root) == ("active", 2, HERE)
-    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
-    assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
-
-
-async def test_a_guest_is_adopted_with_the_allocations_that_placement_still_has(cell: WitnessedCell) -> None:
-    held = on_hosts(1, VCPU=1)
-    [claimed] = await claim(cell.placement, an_order(a_claim(8, held)))
-    assert isinstance(claimed, Claimed)
-    cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", held))
-    assert await cell.repairs(WHO) == [""]
-    assert await cell.finds() == [] and await cell.stands(LOST) is not None
-
-
-async def test_a_guest_that_does_not_fit_its_host_is_not_adopted(cell: WitnessedCell) -> None:
-    cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", on_hosts(1, VCPU=1000)))
-    [why] = await cell.repairs(WHO)
-    assert (
-        why.startswith("its resources cannot be claimed: it does not fit: ")
-        and await cell.stands(LOST) is None
-    )
-
-
-async def retire(cell: WitnessedCell, why: str, *, unplaceable: bool) -> None:
-    release = replace(a_release(8, None, why), unplaceable=unplaceable)
-    await cell.placement.claims.release_many([release])
-    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
-
-
 async def test_a_guest_whose_id_was_retired_as_unplaceable_is_listed_until_the_operator_chooses(
     cell: WitnessedCell,
 ) -> None:
-    await retire(cell, "no host fits", unplaceable=True)
+    await retire_lost(cell, "no host fits", unplaceable=True)
     choices = "--retired adopt keeps the guest, --retired destroy destroys it"
     assert await cell.repairs(WHO) == [f"for placement it has ended (no host fits): {choices}"]
     assert await cell.stands(LOST) is None and len(cell.guests) == 2
 
 
-async def test_a_guest_whose_id_was_retired_as_unplaceable_is_adopted_if_the_operator_chooses_so(
-    cell: WitnessedCell,
-) -> None:
-    await retire(cell, "no host fits", unplaceable=True)
-    assert await cell.repairs(WHO, retired="adopt") == [""]
-    stands = await cell.stands(LOST)
-    assert stands is not None and (stands.status, stands.attempt) == ("active", 2)
-    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
-    assert LOST not in await stored_retired(cell.placement.database)
-    assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
-
-
 async def test_a_guest_whose_id_was_retired_is_destroyed_if_the_operator_chooses_so(
     cell: WitnessedCell,
 ) -> None:
-    await retire(cell, "no host fits", unplaceable=True)
+    await retire_lost(cell, "no host fits", unplaceable=True)
     assert await cell.repairs(WHO, retired="destroy") == [""]
     assert await cell.stands(LOST) is None and len(cell.guests) == 1
     assert [*await cell.finds(), *await cell.repairs(WHO)] == []
 
 
 async def test_a_guest_whose_build_was_deleted_is_not_adopted(cell: WitnessedCell) -> None:
-    await retire(cell, "deleted", unplaceable=False)
+    await retire_lost(cell, "deleted", unplaceable=False)
     [why] = await cell.repairs(WHO, retired="adopt")
     assert why.endswith("it can only be destroyed (--retired destroy)")
     assert await cell.repairs(WHO) == ["for placement it has ended (deleted): --retired destroy destroys it"]
-
-
-async def test_a_late_report_of_an_earlier_attempt_is_no_contradiction(
-    cell: WitnessedCell, caplog: pytest.LogCaptureFixture
-) -> None:
-    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
-    assert await cell.repairs(WHO) == [""]
-    failed = AgentReported(
-        build=LOST, attempt=1, cell="c1", agent=AGENT, root=HERE, host="host-1", outcome="failed"
-    )
-    await cell.bus.publish(failed)
-    await cell.bus.publish(replace(failed, attempt=2))
-    await until(lambda: "reports its attempt 2" in caplog.text)
-    assert "reports its attempt 1" not in caplog.text
 
 
 async def test_a_guest_of_a_build_that_runs_on_another_host_is_destroyed(cell: WitnessedCell) -> None:
@@ -328,34 +88,10 @@ async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCe
     assert stands is not None and stands.status == "deleted" and await cell.held() == {}
 
 
-BUILD = 1
-KEEPER = holder_consumer(uid(BUILD), 1)
-TO_A_BERTH = composition.transport
-OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # earlier than every audit
-
-
 @pytest.fixture
 async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
-    """Yield the settings of a berth with an instance that a scheduler's claim moved from host 1 to host 2."""
-    settings = Settings().having(state_dir=str(tmp_path), cells=("c1",))
-    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("BERTH_CELLS", "c1")
-    await migrate_all(settings, Console(quiet=True))
-    broker = LocalBroker()
-    monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
-    async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/placement.db", OLD) as placement:
-        await placement.reports.report_many([a_report(1), a_report(2)])
-        await must_take(placement, a_claim(BUILD, on_hosts(1)))
-        move = replace(a_claim(BUILD, on_hosts(2)), generation=1, keep=KEEPER, begins=uid(1, "e"))
-        await must_take(placement, move)
-        async with serving(lambda: LocalTransport(broker), silent_placement(placement)):
-            yield settings
-
-
-def stands(settings: Settings, status: str, attempt: int, host: int = 2, leftovers: str = "") -> None:
-    insert_build(settings, "c1", BUILD, status, host)
-    where = "UPDATE builds SET attempt = ?, leftovers = ? WHERE id = ?"
-    sql(settings, "cell_c1", where, attempt, leftovers, uid(BUILD))
+    async with region_with_moved_instance(tmp_path, monkeypatch) as settings:
+        yield settings
 
 
 @pytest.fixture
@@ -422,34 +158,6 @@ async def add_build(settings: Settings, build: Build) -> None:
     await database.close()
 
 
-@asynccontextmanager
-async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterator[None]:
-    """Run a conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
-    database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
-    async with Bus(composition.transport(settings, "test")) as bus:
-        claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
-        conductor = cell_conductor("c1", database, claim_many, release_many, parts=conductor_parts("c1"))
-        agents = an_agent_with("agent-1"), an_agent_with("agent-2", *guests)
-        async with serving(lambda: composition.transport(settings, "test"), conductor, *agents):
-            yield
-    await database.close()
-
-
-def an_agent_with(agent: str, *guests: ReportedGuest) -> Worker:
-    async def answer(asked: GuestsAsked) -> GuestsReported:
-        fields = {name: getattr(asked, name) for name in ("cell", "agent", "builds", "reply_to", "after")}
-        return GuestsReported(**fields, guests=guests)
-
-    async def destroy(order: DestroyOrdered) -> AgentReported:
-        return an_agent_report(order, "destroyed")
-
-    consumes = [
-        on(AGENT_ASKED.at(cell="c1", agent=agent), answer, emits=[AGENT_GUESTS]),
-        on(AGENT_DESTROY.at(cell="c1", agent=agent), destroy, emits=[AGENT_REPORT]),
-    ]
-    return Worker(f"agent.c1.{agent}", consumes=consumes)
-
-
 async def test_after_its_deletion_was_lost_a_build_without_guest_and_allocations_is_deleted(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
@@ -496,51 +204,6 @@ async def test_allocations_of_a_deleted_build_stay_while_a_clean_up_waits_for_on
             " agent agent-2 has a guest of it",
             "`berth heal --yes` repairs confirmed differences",
         ]
-
-
-def shelved(settings: Settings, ended: float) -> None:
-    stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
-    placed = a_move("shelve", BUILD)
-    move = BuildMove(placed=placed, phase="release", since=900.0, began=900.0, end="done", ended=ended)
-    story = encode_move(move).decode()
-    columns = "id, build, kind, status, phase, source, host, since, ended, placed, story"
-    values = (move.id, uid(BUILD), "shelve", "ended", "done", "", "", 900.0, ended, story, story)
-    marks = ", ".join("?" for _ in values)
-    sql(settings, "cell_c1", f"INSERT INTO moves ({columns}) VALUES ({marks})", *values)
-
-
-SHELVED_BREACH = f"{uid(BUILD)}: ended as shelved in cell c1, and holds resources"
-
-
-async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_released(
-    settings: Settings, berth: Callable[..., Awaitable[str]]
-) -> None:
-    shelved(settings, ended=1061.0)
-    assert (await berth("--yes", ends=1)).startswith(f"for you to judge: {SHELVED_BREACH}; agent agent-1,")
-    async with a_cell_with(settings):
-        assert await berth("--yes") == f"released: {SHELVED_BREACH}\n"
-        assert await berth() == "nothing is wrong\n"
-        async with Bus(composition.transport(settings, "test")) as bus:
-            boot = an_order(a_claim(BUILD, on_hosts(1)))
-            assert (await bus.asker(CLAIM)(boot)).results == (
-                Retired(why=SHELVED, cell="c1", revivable=True),
-            )
-            unshelve = an_order(a_claim(BUILD, on_hosts(1), begins=2))
-            assert isinstance((await bus.asker(CLAIM)(unshelve)).results[0], Claimed)
-
-
-@pytest.mark.parametrize("ended", [0.0, 1059.0])
-async def test_allocations_that_an_unshelving_may_have_claimed_are_not_released(
-    settings: Settings, berth: Callable[..., Awaitable[str]], ended: float
-) -> None:
-    if ended:
-        shelved(settings, ended)
-    else:  # its move is not recorded any more
-        stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
-    async with a_cell_with(settings):
-        assert await berth("--yes", ends=1) == (
-            f"for you to judge: {SHELVED_BREACH}; a move that unshelves it may have claimed them\n"
-        )
 
 
 async def test_without_a_running_berth_differences_are_listed_only(

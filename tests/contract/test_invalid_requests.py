@@ -15,7 +15,6 @@ from bus import topics
 from bus.clients import ClientEditRequested, FindProjects, ProjectsFound
 from bus.decisions import INVALID
 from bus.delivery.runner import Bus
-from bus.guests import BuildAdopted
 from bus.invalid_requests import refusal_of
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
 from bus.protocol import (
@@ -53,8 +52,7 @@ BOOT = {"request": ID, "instances": [BUILD], "flavor": FLAVOR, "project": "p1", 
 DELETE = {"build": BUILD, "reply_to": "shop"}
 A_MOVE = {"move": MOVE, "build": BUILD, "kind": "resize", "reply_to": "shop"}
 STEER = {"move": MOVE, "build": BUILD, "cell": "c1", "to": "confirm", "reply_to": "shop"}
-ADOPT = {"build": BUILD, "cell": "c1", "reply_to": "shop"}
-ANSWERS = (BuildUnplaceable, BuildCancelled, BuildDeleted, BuildAdopted, MoveRefused, MoveProgress)
+ANSWERS = (BuildUnplaceable, BuildCancelled, BuildDeleted, MoveRefused, MoveProgress)
 
 Body = dict[str, Any] | bytes
 
@@ -183,7 +181,6 @@ OF_OPERATOR: dict[str, tuple[str, Body, type[Message], str]] = {
     "a cancellation of a name": ("build.cancel", DELETE | {"build": "x"}, BuildCancelled, "build: Expected"),
     "a delete of a name": ("build.delete.c1", DELETE | {"build": "x", "cell": "c1"}, BuildDeleted, "build: "),
     "a delete in another cell": ("build.delete.c1", DELETE | {"cell": "c2"}, BuildDeleted, "build.delete.c2"),
-    "an adoption of nothing": ("build.adopt.c1", ADOPT, BuildAdopted, "chosen: the field is missing"),
     "a move of a bad kind": ("move.requested", A_MOVE | {"kind": "x"}, MoveRefused, "kind: Invalid enum"),
     "a steering to nothing": (
         "move.steer.c1", without(STEER, "to"), MoveProgress, "to: the field is missing",
@@ -264,7 +261,6 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
         "conductor.c1",
         consumes=[
             on(topics.BUILD_DELETE.at(cell="c1"), handled.take),
-            on(topics.BUILD_ADOPT.at(cell="c1"), handled.take),
             on_many(MOVE_STEER.at(cell="c1"), handled.steer, emits=[MOVE_PROGRESS]),
         ],
     )
@@ -282,8 +278,6 @@ def code_and_reason(answer: Any) -> tuple[str, str]:
         case BuildCancelled(why=why, waited=False, known=False):
             return answer.code, why
         case BuildDeleted(refused=why, known=False):
-            return answer.code, why
-        case BuildAdopted(outcome="refused", why=why):
             return answer.code, why
         case MoveRefused(reason=why):
             return answer.code, why

@@ -11,14 +11,13 @@ from berth.operations.audit import placement_breaches
 from bus.claims import BEGUN, CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
-from bus.reports import Inventory
+from bus.reports import SHARES, Inventory
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
 from features.moves.messages import SHELVED, MovePlaced, MoveRefused
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from placement_worker import Placement
-from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
 from placement_worker.store.audit import retired
 from tests.support.ids import uid

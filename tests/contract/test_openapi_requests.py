@@ -26,8 +26,8 @@ from bus.http import listen, serve
 from placement_worker.http import format_refusal
 from placement_worker.http.access import Identity
 from placement_worker.http.openapi import placement_document
-from tests.contract.test_rest_roles import a_region
 from tests.support.http_placement import a_door
+from tests.support.rest_region import a_region
 
 
 def invalid_requests_are_refused(context: Any, response: Any, case: Any) -> bool | None:

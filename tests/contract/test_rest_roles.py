@@ -2,151 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
-import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
 
-from berth.databases import packages
 from berth.rest import app as rest_module
-from berth.rest.app import HANDLERS, RestAccess, rest_app
-from berth.rest.door import RestDoor
-from berth.rest.ends import EndLog
-from berth.rest.store import StoredRequest, accept
-from berth.settings import Settings
-from bus import topics
+from berth.rest.app import handlers
 from bus.acts import BY_NAME, RANK, act_of
-from bus.audit_trail import ActRecord, ActsRecorded, Role
-from bus.clients import BuildPlace, FindProjects, ProjectsFound
-from bus.clock import Clock
-from bus.delivery.runner import Bus
+from bus.audit_trail import Role
 from bus.messages import BuildDeleteRequested, BuildRequested
-from bus.queries import BuildsFound, DecisionFound, FindBuilds, InstancesFound, WaitingFound
-from bus.sql.database import Database
-from bus.sql.migrations import migrate
-from bus.vocabulary import Message
-from features.moves.messages import FIND_MOVES, FindMoves, MoveRequested, MovesFound, MoveStands
-from placement_worker.http.access import AccessPolicy, Identity
-from placement_worker.http.app import without_token
-from placement_worker.http.recording import RecordedRequests
-from tests.contract.test_client_door import a_stands
+from placement_worker.http.access import Identity
 from tests.support.http_placement import a_stream
 from tests.support.ids import uid
+from tests.support.rest_region import BUILD, OTHER, TAKEN, WAITS, a_body, a_caller, a_region, rest_of_features
 from tests.support.waiting import until
-
-# An instance of the project p1 in cell c1 with a move, a request that waits, and an instance of p2.
-BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
-TAKEN = uid(2, "f")  # the id of a server group of another project
-
-
-class TwoCellBus:
-    """The bus of a region with cells c1 and c2."""
-
-    clock = Clock()
-
-    def __init__(self) -> None:
-        self.published: list[Message] = []
-        self.records: list[ActRecord] = []
-
-    async def publish(self, *messages: Message) -> None:
-        for message in messages:
-            if isinstance(message, ActsRecorded):
-                self.records += message.records
-            else:
-                self.published.append(message)
-
-    def asker(self, query: Any, timeout: float = 0.0) -> Callable[[Any], Any]:
-        answers: Mapping[Any, Callable[[Any], Message]] = {
-            topics.PROJECTS: self._projects,
-            topics.FIND_BUILDS: self._builds,
-            FIND_MOVES: self._moves,
-            topics.FIND_INSTANCES: lambda question: InstancesFound(instances=()),
-            topics.WAITING: lambda question: WaitingFound(waiting=(), count=0),
-            topics.DECISION: lambda question: DecisionFound(),
-        }
-
-        async def ask(question: Message) -> Message:
-            return answers[query](question)
-
-        return ask
-
-    def _projects(self, question: FindProjects) -> ProjectsFound:
-        place = BuildPlace(cell="c1", root=uid(9), host="h1")
-        return ProjectsFound(
-            projects={BUILD: "p1", WAITS: "p1", OTHER: "p2", TAKEN: ""}, places={BUILD: place, OTHER: place}
-        )
-
-    def _builds(self, question: FindBuilds) -> BuildsFound:
-        found = question.cell == "c1" and BUILD in question.builds
-        return BuildsFound(builds=(a_stands(BUILD),) if found else ())
-
-    def _moves(self, question: FindMoves) -> MovesFound:
-        move = MoveStands(move=MOVE, build=BUILD, kind="resize", cell="c1", phase="verify")
-        return MovesFound(moves=(move,) if question.cell == "c1" and MOVE in question.moves else ())
-
-
-@dataclass
-class RestRegion:
-    cloud: TwoCellBus
-    app: Starlette
-    http: httpx.AsyncClient
-    records: RecordedRequests
-    ends: EndLog
-    identities: dict[str, Identity] = field(default_factory=dict)
-
-    async def send(self, identity: Identity, method: str, path: str, body: Any = None) -> httpx.Response:
-        self.cloud.published.clear()
-        self.identities["t"] = identity
-        return await self.http.request(method, path, json=body, headers={"x-auth-token": "t"})
-
-    async def recorded(self) -> list[ActRecord]:
-        self.cloud.records.clear()
-        await self.records.flush()
-        return list(self.cloud.records)
-
-
-@asynccontextmanager
-async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[RestRegion]:
-    cloud, identities = TwoCellBus(), dict[str, Identity]()
-
-    async def authenticate(headers: Mapping[str, str]) -> Identity | None:
-        return identities.get(Headers(headers).get("x-auth-token", ""))
-
-    database = Database("sqlite+aiosqlite://", inline=True)
-    await migrate(database, *packages("rest"))
-    async with database.write() as tx:
-        await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
-    records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")
-    ends = EndLog(database, cloud.clock, 60.0, 60.0)
-    if streams_end:
-        ends.close()  # so that a stream ends after the existing events
-    bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
-    door = RestDoor(bus, settings, database, ends)
-    app = rest_app(door, RestAccess(authenticate, without_token, records))
-    transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
-    working = asyncio.create_task(door.accepted.run())
-    try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
-            yield RestRegion(cloud, app, http, records, ends, identities)
-    finally:
-        working.cancel()
-        await database.close()
-
-
-def a_body(**fields: Any) -> dict[str, Any]:
-    build = Clock().uuid()
-    flavor = {"name": "small", "vcpus": 1}
-    return {"request": build, "instances": [build], "flavor": flavor, "project": "p1", "cell": "c1", **fields}
-
-
-def a_move(**fields: Any) -> dict[str, Any]:
-    return {"move": Clock().uuid(), "build": BUILD, "kind": "migrate", **fields}
-
 
 # Operation → its act, its URL, and its body. All concern the project p1 in cell c1.
 OPERATIONS: dict[tuple[str, str], tuple[str, str, Callable[[], Any]]] = {
@@ -156,16 +27,10 @@ OPERATIONS: dict[tuple[str, str], tuple[str, str, Callable[[], Any]]] = {
     ("/v1/builds", "GET"): ("read", "/v1/builds?project=p1", lambda: None),
     ("/v1/builds/{id}", "GET"): ("read", f"/v1/builds/{BUILD}", lambda: None),
     ("/v1/builds/{id}", "DELETE"): ("delete", f"/v1/builds/{BUILD}", lambda: None),
-    ("/v1/moves", "POST"): ("move", "/v1/moves", a_move),
-    ("/v1/moves/{id}", "GET"): ("read", f"/v1/moves/{MOVE}", lambda: None),
-    ("/v1/moves/{id}/steer", "POST"): ("steer move", f"/v1/moves/{MOVE}/steer", lambda: {"to": "confirm"}),
     ("/v1/events", "GET"): ("read", "/v1/events?project=p1", lambda: None),
     ("/v1/events/stream", "GET"): ("read", "/v1/events/stream?project=p1", lambda: None),
+    **{key: row for rest in rest_of_features() for key, row in rest.OPERATIONS.items()},
 }
-
-
-def a_caller(*roles: str, project: str = "ops", **limits: tuple[str, ...]) -> Identity:
-    return Identity("ann", project, frozenset(roles), **cast(Any, limits))
 
 
 # Caller → its identity, its role in the table, and whether it is a member of p1.
@@ -238,7 +103,7 @@ async def test_waiting_requests_of_one_user_leave_connections_to_others(
 
 
 def test_every_operation_has_a_row() -> None:
-    assert OPERATIONS.keys() == HANDLERS.keys()
+    assert OPERATIONS.keys() == handlers().keys()
 
 
 @pytest.mark.parametrize(("identity", "role", "is_member"), CALLERS.values(), ids=CALLERS.keys())
@@ -302,11 +167,10 @@ async def test_a_record_says_who_did_what_when_and_from_where() -> None:
         assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
         assert (first.door, first.origin, first.act, first.project) == ("rest", "192.0.2.7", "boot", "p1")
         assert first.request == response.headers["x-openstack-request-id"]
-        await region.send(a_caller("operator"), "POST", "/v1/moves", a_move(kind="resize", note="larger"))
+        await region.send(a_caller("operator"), "DELETE", f"/v1/builds/{BUILD}")
         (record,) = await region.recorded()
         assert (record.operator.role, record.operator.is_program) == ("operator", False)
-        assert (record.act, record.target, record.project) == ("move", BUILD, "p1")
-        assert '"note":"larger"' in record.asked
+        assert (record.act, record.target, record.project) == ("cancel", BUILD, "p1")
 
 
 async def test_refused_requests_and_invalid_tokens_are_recorded() -> None:
@@ -327,7 +191,6 @@ async def test_refused_requests_and_invalid_tokens_are_recorded() -> None:
 FORBIDDEN = {
     "a host past the filters": ("/v1/requests", lambda: a_body(forced_host="h")),
     "the id of another project's instance": ("/v1/requests", lambda: a_body(project="p2", instances=[BUILD])),
-    "an evacuation": ("/v1/moves", lambda: a_move(kind="evacuate")),
 }
 
 
@@ -342,30 +205,21 @@ async def test_a_member_has_the_limits_of_a_client(path: str, body: Callable[[],
         assert (await region.send(a_caller("operator"), "POST", path, body())).status_code == 202
 
 
-async def test_the_id_of_a_move_is_not_the_id_of_an_instance_of_another_project() -> None:
+async def test_instances_of_another_project_are_unknown() -> None:
     async with a_region() as region:
         member = a_caller("member", project="p1")
-        for taken in (OTHER, TAKEN):
-            assert (await region.send(member, "POST", "/v1/moves", a_move(move=taken))).status_code == 409
         for method in ("GET", "DELETE"):
             assert (await region.send(member, method, f"/v1/builds/{OTHER}")).status_code == 404
 
 
-async def test_a_limited_role_acts_on_the_cell_of_the_instance_and_not_on_the_one_in_the_request() -> None:
+async def test_a_limited_role_deletes_in_the_cell_of_the_instance() -> None:
     async with a_region() as region:
-        of_c1, of_c2 = a_caller("operator", cells=("c1",)), a_caller("operator", cells=("c2",))
-        assert (await region.send(of_c2, "POST", "/v1/moves", a_move(cell="c2"))).status_code == 403
-        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(to_cell="c2"))).status_code == 403
+        of_c1 = a_caller("operator", cells=("c1",))
         assert (await region.send(of_c1, "DELETE", f"/v1/builds/{WAITS}")).status_code == 403  # cancels it
         assert (await region.send(of_c1, "DELETE", f"/v1/builds/{BUILD}")).status_code == 202
         (order,) = region.cloud.published
         assert isinstance(order, BuildDeleteRequested)
         assert (order.build, order.cell) == (BUILD, "c1")
-        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(cell="c2"))).status_code == 202
-        (move,) = region.cloud.published
-        assert isinstance(move, MoveRequested)
-        assert (move.cell, move.source) == ("c1", uid(9))  # refused if it is elsewhere by then
-        assert (await region.send(of_c1, "POST", "/v1/moves", a_move(source="h2"))).status_code == 403
 
 
 async def test_a_limited_role_gives_no_id_that_is_in_use_to_a_new_object() -> None:
@@ -374,7 +228,6 @@ async def test_a_limited_role_gives_no_id_that_is_in_use_to_a_new_object() -> No
         for taken in (TAKEN, WAITS):  # a server group, and a request that waits in no cell
             body = a_body(instances=[taken])
             assert (await region.send(of_c1, "POST", "/v1/requests", body)).status_code == 403
-            assert (await region.send(of_c1, "POST", "/v1/moves", a_move(move=taken))).status_code == 403
         assert (await region.send(of_c1, "POST", "/v1/requests", a_body())).status_code == 202
 
 

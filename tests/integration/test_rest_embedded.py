@@ -14,7 +14,6 @@ from berth.rest.bodies import Event
 from bus import topics
 from bus.clock import Clock
 from bus.requests import Flavor
-from features.moves.messages import MoveRequested
 from tests.support.rest_berth import RestBerth, a_boot, a_rest_berth
 from tests.support.waiting import in_time, until
 
@@ -25,11 +24,11 @@ def new_id() -> str:
     return Clock().uuid()
 
 
-async def test_requests_over_http_are_checked_built_moved_and_deleted(tmp_path: Path) -> None:
+async def test_requests_over_http_are_checked_built_and_deleted(tmp_path: Path) -> None:
     async with a_rest_berth(tmp_path) as berth, berth.client() as ann:
         first = await ann.newest_event()
         await check_requests(berth, ann)
-        await check_waiting_and_moves(ann)
+        await check_waiting_and_deletion(ann)
         await check_access(berth)
         await check_events(berth, ann, first)
         await check_bad_requests(berth)
@@ -67,7 +66,7 @@ async def check_requests(berth: RestBerth, ann: RestClient) -> None:
     assert (await ann.build(refused.request)).status == "refused"
 
 
-async def check_waiting_and_moves(ann: RestClient) -> None:
+async def check_waiting_and_deletion(ann: RestClient) -> None:
     waits = a_boot(new_id(), zone="nowhere", wait="1h")
     await ann.boot(waits)
 
@@ -80,15 +79,6 @@ async def check_waiting_and_moves(ann: RestClient) -> None:
     built = a_boot(new_id())
     await ann.boot(built)
     await ann.ended(built.request)
-    move = MoveRequested(move=new_id(), build=built.request, kind="migrate", verify=True)
-    assert await ann.move(move) == await ann.move(move)
-
-    async def has_status(*statuses: str) -> bool:
-        return (await ann.shown_move(move.move)).status in statuses
-
-    await until(lambda: has_status("verify"), "the move waits for its confirmation")
-    await ann.steer(move.move, "confirm")
-    await until(lambda: has_status("done"), "the move is done")
     await ann.delete(built.request)
 
     async def is_deleted() -> bool:
@@ -130,7 +120,7 @@ async def check_events(berth: RestBerth, ann: RestClient, first: int) -> None:
     async with httpx.AsyncClient(base_url=berth.url, headers={"x-auth-token": "token of ann"}) as http:
         found = (await http.get("/v1/events", params={"after": first})).json()["events"]
         assert {event["event"] for event in found} == {
-            "build.ended", "build.unplaceable", "build.cancelled", "build.deleted", "move.told", "move.ended",
+            "build.ended", "build.unplaceable", "build.cancelled", "build.deleted",
         }  # fmt: skip
         numbers = [event["number"] for event in found]
         assert numbers == sorted(set(numbers))
@@ -169,8 +159,6 @@ BAD_REQUESTS: tuple[tuple[str, str, dict[str, Any] | None, int, str], ...] = (
     ("GET", "/v1/builds?status=happy", None, 400, "happy"),
     ("GET", "/v1/builds?limit=0", None, 400, "limit"),
     ("GET", "/v1/builds?cell=c9", None, 400, "cells are c1, c2"),
-    ("POST", f"/v1/moves/{new_id()}/steer", {"to": "left"}, 400, "$.to"),
-    ("POST", f"/v1/moves/{new_id()}/steer", {"to": "abort"}, 404, "no cell"),
     ("PUT", "/v1/requests", {}, 405, ""),
     ("GET", "/v2", None, 404, ""),
 )

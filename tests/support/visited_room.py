@@ -11,7 +11,8 @@ from unittest.mock import patch
 import httpx
 
 from berth import composition
-from berth.control_room_setup import declared, opened_pages
+from berth.control_room_setup import opened_pages
+from berth.features import declared
 from berth.settings import Settings
 from bus.addressing import Query
 from bus.clock import Clock

@@ -21,10 +21,10 @@ from bus.decisions import NearMiss, Removal
 from bus.protocol import MAX_MESSAGE_BYTES, encode
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
-from bus.reports import Inventory
+from bus.reports import SHARES, Inventory
 from placement_worker.core.index import Index
 from placement_worker.core.packed_trees import CARRIED, CARRIED_ROOM, ROOM, carried, unpacked
-from placement_worker.core.row_table import FIRST_ROWS, SHARES
+from placement_worker.core.row_table import FIRST_ROWS
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.memory import FAR_AHEAD, Forgotten, Memory, Take, check_history
 from scheduler_worker.core.host_hashes import Uints

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bus.claims import Claimed, ClaimRequested, Held, Released, ReleaseRequested, holder_consumer
 from bus.messages import BuildOrdered, BuildReshaped, InventoryReported
 from bus.queries import FindCandidates
-from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
+from bus.reports import SHARES, GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.requests import ResourceGroup
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Message
@@ -19,7 +19,7 @@ from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stal
 from placement_worker.core.reports import complaint, reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker.core.held_claim import SHARES, mappings_of, place_of
+from scheduler_worker.core.held_claim import mappings_of, place_of
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,

@@ -16,7 +16,6 @@ from berth.cell_file import read_cell_file
 from berth.configuration import read as read_settings
 from berth.importing.bring_over_aggregates import NoAggregates
 from berth.importing.bring_over_aggregates import read as read_aggregates
-from berth.operations.adoptable import old_servers
 from berth.operations.boot_options import flavor_instead
 from berth.settings import BadSetting
 from bus.errors import Undecodable
@@ -463,8 +462,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "tokens in TOML": (lambda path: TokenFile(path / "a.toml"), BadTokens, "not TOML"),
     "policy in JSON": (lambda path: access.load_policy(path / "a.json"), access.BadPolicy, "got `array`"),
     "Nova's aggregates": (lambda _: read_aggregates(DEEP.encode()), NoAggregates, "not JSON"),
-    "servers in JSON": (lambda path: list(old_servers(path / "a.json")), BadSetting, "no JSON"),
-    "servers in YAML": (lambda path: list(old_servers(path / "a.yaml")), BadSetting, "no YAML"),
     "flavor": (lambda path: flavor_instead(Flavor(name="f"), str(path / "a.json")), BadSetting,
         "no flavor in JSON"),
 }  # fmt: skip

@@ -7,10 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
-from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildPlaced
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
 from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, with_allocations
+from features.adoption.messages import BuildAdopted, BuildAdoptRequested
 
 
 class Adoption(Struct, frozen=True):

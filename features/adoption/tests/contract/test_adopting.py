@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from berth.databases import packages
 from bus.claims import Choice, Claimed, holder_consumer
 from bus.errors import Retry, Unavailable
-from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
 from bus.queries import BuildStands, FindBuilds, FindInstances
 from bus.requests import BuildSpec, Flavor
@@ -19,6 +18,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor.builds import Builds
 from features.adoption.adopting import Adoptions
+from features.adoption.messages import BuildAdopted, BuildAdoptRequested
 from features.moves.tests.support.conductor_moves import a_move
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report

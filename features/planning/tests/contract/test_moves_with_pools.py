@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed
 from bus.messages import BuildPlaced, Selection
-from bus.reports import Inventory
+from bus.reports import SHARES, Inventory
 from bus.requests import Flavor
 from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
@@ -16,7 +16,6 @@ from features.planning.messages import WhatIfMoves
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
-from placement_worker.core.row_table import SHARES
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim

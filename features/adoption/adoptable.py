@@ -12,11 +12,12 @@ from typing import Any
 
 from berth.settings import BadSetting
 from bus.claims import Choice
-from bus.guests import BuildAdoptRequested
 from bus.messages import Selection
+from bus.reports import SHARES
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer, Provider
-from bus.vocabulary import Allocations
+from bus.vocabulary import UNSAID_ID, Allocations
+from features.adoption.messages import BuildAdoptRequested
 
 # The names in `openstack server list --long` and in Nova's database; case, - and spaces do not matter.
 _CALLED = {
@@ -132,8 +133,7 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
-NOBODY = "00000000-0000-0000-0000-000000000000"  # the project of older consumers
+NOBODY = UNSAID_ID  # the project of older consumers
 _FIGURES = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 _UNNAMED = "adopted"  # name of a flavor without a known name
 

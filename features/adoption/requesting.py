@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.operations.adoptable import Judged, OldServer, judge
 from berth.operations.cells import ask_cells, known_cells, named
 from berth.operations.host_states import every_provider, host_named, providers_by_id
 from berth.operations.publishing import checked, publish
@@ -14,10 +13,11 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders
 from bus.vocabulary import portions
+from features.adoption.adoptable import Judged, OldServer, judge
+from features.adoption.messages import BUILD_ADOPTED, BuildAdopted, BuildAdoptRequested
 
 PAGE = 500  # providers or consumers in one query
 _BUILDS = 100  # builds in one query to a cell
@@ -130,7 +130,7 @@ async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float
     if not requests:
         return outcomes
     reply_to = f"adopt-{Clock().uuid()[:8]}"
-    listener = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
+    listener = await bus.listen(BUILD_ADOPTED.at(reply_to=reply_to))
     for some in portions(requests, _BUILDS):
         await publish(bus, *(checked(replace(request, reply_to=reply_to)) for request in some))
     try:

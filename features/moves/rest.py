@@ -1,0 +1,138 @@
+"""The moves' part of the REST API: requests moves, shows them, and steers them."""
+
+from operator import attrgetter
+
+from msgspec import structs
+from starlette.responses import Response
+
+from berth.operations.cells import ask_cells, known_cells
+from berth.rest import store
+from berth.rest.call import Call, answer
+from berth.rest.callers import NotFound, RestCaller
+from berth.rest.door import RestDoor, request_row
+from berth.rest.ends import EVENTS, REPLY_TO, EndRule
+from berth.rest.extension import RestOperation, RestPart
+from berth.rest.store import IdTaken
+from bus import protocol
+from features.moves.client_rules import permitted_move
+from features.moves.messages import (
+    FIND_MOVES,
+    FindMoves,
+    MoveEnded,
+    MoveProgress,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+    Steering,
+)
+from features.moves.rest_bodies import MoveAccepted, MoveDetails, SteerRequested
+from placement_worker.http.extension import DescribedOperation
+
+
+async def move(call: Call) -> Response:
+    return answer(await request_move(call.door, call.caller, await call.body(MoveRequested)), 202)
+
+
+async def show_move(call: Call) -> Response:
+    return answer(await shown_move(call.door, call.caller, call.id))
+
+
+async def steer(call: Call) -> Response:
+    to = (await call.body(SteerRequested)).to
+    return answer(await steer_move(call.door, call.caller, call.id, to), 202)
+
+
+async def request_move(door: RestDoor, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
+    owners = await door.owners(caller, asked, asked.build)
+    project = owners.projects[asked.build]
+    asked = structs.replace(asked, reply_to=REPLY_TO)
+    row = request_row(asked.move, asked, (), project)
+    asked, is_covered = caller.check(asked, project, owners)
+    if owners.projects.get(asked.move, project) != project:
+        # else the caller could read the other project's request
+        raise IdTaken(f"{asked.move} is the id of another request")
+    if not is_covered:
+        permitted_move(asked, caller.client, owners.projects)
+    await door.accept([row], [asked])
+    return MoveAccepted(move=asked.move, build=asked.build)
+
+
+async def shown_move(door: RestDoor, caller: RestCaller, id_: str) -> MoveDetails:
+    stands = await _stands(door, id_)
+    if stands is not None:
+        await door.project(caller, stands.build)
+        return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
+    await door.project(caller, id_)
+    async with door.database.read() as tx:
+        ends = await store.ends_of(tx, id_)
+    for event, body in ends:
+        if EVENTS[event] is MoveRefused:
+            refusal = protocol.decode(MoveRefused, body.encode())
+            return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
+    waiting = await door.waiting(id_)
+    build = waiting.builds[0] if waiting is not None and waiting.builds else ""
+    status = "waiting" if waiting else "requested"
+    return MoveDetails(move=id_, build=build, status=status, waiting=waiting)
+
+
+async def steer_move(door: RestDoor, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
+    stands = await _stands(door, id_)
+    if stands is None:
+        raise NotFound(f"no cell that answers has a move {id_}")
+    order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
+    owners = await door.owners(caller, order, stands.build)
+    project = owners.projects[stands.build]
+    caller.check(order, project, owners, MovesFound(moves=(stands,)))
+    await door.join(id_, project)
+    await door.publish([order])
+    return MoveAccepted(move=id_, build=stands.build)
+
+
+async def _stands(door: RestDoor, move: str) -> MoveStands | None:
+    find = door.bus.asker(FIND_MOVES)
+    cells = await known_cells(door.bus, door.settings)
+    found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))
+    every = [stands for answered in found.values() for stands in answered.moves]
+    return min(every, key=lambda stands: bool(stands.in_cell), default=None)
+
+
+def _is_result(progress: MoveProgress) -> bool:
+    """Return whether a client is to act on a move's progress: to confirm it, or to read a refusal."""
+    return bool(progress.refused) or progress.phase == "verify"
+
+
+_of_move = attrgetter("move")
+REST = RestPart(
+    operations={
+        ("/v1/moves", "POST"): RestOperation(
+            DescribedOperation(
+                "Move, resize, shelve or rebuild an instance. A repetition changes nothing.",
+                MoveAccepted,
+                body=MoveRequested,
+                status=202,
+                refusals=(400, 404, 409),
+            ),
+            move,
+        ),
+        ("/v1/moves/{id}", "GET"): RestOperation(
+            DescribedOperation("Show a move.", MoveDetails, refusals=(400, 404)), show_move
+        ),
+        ("/v1/moves/{id}/steer", "POST"): RestOperation(
+            DescribedOperation(
+                "Confirm, revert, abort or force a move. The result is an event.",
+                MoveAccepted,
+                body=SteerRequested,
+                status=202,
+                refusals=(400, 404),
+            ),
+            steer,
+        ),
+    },
+    ends={
+        MoveEnded: EndRule(request=_of_move, subject=_of_move),
+        MoveRefused: EndRule(request=_of_move, subject=_of_move, has_record=True),
+        MoveProgress: EndRule(request=_of_move, subject=_of_move, repeats=True, is_end=_is_result),
+    },
+)
