@@ -73,6 +73,10 @@ class BuildPages(PageGroup):
         if not records.builds and not records.decided.known and not further.text:
             unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
             raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{unheard}")
+        of_decision, sections = await asyncio.gather(
+            self._renderer.sections("decision", request, records),
+            self._renderer.sections("build", request, records),
+        )
         then, operations = request.query_params.get("then", ""), self._context.operations
         return self._renderer.page(
             request,
@@ -82,7 +86,8 @@ class BuildPages(PageGroup):
             decided=records.decided,
             decision=shown(records.decided.decision, operations.scores),
             silent=silent,
-            sections=await self._renderer.sections("build", request, records),
+            of_decision=of_decision,
+            sections=sections,
             further=further.text,
             then=then,
             only_failed=request.query_params.get("attempts") == "failed",

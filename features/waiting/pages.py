@@ -14,6 +14,7 @@ from bus.queries import FindWaiting, WaitingFound
 from control_room.core import words
 from control_room.core.now import Reply
 from control_room.pages import frame
+from control_room.pages.builds import BuildRecords
 from control_room.queries import query
 from features.moves.moving import end_wait
 
@@ -45,12 +46,21 @@ class WaitingData:
 
 def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     pages = WaitingPages(context, renderer)
+
+    async def of_decision(request: Request, records: BuildRecords) -> str:
+        """Show why and how long a build's request waits, with a form to cancel it."""
+        if not records.decided.waits:
+            return ""
+        visitor, now = renderer.of_visitor(request), context.clock.now()
+        return renderer.part("build_waits.html", **visitor, id=records.id, decided=records.decided, now=now)
+
     return frame.AddedPages(
         routes=[
             Route("/waiting", pages.page, methods=["GET"]),
             Route("/waiting", pages.end_wait, methods=["POST"]),
             Route("/waiting/events", pages.events, methods=["GET"]),
-        ]
+        ],
+        sections={"decision": of_decision},
     )
 
 

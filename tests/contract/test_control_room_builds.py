@@ -11,9 +11,9 @@ import pytest
 
 from bus.cells import CellsFound
 from bus.claims import Choice
-from bus.decisions import BACKLOG, Decision, NearMiss, RecordedHost, RecordedScale, Removal
+from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
 from bus.decisions import Record as DecisionRecord
-from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.messages import Attempt, BuildPlaced, Selection
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import BuildsFound, BuildStands, DecisionFound
 from bus.requests import BuildSpec, Flavor
@@ -70,22 +70,6 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
     assert "1. <a" in failed and "2. <a" not in failed
 
 
-async def test_a_request_in_the_backlog_shows_when_it_is_evaluated() -> None:
-    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
-    waits = DecisionFound(
-        known=True,
-        waits=True,
-        request=request,
-        decision=Decision(code=BACKLOG),
-        start_p50=1.9e9,
-        start_p90=2e9,
-    )
-    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
-        page = await room.page(f"/builds/{uid(8)}")
-    assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
-    assert "Expected start" not in page
-
-
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
     async with a_visited_room(told=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
@@ -107,21 +91,6 @@ async def test_recently_ended_builds_are_listed_and_filtered_by_failure() -> Non
         found = await room.browser.get(f"/builds?id={uid(9).upper()}")
         assert (found.status_code, found.headers["location"]) == (303, f"/builds/{uid(9)}")
         assert "is not the uuid" in await room.page("/builds?id=x", 400)
-
-
-async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_cancel_it() -> None:
-    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
-    waits = DecisionFound(
-        known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9,
-        start_p50=1.95e9, start_p90=2.1e9,
-    )  # fmt: skip
-    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
-        looks = await room.page(f"/builds/{uid(8)}")
-        await room.sign_in("admin")
-        acts = await room.page(f"/builds/{uid(8)}")
-    assert "the rest perhaps not before its limit" in looks
-    assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
-    assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts
 
 
 QUEUE = "scheduler:build.requested"

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +13,14 @@ from berth.commands import dead
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.audit_trail import ActRecord, ActsRecorded
-from bus.cells import CellEditRequested, RegisterCell
 from bus.clients import ClientRequested
 from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequested, BuildRequested
 from bus.protocol import DeadLetter, QueueSpec, encode
 from bus.requests import Flavor
-from bus.worker import Worker, on, on_many
+from bus.worker import Worker, on
+from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
@@ -264,25 +262,17 @@ async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replaye
 async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_recorded(
     broker: LocalBroker, say: Console
 ) -> None:
-    records: list[ActRecord] = []
-    queue = "scheduler:build.requested"
-
-    async def keep(messages: Sequence[ActsRecorded]) -> list[None]:
-        records.extend(each for message in messages for each in message.records)
-        return [None] * len(messages)
-
+    region, queue = ActingRegion(), "scheduler:build.requested"
     broker.declare(QueueSpec(queue))
     for id_ in ("a", "b"):
         broker.store_dead_letter(forged(id_))
     cli = Cli(Settings(), False, say)
     with pytest.raises(BadSetting, match="takes ids, not `all`"):
         await dead.replay(cli, ["all"], as_operator=True)
-    async with serving(
-        lambda: LocalTransport(broker), Worker("scheduler", consumes=[on_many(topics.ACTS_RECORDED, keep)])
-    ):
+    async with serving(lambda: LocalTransport(broker), region.worker()):
         assert await dead.replay(cli, ["a"], as_operator=True) == 0
-        await until(lambda: [record.outcome for record in records] == ["begun", "done"])
-    record = records[-1]
+        await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
+    record = region.records[-1]
     assert (record.act, record.target) == ("dead letters", "a")
     assert record.asked.startswith(f"replay --as-operator BuildRequested of client.shop.0 to {queue}: {{")
     assert said(say).startswith("a as your own: BuildRequested of client.shop.0 to ")
@@ -294,7 +284,7 @@ async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_record
     ("message", "act"),
     [
         (BuildDeleteRequested(build=uid(1), cell="c1"), "dead letters"),
-        (CellEditRequested(edit=RegisterCell(cell="c9")), "cell"),
+        (CLOSE, "cell"),
         (BuildDeleted(build=uid(1), cell="c1"), "repair"),
     ],
     ids=["an operator may request it", "it takes an admin", "a worker's"],

@@ -21,7 +21,6 @@ from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.audit import holdings, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
-from tests.support.moved_claims import SHELVED
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -155,7 +154,7 @@ async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
     placement: Placement, wall: TurnedClock
 ) -> None:
     placement.keep = 60.0
-    await release(placement, a_release(1, None, "ended"), a_release(3, None, SHELVED))
+    await release(placement, a_release(1, None, "ended"), a_release(3, None, "shelved", revivable=True))
     wall.now += 50
     await release(placement, a_release(2, None, "ended"))
     await placement.prune()

@@ -37,7 +37,6 @@ from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
-from tests.support.moved_claims import SHELVED
 from tests.support.placement_builders import a_claim, a_load, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load, report
 from tests.support.virtual_time import TurnedClock
@@ -280,12 +279,14 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
 
 
 async def test_only_the_cell_that_shelved_an_instance_may_end_it(two_cells: Placement) -> None:
-    assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire=SHELVED)), Released)
+    assert isinstance(
+        await released_by(two_cells, "c1", a_release(13, 1, retire="shelved", revivable=True)), Released
+    )
     ends = a_release(13, None, retire="deleted")
     assert isinstance(await released_by(two_cells, "c2", ends), Retired)
-    assert (await released_by(two_cells, "", a_release(13, None, retire=SHELVED))) == Retired(
-        why=SHELVED, cell="c1", revivable=True
-    )
+    assert (
+        await released_by(two_cells, "", a_release(13, None, retire="shelved", revivable=True))
+    ) == Retired(why="shelved", cell="c1", revivable=True)
     assert isinstance(await released_by(two_cells, "c1", ends), Released)
     assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")
 

@@ -9,8 +9,7 @@ from bus.claims import BEGUN, Claimed, ConsumerClaim, Retired
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, room, stock, wants, world
 
-SHELVED = "shelved"  # the reason of a retirement that a later claim may end
-ASLEEP = Retired(why=SHELVED, revivable=True)
+ASLEEP = Retired(why="shelved", revivable=True)
 NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"
 MOVE, OTHER = "move", "other"  # names of moves

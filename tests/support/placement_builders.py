@@ -27,7 +27,6 @@ from placement_worker.core.index import Index
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_TOLD
 from tests.support.ids import uid
-from tests.support.moved_claims import SHELVED
 
 
 def a_provider(number: int, parent: int | None = None, **given: Any) -> ProviderReport:
@@ -90,7 +89,13 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 
 
 def a_release(
-    consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True, keep: int | None = None
+    consumer: int,
+    generation: int | None,
+    retire: str = "",
+    *,
+    fenced: bool = True,
+    keep: int | None = None,
+    revivable: bool = False,
 ) -> ReleaseRequested:
     keeps = None if keep is None else uid(keep)
     return ReleaseRequested(
@@ -99,7 +104,7 @@ def a_release(
         retire=retire,
         fenced=fenced,
         keep=keeps,
-        revivable=retire == SHELVED,
+        revivable=revivable,
     )
 
 

@@ -34,7 +34,6 @@ from tests.support.moved_claims import (
     LEFT,
     MOVE,
     OTHER,
-    SHELVED,
     a_world,
     five,
     held,
@@ -125,7 +124,7 @@ def test_a_move_begins_at_most_once_and_completely(
 def a_shelved_world() -> ClaimWorld:
     there = a_world()
     assert (
-        release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=4, retire=ASLEEP.why, revivable=True), there)
         == Released()
     )
     return there
@@ -159,7 +158,7 @@ def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
 def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
     there = a_shelved_world()
     assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
         == ASLEEP
     )
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
@@ -169,7 +168,7 @@ def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() 
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
     assert moved == (Retired(why="deleted"),)
     assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
         == moved[0]
     )
 

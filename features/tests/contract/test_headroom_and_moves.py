@@ -11,6 +11,7 @@ from features.headroom.tests.contract.test_headroom_controller import (
     keep,
     with_cells,
 )
+from features.headroom.tests.contract.test_headroom_controller import hosts as hosts
 from features.moves.core.purpose import MovePurpose
 from features.moves.core.start import MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move

@@ -4,9 +4,9 @@ from msgspec import structs
 
 from bus.parts import replaced_by
 from features.preemption.messages import PriorityClass
-from features.preemption.tests.contract.test_preempting_gangs import RACKS, FullCloud, a_gang
-from features.preemption.tests.contract.test_preempting_gangs import cloud as cloud
 from features.preemption.victim_search import VictimSearch
+from features.tests.contract.test_preempting_gangs import RACKS, FullCloud, a_gang
+from features.tests.contract.test_preempting_gangs import cloud as cloud
 from features.what_if.messages import WhatIf
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import WhatIfs

@@ -9,12 +9,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
-from bus.domains import GangRole
 from bus.errors import OperationRefused, Unavailable
-from bus.requests import Flavor
 from features.policies import policy_tests
 from features.policies.core.policy_replay import reweighed
 from features.policies.messages import PolicyTried, TrialChoice, TrialResult
@@ -213,13 +210,6 @@ def test_the_default_limits_apply_to_a_project_without_a_change() -> None:
     repeated = replace(decision(1, "same"), before="h", after="h")
     [found] = with_quotas([a_decision(1)], [repeated], quotas, {"": {"instances": 0}})
     assert (found.verdict, found.after) == ("nowhere", "")
-
-
-def test_the_amounts_of_a_refused_request_are_those_of_all_instances() -> None:
-    flavor = Flavor(name="m", vcpus=2, memory_mb=10, extra_specs={"resources:CUSTOM_X": "1"})
-    gang = (GangRole(name="a", flavor=flavor, count=2), GangRole(name="b", flavor=Flavor(name="s", vcpus=1)))
-    assert asked_amounts(a_request(instances=2, flavor=flavor))["CUSTOM_X"] == 2
-    assert asked_amounts(a_request(instances=3, flavor=flavor, roles=gang))["VCPU"] == 5
 
 
 def decision(number: int, verdict: Verdict) -> RepeatedDecision:

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from berth.operations.audit import placement_breaches
-from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState, Inventory
@@ -251,44 +250,6 @@ async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: 
     assert outside in (["host-1"], ["host-3"])
     await fill_up(hosts)
     assert (await reason_of(scheduler, a_request(3, flavor=LARGE, project="p1"))).startswith("no valid host")
-
-
-def with_roles(number: int, *roles: tuple[int, int], **fields: Any) -> BuildRequested:
-    """Return a request of project p1 with roles: processors and count of each."""
-    gang = tuple(
-        GangRole(name=f"r{at}", flavor=Flavor(name=f"f{at}", vcpus=vcpus), count=count)
-        for at, (vcpus, count) in enumerate(roles)
-    )
-    several = sum(role.count for role in gang)
-    flavor = gang[0].flavor
-    return a_request(number, instances=several, flavor=flavor, roles=gang, project="p1", **fields)
-
-
-async def test_each_role_draws_its_own_slots(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler)
-    await fill_up(hosts)
-    assert await placed_on(scheduler, naming(1, SMALL)) != [""]  # six of eight processors are left in a slot
-    large, small = await placed_on(scheduler, with_roles(2, (8, 1), (6, 1), parts=naming_it(R1)))
-    assert {small, large} != {""} and small != large
-    assert await undrawn(hosts) == 0
-    why = await reason_of(scheduler, with_roles(3, (8, 1), (6, 1), parts=naming_it(R1)))
-    assert why == "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
-
-
-async def test_roles_without_a_fitting_slot_of_an_open_reservation_use_free_capacity(
-    hosts: Placement,
-) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, use="open", count=2, hosts=("host-2",), flavor=Flavor(name="m", vcpus=4))
-    large, *small = await placed_on(scheduler, with_roles(1, (8, 1), (4, 1)))
-    assert large in ("host-1", "host-3") and small == ["host-2"]  # only the second role draws from the slot
-    assert await undrawn(hosts) == 1
-    # three instances do not fit into the slot that is left
-    assert "" not in await placed_on(scheduler, with_roles(2, (3, 2), (2, 1), alternates=1))
-    assert await undrawn(hosts) == 1
-    assert (await reason_of(scheduler, with_roles(3, (8, 1), (4, 1)))).startswith("no valid host")
-    assert await undrawn(hosts) == 1
 
 
 async def test_an_instance_without_a_slot_on_the_host_of_an_open_reservation_uses_free_capacity(

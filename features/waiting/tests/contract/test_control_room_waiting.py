@@ -1,16 +1,19 @@
 """The page about waiting requests in the control room."""
 
 import asyncio
+import re
 
 import pytest
 from msgspec.structs import replace
 
 from bus import topics
-from bus.messages import BuildCancelled, BuildCancelRequested, SchedulerAlive
-from bus.queries import FindWaiting, WaitingFound, WaitingKind, WaitingRequest
+from bus.decisions import BACKLOG, Decision
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, SchedulerAlive
+from bus.queries import DecisionFound, FindWaiting, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
 from control_room.shared_data import SPACING, TIMES, SharedData
 from features.waiting import pages
+from tests.contract.test_control_room_builds import FLAVOR, NOTHING
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
 from tests.support.waiting import until
@@ -162,3 +165,37 @@ async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() ->
             await until(lambda: len(asked) == 6)
             over.set()
         assert room.bus.clock.monotonic() - began >= 5 * SPACING
+
+
+# Pages of builds
+
+
+async def test_a_request_in_the_backlog_shows_when_it_is_evaluated() -> None:
+    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
+    waits = DecisionFound(
+        known=True,
+        waits=True,
+        request=request,
+        decision=Decision(code=BACKLOG),
+        start_p50=1.9e9,
+        start_p90=2e9,
+    )
+    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
+        page = await room.page(f"/builds/{uid(8)}")
+    assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
+    assert "Expected start" not in page
+
+
+async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_cancel_it() -> None:
+    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
+    waits = DecisionFound(
+        known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9,
+        start_p50=1.95e9, start_p90=2.1e9,
+    )  # fmt: skip
+    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
+        looks = await room.page(f"/builds/{uid(8)}")
+        await room.sign_in("admin")
+        acts = await room.page(f"/builds/{uid(8)}")
+    assert "the rest perhaps not before its limit" in looks
+    assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
+    assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts

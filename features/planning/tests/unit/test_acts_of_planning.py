@@ -1,4 +1,4 @@
-"""The acts of planning in the table of acts."""
+"""The acts on rebalancing."""
 
 from bus.acts import BY_NAME, act_of
 from features.planning.messages import SwitchBalancing
