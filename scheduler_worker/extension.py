@@ -11,7 +11,7 @@ from scheduler_worker.core import events
 from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
 from scheduler_worker.core.choosing import Choosing, JointChoice
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
-from scheduler_worker.core.fitting import capacities, masks_of, unfit, unfit_image
+from scheduler_worker.core.fitting import FoundHosts, capacities, masks_of
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_hashes import drawn
@@ -45,7 +45,6 @@ from scheduler_worker.core.policy import (
 )
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import EXAMPLES, Shortage
-from scheduler_worker.core.request import with_instances
 from scheduler_worker.core.rule import (
     AllowedHosts,
     Alternative,
@@ -61,6 +60,7 @@ from scheduler_worker.core.rule import (
 )
 from scheduler_worker.core.rules import RULES_OF_PLACEMENT
 from scheduler_worker.core.scale import (
+    NOTHING_HELD,
     CapacityReservation,
     HasReservations,
     Pick,
@@ -83,19 +83,10 @@ from scheduler_worker.dependencies import (
     together,
 )
 from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
-from scheduler_worker.host_arrays import (
-    HostArrays,
-    accepting,
-    active_instances,
-    amounts_on_host,
-    on_closed,
-    only_on,
-)
 from scheduler_worker.host_traits import cause_trait, close_host, force_down_host, open_host
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders, names_other_instances, postponed
-from scheduler_worker.pending_choices import Supposing
+from scheduler_worker.orders import Orders, postponed
 from scheduler_worker.placing import (
     BaseFallback,
     Fallback,
@@ -106,6 +97,7 @@ from scheduler_worker.placing import (
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
+from scheduler_worker.restricted_orders import on_closed, only_on
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
@@ -117,6 +109,7 @@ __all__ = [
     "FILTER_BOOK",
     "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
+    "NOTHING_HELD",
     "PLACEMENT_ASKED",
     "PLAIN",
     "REQUEST_SECONDS",
@@ -145,9 +138,9 @@ __all__ = [
     "Fallback",
     "FallbackAnswer",
     "Fenced",
+    "FoundHosts",
     "HasReservations",
     "HeldAllocations",
-    "HostArrays",
     "HostBook",
     "HostFacts",
     "HostLimit",
@@ -181,7 +174,6 @@ __all__ = [
     "Scope",
     "Settled",
     "Shortage",
-    "Supposing",
     "TakenOver",
     "Tally",
     "Together",
@@ -189,11 +181,8 @@ __all__ = [
     "Verdict",
     "View",
     "Weigher",
-    "accepting",
-    "active_instances",
     "all_helps",
     "alternates_of",
-    "amounts_on_host",
     "array_rule",
     "attempts_of",
     "capacities",
@@ -210,7 +199,6 @@ __all__ = [
     "leaders",
     "log",
     "masks_of",
-    "names_other_instances",
     "on_closed",
     "only_on",
     "open_host",
@@ -223,10 +211,7 @@ __all__ = [
     "scores_of",
     "sections_of",
     "together",
-    "unfit",
-    "unfit_image",
     "unplaceable",
     "with_changes",
     "with_ended",
-    "with_instances",
 ]

@@ -176,10 +176,3 @@ def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
             bytes_left -= size
             later.append(None)
     return later
-
-
-def names_other_instances(request: BuildRequested) -> bool:
-    """Return whether the hosts of a request may depend on other instances, which it or its parts name."""
-    hints = request.hints
-    named = hints.same_host or hints.different_host or any(part.limits_hosts for part in request.parts)
-    return bool(named)

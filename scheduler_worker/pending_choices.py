@@ -1,9 +1,8 @@
-"""Reserves the capacity of chosen hosts until their claims are visible, and of hypothetical choices."""
+"""Reserves the capacity of chosen hosts until their claims are visible."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import islice
 
 import msgspec
 
@@ -13,7 +12,7 @@ from bus.clock import Clock
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
 from scheduler_worker.core.events import ReserveHost
-from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, Pick
+from scheduler_worker.core.scale import NOTHING_HELD, Pick
 from scheduler_worker.hosts import HostBook
 
 TIMEOUT = 15.0  # seconds; answers to claims arrive within this time
@@ -117,61 +116,3 @@ class PendingChoices:
     @property
     def unsettled(self) -> list[PendingChoice]:
         return [entry for entry in self._open if entry.open and entry.number is None]
-
-
-class Supposing:
-    """Reserves capacity for hypothetical choices; the reservations are suspended during every await."""
-
-    def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
-        self._source = source
-        self._book = book
-        self._now = now
-        # id() of a candidate → the candidate, what is reserved, and whether it counts as a build on its
-        # host; in order of choice
-        self._kept: dict[int, tuple[Candidate, Allocations, bool]] = {}
-
-    @property
-    def unsettled(self) -> Sequence[CapacityReservation]:
-        return ()
-
-    def enter(
-        self, way: Candidate, held: Allocations = NOTHING_HELD, *, builds: bool = True
-    ) -> CapacityReservation:
-        allocations = without(way.allocations, held) if held else way.allocations
-        self._kept[id(way)] = way, allocations, builds
-        self._reserve(way, allocations, builds)
-        return way
-
-    def drop(self, reservation: CapacityReservation) -> None:
-        reserved = self._kept.pop(id(reservation), None)
-        if reserved is not None:
-            self._withdraw(*reserved)
-
-    def on(self, root: str) -> int:
-        return sum(way.root == root for way, *_ in self._kept.values())
-
-    def suspend(self) -> None:
-        for reserved in self._kept.values():
-            self._withdraw(*reserved)
-
-    def resume(self) -> None:
-        for reserved in self._kept.values():
-            self._reserve(*reserved)
-
-    @property
-    def several(self) -> int:
-        return len(self._kept)
-
-    def forget(self, after: int = 0) -> None:
-        """Drop all hypothetical choices made after the first `after` choices."""
-        self._kept = dict(islice(self._kept.items(), after))
-
-    def _reserve(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
-        self._source.reserve(allocations)
-        if builds:
-            self._book.chose(way.cell, way.root, self._now)
-
-    def _withdraw(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
-        self._source.withdraw(allocations)
-        if builds:
-            self._book.unchose(way.cell, way.root, self._now)

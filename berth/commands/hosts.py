@@ -21,8 +21,8 @@ from berth.operations.host_states import (
     host_named,
     reported_hosts,
 )
+from berth.operations.label_options import labels_given
 from berth.operations.publishing import checked
-from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.domains import LabelEditRequested, LabelsEdited

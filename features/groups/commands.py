@@ -10,13 +10,13 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.host_states import host_names
 from berth.operations.publishing import checked
-from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import InUse, LimitReached, Taken
+from features.groups.constraint_options import topology_given
 from features.groups.lookup import group_named
 from features.groups.messages import (
     EDIT_GROUP,

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import RuleRefused
-from bus.domains import HOST, NO_TOPOLOGY, DomainConstraints
+from bus.domains import HOST
+from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 
 OnHosts = Mapping[str, Collection[str]]  # root → instances on this host
 

@@ -6,7 +6,7 @@ from features.groups.settings import GroupSettings
 
 FEATURE = Feature(
     name="groups",
-    says="places instances of a server group together or apart",
+    says="places instances of a server group together or apart, by hosts or by failure domains",
     settings=GroupSettings,
     commands={"Builds": {"group": "commands"}},
     command_groups={
@@ -16,8 +16,12 @@ FEATURE = Feature(
     reasons=(
         ReasonTable(
             OF_HOSTS,
-            {"server_group": "the policy of the server group forbids the host"},
-            counted={"server_group": "ruled out by the server group"},
+            {
+                "server_group": "the policy of the server group forbids the host",
+                "topology": "the domain of the host (rack, row, ...) breaks a constraint, or cannot take all"
+                " instances",
+            },
+            counted={"server_group": "ruled out by the server group", "topology": ""},
         ),
         ReasonTable(OF_THE_WHOLE, {"no_server_group": "the server group does not exist in this project"}),
     ),

@@ -9,7 +9,6 @@ from msgspec import Meta, field, structs
 
 from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
-from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.parts import ClaimParts, Part, RequestParts
 from bus.vocabulary import (
     UNSAID_ID,
@@ -30,6 +29,7 @@ from bus.vocabulary import (
     Text,
     Value,
 )
+from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 
 # topology: only the group's topology restricts its members
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity", "topology"]

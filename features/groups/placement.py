@@ -1,4 +1,4 @@
-"""The groups' part of placement: the rule, and operations on server groups."""
+"""The groups' part of placement: the rules, and operations on server groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from features.groups.messages import EDIT_GROUP, GROUPS
 from features.groups.operations import ServerGroups
 from features.groups.rule import GroupRule
 from features.groups.settings import GroupSettings
+from features.groups.topology_rule import TopologyRule
 from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 
 
@@ -23,5 +24,8 @@ def part(needs: PlacementNeeds, settings: GroupSettings) -> PlacementPart:
         )
 
     return PlacementPart(
-        rules=[GroupRule()], objects={"server_groups": "t.project"}, offers=(operations,), rows=rows
+        rules=[GroupRule(), TopologyRule(needs.database)],
+        objects={"server_groups": "t.project"},
+        offers=(operations,),
+        rows=rows,
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import RuleRefused
-from bus.domains import NO_TOPOLOGY, DomainConstraints
+from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.domains import GroupDomains
 from features.groups.messages import GroupPolicy
 

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.reports import SHARES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
+from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import FindGroups, GroupClaim, ServerGroup
 from features.groups.places import HARD, GroupPlaces
 from placement_worker.extension import IS_SHARING, labels_of, roots_of

@@ -18,6 +18,7 @@ from bus.vocabulary import Id
 from features.moves.begun_claims import claims_of_begun
 from features.moves.core import state as move_state
 from features.moves.core.purpose import asked_by
+from features.moves.core.rebuild_fit import unfit
 from features.moves.core.start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
@@ -36,7 +37,6 @@ from scheduler_worker.extension import (
     decisions,
     postponed,
     together,
-    unfit,
 )
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has

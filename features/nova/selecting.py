@@ -17,6 +17,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAns
 from bus.resources import Provider
 from bus.sql.database import Database
 from bus.vocabulary import Id
+from features.nova.core.rebuild_fit import unfit_image
 from scheduler_worker.extension import (
     BuildPurpose,
     ComeAgain,
@@ -27,7 +28,6 @@ from scheduler_worker.extension import (
     Settled,
     decisions,
     events,
-    unfit_image,
 )
 
 UNSTORED = 20_000  # decisions waiting to be stored; the oldest are dropped if the database is unreachable

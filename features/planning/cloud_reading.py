@@ -14,16 +14,8 @@ from features.moves.lookups import MoveLookups
 from features.moves.messages import MoveRequested
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from features.planning.messages import PlannedStep
-from scheduler_worker.extension import (
-    Alternative,
-    CellQueries,
-    Choosing,
-    HostArrays,
-    Order,
-    Scheduler,
-    active_instances,
-    amounts_on_host,
-)
+from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
+from scheduler_worker.extension import Alternative, CellQueries, Choosing, Order, Scheduler
 
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
 _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly

@@ -18,8 +18,8 @@ from berth.operations.boot_options import (
     names_of,
 )
 from berth.operations.host_states import resolved
+from berth.operations.label_options import domains_given
 from berth.operations.publishing import checked
-from berth.operations.topology_options import domains_given
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.domains import HOST

@@ -19,7 +19,8 @@ from features.waiting.messages import priority_of
 from features.what_if.messages import WhatIfAnswered
 from features.what_if.preempting import WhatIfsPreempting
 from features.what_if.questions import PATIENCE, WhatIfs
-from scheduler_worker.extension import BadChoice, ChoicePolicy, Order, Supposing
+from features.what_if.supposing import Supposing
+from scheduler_worker.extension import BadChoice, ChoicePolicy, Order
 
 TRIES = 3  # attempts to evaluate a request with both policies on the same state of the hosts
 _NO_RESERVATION = "reservation"  # reason code if the trial supposes the request's reservation to be removed

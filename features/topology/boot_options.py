@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 
 from berth.commands.options import HOW_MANY, WHERE, option
-from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.domains import DomainConstraints, GangRole
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from control_room.core.forms import FormField, RequestField
-from features.topology.messages import TopologyPart, topology_of
+from features.groups.constraint_options import topology_given
+from features.groups.constraints import DomainConstraints
+from features.topology.messages import GangRole, TopologyPart, topology_of
 
 _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 

@@ -5,10 +5,20 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole
 from bus.messages import BuildRequested
 from bus.parts import Part, RequestParts, Section
+from bus.requests import Flavor
+from bus.vocabulary import Amount, Value, Word
+from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import group_of
+
+
+class GangRole(Value, frozen=True, kw_only=True):
+    """A part of a gang: a number of instances of one flavor. All roles of a request are claimed together."""
+
+    name: Word
+    flavor: Flavor
+    count: Amount = 1
 
 
 class TopologyPart(Part, frozen=True, kw_only=True):

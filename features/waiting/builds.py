@@ -10,6 +10,7 @@ from bus.context import stored_context
 from bus.decisions import CRASHED, Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
+from features.waiting.core.waiting_request import with_instances
 from features.waiting.messages import wait_of
 from features.waiting.reasons import Waits, decision_of, expired_order
 from features.waiting.results import (
@@ -24,16 +25,7 @@ from features.waiting.results import (
 )
 from features.waiting.store import Marked, Marks, WaitingStore
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.extension import (
-    Order,
-    PlacingOutcome,
-    Scheduler,
-    Verdict,
-    events,
-    log,
-    postponed,
-    with_instances,
-)
+from scheduler_worker.extension import Order, PlacingOutcome, Scheduler, Verdict, events, log, postponed
 
 ENDED_BEFORE = "it has ended before"
 

@@ -18,6 +18,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from features.moves.core.purpose import MovePurpose, asked_by
 from features.waiting.core.rule_waits import RuleWaits
+from features.waiting.core.waiting_request import names_other_instances
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
 from features.waiting.hosts import needs_of
 from features.waiting.messages import wait_of
@@ -25,7 +26,7 @@ from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import parked
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log, names_other_instances
+from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log
 
 BEHIND = "equal requests came before it"
 

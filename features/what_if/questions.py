@@ -13,6 +13,7 @@ from bus.decisions import Decision
 from features.quotas.messages import QUOTAS, FindQuotas
 from features.what_if.core.quota_growth import within_quota
 from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
+from features.what_if.supposing import Supposing
 from scheduler_worker.extension import (
     REQUEST_SECONDS,
     Alternative,
@@ -24,7 +25,6 @@ from scheduler_worker.extension import (
     RuleError,
     Scheduler,
     Shortage,
-    Supposing,
     all_helps,
     claims_of,
     late_after,

@@ -2,12 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import msgspec
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import CandidateSearch, CandidateSource, PlacedHost, SenselessQuery
-from bus.host_health import DISABLED
+from bus.candidates import CandidateSearch, PlacedHost
 from bus.queries import Candidate
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
@@ -21,7 +19,6 @@ from scheduler_worker.core.rule import (
     WeightedCandidates,
 )
 
-IMAGE = "image"  # the field of a request that filters for images read
 WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
@@ -49,73 +46,6 @@ def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
     """Estimate how many instances of a flavor fit on a host that fits one; resources of pools are ignored."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
-
-
-def unfit(
-    alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
-) -> str:
-    """Return why a rebuild's new image would not fit on a host even if the host were empty; "" if it fits."""
-    question = msgspec.structs.replace(
-        alternative.question,
-        roots=(root,),
-        not_roots=(),
-        not_cells=(),
-        cell="",
-        zone="",
-        root_forbidden=tuple(trait for trait in alternative.question.root_forbidden if trait != DISABLED),
-        root_member_of=(),
-        root_not_member_of=(),
-    )
-    try:
-        search = source.search(question, empty=True)
-    except SenselessQuery as problem:
-        return str(problem)
-    position = source.position(root)
-    if position is None or position not in search.positions:
-        lacks = (removal.constraint for removal in search.removals() if not removal.left)
-        return next((f"it lacks {constraint}" for constraint in lacks), "it was deleted")
-    facts = now.facts(search, position)
-    rules = [rule for rule in policy.rules_for(alternative) if IMAGE in rule.reads]
-    return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
-
-
-class _Unsearched:
-    """The result of a search that contains one host and no amounts, for filters that compare the host with
-    the image of a virtual machine.
-    """
-
-    def __init__(self, placed: PlacedHost) -> None:
-        self._placed = placed
-
-    def host(self, position: int) -> PlacedHost:
-        return self._placed
-
-    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        return {}, {}
-
-
-def unfit_image(
-    alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
-) -> str:
-    """Return why a host does not fit the new image for a rebuild, by Nova, of an instance on the host; "" if
-    it fits.
-
-    As in Nova, only the image is checked: the instance has its resources already, and its flavor is
-    unchanged.
-    """
-    placed = next((host for host in source.hosts() if host.uuid == root), None)
-    if placed is None:
-        return "it was deleted"
-    if placed.cell in alternative.question.not_cells:
-        return f"its cell {placed.cell} is disabled"
-    image = alternative.request.image
-    if lacking := [trait for trait in (image.traits_required if image else ()) if trait not in placed.traits]:
-        return f"it lacks {lacking[0]}"
-    facts = now.facts(_Unsearched(placed), placed.position)
-    # `rules_for` cannot be used: it returns only the filter `up` for a forced host, and the present host is
-    # forced here
-    rules = [rule for rule in policy.rules if IMAGE in rule.reads and rule.concerns(alternative)]
-    return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:

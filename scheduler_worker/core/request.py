@@ -18,7 +18,6 @@ from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
-from bus.vocabulary import Id
 from scheduler_worker.core import request_groups
 from scheduler_worker.core.attributes import (
     MAX_NOTES,
@@ -191,11 +190,6 @@ def with_further_groups(question: FindCandidates, request: BuildRequested) -> Fi
         root_required=tuple(sorted({*question.root_required, *request.root_required})),
         root_forbidden=tuple(sorted({*question.root_forbidden, *request.root_forbidden})),
     )
-
-
-def with_instances(request: BuildRequested, left: tuple[Id, ...]) -> BuildRequested:
-    """Return a request for only the instances `left` of another request; the others have ended."""
-    return msgspec.structs.replace(request, instances=left, at_least=min(request.at_least, len(left)))
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from berth.databases import packages
-from bus.domains import DomainConstraints, LabelEditRequested
+from bus.domains import LabelEditRequested
 from bus.messages import BuildEnded, BuildOrdered, BuildPlaced
 from bus.reports import Inventory
 from bus.resources import FindAllocations
@@ -14,6 +14,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
 from cell_conductor.builds import Builds
+from features.groups.constraints import DomainConstraints
 from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
 from tests.support.conductor_builders import FEATURES, an_agent_report, deliver

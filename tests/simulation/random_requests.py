@@ -10,13 +10,13 @@ import msgspec
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
-from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
 from bus.parts import MoveParts, RequestParts
 from bus.replication import PlacementChanged
 from bus.requests import Flavor, Image
 from bus.worker import On, Worker
 from compute_sim.machines import SimHost
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupPart, MakeGroup, group_of
 from features.moves.messages import MoveKind, MoveRequested
 from features.preemption.messages import PriorityClass

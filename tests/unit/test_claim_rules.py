@@ -11,15 +11,16 @@ from berth.composition import open_placement
 from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Refused, ReleaseRequested
 from bus.clock import Clock
-from bus.domains import DomainConstraints
 from bus.parts import ClaimParts
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from features.group_limits.rule import GroupLimitRule
+from features.groups.constraints import DomainConstraints
 from features.groups.places import GroupPlaces
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
+from features.groups.topology_rule import TopologyRule
 from features.preemption.messages import Preempts, Victim
 from features.preemption.rule import PreemptionRule, PreemptionWorld
 from features.quotas.budgets import ProjectBudget, QuotaLimits
@@ -28,7 +29,6 @@ from features.quotas.rule import QuotaRule, QuotaWorld
 from features.reservations.messages import Reservation, choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
-from features.topology.rule import TopologyRule
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.extension import LOCKS

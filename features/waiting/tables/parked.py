@@ -17,10 +17,10 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from features.moves.core.start import MoveStart
+from features.waiting.core.waiting_request import with_instances
 from features.waiting.core.waiting_shares import Contender, QueueKey
 from features.waiting.messages import priority_of
 from features.waiting.tables.backlog import FoundBacklog
-from scheduler_worker.extension import with_instances
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import pytest
 
 from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
-from bus.domains import DomainConstraints
 from bus.parts import ClaimParts
 from bus.sql.failures import explained
 from bus.vocabulary import Allocations, Contended
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import (
     FindGroups,
     GroupClaim,

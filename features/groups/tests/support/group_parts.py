@@ -1,7 +1,7 @@
 """Parts of messages that name a server group."""
 
-from bus.domains import DomainConstraints
 from bus.parts import ClaimParts, RequestParts
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupClaim, GroupPart
 
 

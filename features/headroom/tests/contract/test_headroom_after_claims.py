@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from bus.claims import ConsumerClaim, ReleaseRequested
-from bus.domains import DomainConstraints, LabelEditRequested
+from bus.domains import LabelEditRequested
 from bus.parts import ClaimParts
 from bus.requests import Flavor
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, GroupPolicy, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining

@@ -10,13 +10,14 @@ import pytest
 from berth.operations.audit import placement_breaches
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed, Refused
-from bus.domains import DomainConstraints, LabelEditRequested
+from bus.domains import LabelEditRequested
 from bus.errors import Unavailable
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.messages import Selection
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
-from bus.domains import GangRole
 from bus.errors import OperationRefused, Unavailable
 from bus.requests import Flavor
 from features.policies import policy_tests
@@ -23,6 +22,7 @@ from features.policies.policy_tests import PolicyTest, RecordedDecision, Repeate
 from features.policies.quota_trials import with_quotas
 from features.preemption.messages import PrioritiesFound, PriorityClass
 from features.quotas.messages import Quota
+from features.topology.messages import GangRole
 from tests.support.scheduler_builders import a_request
 
 SCALES = (

@@ -9,12 +9,13 @@ import pytest
 from msgspec import structs
 
 from berth.operations.audit import placement_breaches
-from bus.domains import DomainConstraints, GangRole, LabelEditRequested
+from bus.domains import LabelEditRequested
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.parts import PlacedParts, replaced_by
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.requests import Flavor
 from bus.resources import FindAllocations
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import in_group
@@ -22,6 +23,7 @@ from features.preemption import victim_search
 from features.preemption.messages import PriorityClass
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
+from features.topology.messages import GangRole
 from features.waiting.messages import PlacedWait
 from features.what_if.messages import WhatIf
 from features.what_if.preempting import WhatIfsPreempting

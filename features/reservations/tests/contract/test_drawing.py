@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from berth.operations.audit import placement_breaches
-from bus.domains import GangRole
 from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
 from bus.queries import BuildsFound, InstancesFound
@@ -32,6 +31,7 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import naming as naming_it
+from features.topology.messages import GangRole
 from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler

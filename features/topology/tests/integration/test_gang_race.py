@@ -10,10 +10,11 @@ import pytest
 
 from berth.operations.audit import placement_breaches
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
-from bus.domains import DomainConstraints, LabelEditRequested
+from bus.domains import LabelEditRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reports import Inventory
+from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement

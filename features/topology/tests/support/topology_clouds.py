@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from bus.domains import DomainConstraints, GangRole, HostLabels
+from bus.domains import HostLabels
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Id
+from features.groups.constraints import DomainConstraints
 from features.groups.core.joined_group import with_group
 from features.groups.messages import ServerGroup
-from features.topology.messages import topology_of
+from features.topology.messages import GangRole, topology_of
 from features.topology.requests import own_group
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.attributes import RequestOptions

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from berth.operations.boot_options import boot_request, options_named
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting
-from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
+from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import (
     LabelledHost,

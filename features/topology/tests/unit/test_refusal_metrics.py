@@ -5,8 +5,8 @@ from prometheus_client import REGISTRY
 
 from bus.claims import Refused, RuleRefused
 from bus.decisions import Decision
-from bus.domains import DomainConstraints
 from bus.messages import BuildUnplaceable
+from features.groups.constraints import DomainConstraints
 from features.topology import refusals
 from scheduler_worker.refusals import count_claims
 from tests.support.scheduler_builders import a_request

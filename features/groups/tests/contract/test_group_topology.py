@@ -4,7 +4,8 @@ import pytest
 
 from berth.operations.audit import placement_breaches
 from bus.claims import Claimed, Refused, RuleRefused
-from bus.domains import DomainConstraints, LabelEditRequested
+from bus.domains import LabelEditRequested
+from features.groups.constraints import DomainConstraints
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining

@@ -1,4 +1,4 @@
-"""The rule of topologies: constraints of server groups to pack members into a domain, or to spread them."""
+"""The rule of the topologies of server groups: they pack members into a domain, or spread them."""
 
 from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
@@ -16,7 +16,7 @@ class TopologyRule(ClaimRule):
         self._database = database
 
     async def prepare(self, scope: ClaimScope, now: float) -> None:
-        """Create the server groups of requests with a topology."""
+        """Create the server groups that claims make with a topology."""
         claims = [claim for claim in scope.claims if topology_claimed(claim.parts) is not None]
         if claims:
             async with self._database.write() as tx:

@@ -1,25 +1,17 @@
-"""Arrays of the free capacity of all hosts, the instances on hosts, and orders limited to some hosts."""
+"""Arrays of the free capacity of all hosts, and the instances on hosts."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 
 import numpy as np
-from msgspec import structs
 
 from bus.amounts import totals
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import FindInstances, Instance
-from bus.vocabulary import Allocations, Id, portions
-from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.fitting import FoundHosts
-from scheduler_worker.core.order import Order
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.dependencies import together
-from scheduler_worker.queries import CellQueries
+from bus.vocabulary import Allocations, portions
+from scheduler_worker.extension import Alternative, CellQueries, Choosing, FoundHosts, together
 
 HOSTS_AT_ONCE = 32  # number of parallel queries for the instances of a host
 
@@ -87,22 +79,3 @@ async def _active_on(cells: CellQueries, host: PlacedHost) -> Sequence[Instance]
 def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, int]:
     """Return the sum of allocations by resource class, without allocations from pools."""
     return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
-
-
-def only_on(order: Order, roots: Collection[Id]) -> Order:
-    """Return a copy of an order that may use only the given hosts."""
-    named = tuple(sorted(roots))
-    return order.changed(lambda each: replace(each, question=structs.replace(each.question, roots=named)))
-
-
-def on_closed(order: Order, roots: Collection[Id]) -> Order:
-    """Return a copy of an order that may use only the given hosts. A plan has disabled them for other
-    requests, so the order ignores that they are disabled.
-    """
-
-    def ignoring_disabled(alternative: Alternative) -> Alternative:
-        forbidden = {*alternative.question.root_forbidden, FORCED_DOWN} - {DISABLED}
-        question = structs.replace(alternative.question, root_forbidden=tuple(sorted(forbidden)))
-        return replace(alternative, question=question)
-
-    return only_on(order, roots).changed(ignoring_disabled)
