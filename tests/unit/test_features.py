@@ -79,6 +79,15 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
         {"features/moves/scheduler.py": "from features.waiting import messages"},
         "features/moves/scheduler.py:1: imports features.waiting.messages: its declaration does not need it",
     ),
+    "a test of the kernel imports a feature": (
+        {"tests/unit/test_placing.py": "from features.moves import messages"},
+        "tests/unit/test_placing.py:1: imports features.moves.messages, which is not needed there",
+    ),
+    "a test of a feature imports one that it does not need": (
+        {"features/moves/tests/unit/test_moves.py": "from features.waiting import messages"},
+        "features/moves/tests/unit/test_moves.py:1: imports features.waiting.messages, which is not needed"
+        " there",
+    ),
     "two features need each other": (
         {
             "features/moves/feature.py": "FEATURE = Feature(needs=('waiting',))",
