@@ -8,8 +8,8 @@ from scheduler_worker.agents import Roster
 from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
-from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.choosing import Choosing, JointChoice
+from scheduler_worker.core.build_purpose import BuildPurpose
+from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import FoundHosts, capacities, masks_of
 from scheduler_worker.core.held_claim import place_of
@@ -101,7 +101,6 @@ from scheduler_worker.restricted_orders import on_closed, only_on
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
-    "BUILD",
     "CANCELLED",
     "CANCELLED_CODE",
     "DELETED",
@@ -145,7 +144,6 @@ __all__ = [
     "HostFacts",
     "HostLimit",
     "HostsNow",
-    "JointChoice",
     "KnownHosts",
     "MoreRules",
     "Narrowing",
