@@ -83,7 +83,6 @@ from scheduler_worker.dependencies import (
     together,
 )
 from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
-from scheduler_worker.host_traits import cause_trait, close_host, force_down_host, open_host
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders, postponed
@@ -184,22 +183,18 @@ __all__ = [
     "array_rule",
     "attempts_of",
     "capacities",
-    "cause_trait",
     "claims_of",
-    "close_host",
     "decisions",
     "drawn",
     "events",
     "failed",
     "filter_names",
-    "force_down_host",
     "late_after",
     "leaders",
     "log",
     "masks_of",
     "on_closed",
     "only_on",
-    "open_host",
     "place_of",
     "plain_scheduler",
     "postponed",
