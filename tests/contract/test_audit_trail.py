@@ -8,7 +8,9 @@ import pytest
 from msgspec import structs
 
 from berth.databases import packages
+from bus import topics
 from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
+from bus.cells import FindCells
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
@@ -16,9 +18,8 @@ from bus.messages import BuildDeleteRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas
 from scheduler_worker.audit_trail import AuditTrail
-from tests.support.acting_region import LIMIT, ActingRegion
+from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
@@ -80,7 +81,7 @@ async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -
             who = Caller(operator=structs.replace(ANN, role=role), door="command", request="r")
             token = caller.set(who)
             with suppress(OperationRefused):
-                await bus.asker(EDIT_QUOTA)(LIMIT)
+                await bus.asker(topics.EDIT_CELL)(CLOSE)
             caller.reset(token)
         await until(lambda: [each.outcome for each in region.records] == ["denied", "begun", "done"])
     denied, begun, done = region.records
@@ -160,11 +161,6 @@ async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: Turn
 
 
 class RecordedRegion(ActingRegion):
-    """A region with a quota of one VCPU."""
-
-    def __init__(self) -> None:
-        super().__init__(VCPU=1)
-
     async def outcomes(self, *expected: str) -> ActRecord:
         await until(lambda: [record.outcome for record in self.records] == [*expected])
         assert len({record.id for record in self.records}) == 1
@@ -174,7 +170,7 @@ class RecordedRegion(ActingRegion):
 @asynccontextmanager
 async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
     broker = LocalBroker()
-    who = Caller(operator=operator, door="command", through="berth quota set", origin="h", request="r")
+    who = Caller(operator=operator, door="command", through="berth cell disable", origin="h", request="r")
     async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
         token = caller.set(who)
         try:
@@ -186,16 +182,13 @@ async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncItera
 async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
-        await bus.asker(EDIT_QUOTA)(LIMIT)
+        await bus.asker(topics.EDIT_CELL)(CLOSE)
         record = await region.outcomes("begun", "done")
-    assert (record.act, record.target, record.project) == ("quota", "p1", "p1")
-    assert (record.before, record.after) == (
-        '{"quotas":[{"limits":{"VCPU":1}}]}',
-        '{"quotas":[{"limits":{"VCPU":2}}]}',
-    )
-    assert '"VCPU":2' in record.asked
+    assert (record.act, record.target, record.cell) == ("cell", "c1", "c1")
+    assert (record.before, record.after) == ('{"cells":[{"enabled":true}]}', '{"cells":[{"enabled":false}]}')
+    assert '"enabled":false' in record.asked
     assert (record.operator, record.door, record.through, record.origin) == (
-        ANN, "command", "berth quota set", "h",
+        ANN, "command", "berth cell disable", "h",
     )  # fmt: skip
 
 
@@ -213,18 +206,18 @@ async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
     region = RecordedRegion()
     region.refuses = True
     async with acting(region) as bus:
-        await bus.asker(EDIT_QUOTA)(LIMIT)
-        assert "QuotaSourceIsKeystone" in (await region.outcomes("begun", "refused")).detail
+        await bus.asker(topics.EDIT_CELL)(CLOSE)
+        assert "CellInUse" in (await region.outcomes("begun", "refused")).detail
 
 
 async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
     region = RecordedRegion()
     async with acting(region, Operator(name="ann", role="operator")) as bus:
-        with pytest.raises(OperationRefused, match="quota takes the role admin"):
-            await bus.asker(EDIT_QUOTA)(LIMIT)
+        with pytest.raises(OperationRefused, match="cell takes the role admin"):
+            await bus.asker(topics.EDIT_CELL)(CLOSE)
         record = await region.outcomes("denied")
-    assert "quota takes the role admin" in record.detail
-    assert region.limits == {"VCPU": 1}
+    assert "cell takes the role admin" in record.detail
+    assert region.is_enabled
 
 
 async def test_an_act_is_done_although_no_scheduler_takes_its_record(
@@ -234,9 +227,9 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     worker = without_records(region)
     async with serving(lambda: LocalTransport(broker), worker) as bus:
         token = caller.set(Caller(operator=ANN, door="command"))
-        await bus.asker(EDIT_QUOTA)(LIMIT)
+        await bus.asker(topics.EDIT_CELL)(CLOSE)
         caller.reset(token)
-    assert region.limits == {"VCPU": 2}
+    assert not region.is_enabled
     assert "not in the audit trail" in caplog.text
 
 
@@ -247,7 +240,7 @@ def without_records(region: RecordedRegion) -> Worker:
 async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
-        await bus.asker(QUOTAS)(FindQuotas(project="p1"))
+        await bus.asker(topics.CELLS)(FindCells())
         caller.set(None)
-        await bus.asker(EDIT_QUOTA)(LIMIT)
+        await bus.asker(topics.EDIT_CELL)(CLOSE)
     assert not region.records

@@ -20,7 +20,7 @@ from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequeste
 from bus.protocol import DeadLetter, QueueSpec, encode
 from bus.requests import Flavor
 from bus.worker import Worker, on
-from tests.support.acting_region import LIMIT, ActingRegion
+from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
 from tests.support.envelopes import a_letter
 from tests.support.ids import uid
@@ -284,7 +284,7 @@ async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_record
     ("message", "act"),
     [
         (BuildDeleteRequested(build=uid(1), cell="c1"), "dead letters"),
-        (LIMIT, "quota"),
+        (CLOSE, "cell"),
         (BuildDeleted(build=uid(1), cell="c1"), "repair"),
     ],
     ids=["an operator may request it", "it takes an admin", "a worker's"],

@@ -15,7 +15,6 @@ from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
@@ -155,7 +154,7 @@ async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
     placement: Placement, wall: TurnedClock
 ) -> None:
     placement.keep = 60.0
-    await release(placement, a_release(1, None, "ended"), a_release(3, None, SHELVED))
+    await release(placement, a_release(1, None, "ended"), a_release(3, None, "shelved", revivable=True))
     wall.now += 50
     await release(placement, a_release(2, None, "ended"))
     await placement.prune()

@@ -10,7 +10,7 @@ from berth.databases import packages
 from bus import topics
 from bus.acts import ACTS, RANK
 from bus.addressing import Query, Topic
-from bus.claims import holder_consumer
+from bus.cells import CellEdited, FindCells
 from bus.clients import ClientRelay, RegisteredClient
 from bus.context import handling
 from bus.delivery.recording import RecordingBus
@@ -25,12 +25,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
-from features.moves.messages import MoveRequested, MoveSteered
-from features.quotas.messages import EDIT_QUOTA, QUOTAS, FindQuotas, QuotaEdited
 from scheduler_worker.role_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
-from tests.support.acting_region import LIMIT, ActingRegion
+from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
@@ -56,7 +54,9 @@ class RelayedRegion(ActingRegion):
 
 
 @asynccontextmanager
-async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
+async def a_client(
+    role: Any, *workers: Worker, **limits: tuple[str, ...]
+) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
     database, broker = Database("sqlite+aiosqlite://", inline=True), LocalBroker()
     await migrate(database, *packages("scheduler"))
     limits = {"projects": (), **limits}
@@ -65,7 +65,7 @@ async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[
     async with RecordingBus(LocalTransport(broker)) as own:
         region = RelayedRegion(own, database)
         async with (
-            serving(lambda: LocalTransport(broker), region.worker()),
+            serving(lambda: LocalTransport(broker), region.worker(), *workers),
             RelayedBus(LocalTransport(broker), "ann") as bus,
         ):
             yield bus, region
@@ -74,20 +74,20 @@ async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[
 
 async def test_an_admin_edits_and_the_record_names_the_client() -> None:
     async with a_client("admin") as (bus, region):
-        answer = await bus.asker(EDIT_QUOTA)(LIMIT)
-        assert isinstance(answer.result, QuotaEdited)
+        answer = await bus.asker(topics.EDIT_CELL)(CLOSE)
+        assert isinstance(answer.result, CellEdited)
         await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
     record = region.records[-1]
     assert (record.operator.name, record.operator.role, record.door, record.act) == (
         "ann",
         "admin",
         "bus",
-        "quota",
+        "cell",
     )
 
 
 async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
-    relay = ClientRelay(client="ann", to="placement.quota", message=encode(LIMIT).decode())
+    relay = ClientRelay(client="ann", to="placement.cell", message=encode(CLOSE).decode())
     envelope = an_envelope(id="chosen by the client")
     async with a_client("admin") as (_, region):
         for _ in range(2):
@@ -99,10 +99,10 @@ async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
 
 async def test_an_operator_is_denied_what_takes_an_admin() -> None:
     async with a_client("operator") as (bus, region):
-        with pytest.raises(OperationRefused, match="quota takes the role admin; ann has operator"):
-            await bus.asker(EDIT_QUOTA)(LIMIT)
+        with pytest.raises(OperationRefused, match="cell takes the role admin; ann has operator"):
+            await bus.asker(topics.EDIT_CELL)(CLOSE)
         await until(lambda: [record.outcome for record in region.records] == ["denied"])
-    assert not region.limits
+    assert region.is_enabled
 
 
 def a_message_of(way: Query[Any, Any] | Topic[Any]) -> Message:
@@ -140,19 +140,9 @@ async def test_a_role_limited_to_a_project_deletes_its_instances_only(build: str
 
 
 IN_C1 = {
-    "a move of the other cell's instance": MoveRequested(move=uid(5), build=uid(2), kind="shelve", cell="c1"),
     "a delete of the other cell's instance": BuildDeleteRequested(build=uid(2), cell="c1"),
-    "a move of an unknown instance": MoveRequested(move=uid(5), build=uid(3), kind="shelve", cell="c1"),
-    "a move to the other cell": MoveRequested(move=uid(5), build=uid(1), kind="migrate", to_cell="c2"),
-    "a move by the id of the other cell's instance": MoveRequested(move=uid(2), build=uid(1), kind="shelve"),
-    "a move by the id of what a move will leave": MoveRequested(
-        move=holder_consumer(uid(2), 1), build=uid(1), kind="shelve"
-    ),
     "a boot of the other cell's instance": BuildRequested(
         request=uid(5), instances=(uid(2),), cell="c1", flavor=Flavor(name="small", vcpus=1)
-    ),
-    "a steering of a move that its cell has not recorded": MoveSteered(
-        move=uid(5), build=uid(1), cell="c1", to="abort"
     ),
 }
 
@@ -163,16 +153,7 @@ async def test_a_role_limited_to_a_cell_is_judged_on_the_real_cell(order: Messag
         with pytest.raises(OperationRefused, match=r"in the cells c1 only|use (new|random) uuids"):
             await bus.publish(order)
         await until(lambda: [record.outcome for record in region.records] == ["denied"])
-    assert not region.moved
     assert not region.deleted
-
-
-async def test_a_move_by_a_limited_role_is_bound_to_the_host_on_which_it_was_judged() -> None:
-    order = MoveRequested(move=uid(5), build=uid(1), kind="shelve", cell="c2")
-    async with a_client("operator", cells=("c1",)) as (bus, region):
-        await bus.publish(order)
-        await until(lambda: region.moved)
-    assert [(move.cell, move.source) for move in region.moved] == [("c1", uid(9))]
 
 
 async def test_a_role_limited_to_a_project_reads_its_instances_only() -> None:
@@ -183,7 +164,7 @@ async def test_a_role_limited_to_a_project_reads_its_instances_only() -> None:
             with pytest.raises(OperationRefused, match="read: ann may act in the projects p1 only"):
                 await ask(question)
         with pytest.raises(OperationRefused):  # its answers are not limited to a project
-            await bus.asker(QUOTAS)(FindQuotas(project="p1"))
+            await bus.asker(topics.CELLS)(FindCells())
 
 
 async def test_a_client_cannot_direct_results_to_another_client() -> None:
@@ -206,8 +187,8 @@ async def test_results_arrive_at_the_client() -> None:
 INVALID = {
     "an unknown topic": ("agent.build.{cell}.{agent}", "{}", "is no topic or query"),
     "a query of a cell": ("placement.claim.{cell}", "{}", "is no topic or query"),
-    "no JSON": ("placement.quota", "{", "placement.quota"),
-    "another message": ("placement.quota", '{"edit":{"is":"SetTraits"}}', ""),
+    "no JSON": ("placement.cell", "{", "placement.cell"),
+    "another message": ("placement.cell", '{"edit":{"is":"SetTraits"}}', ""),
 }
 
 
@@ -221,5 +202,5 @@ async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: 
 
 async def test_an_unregistered_client_is_denied_everything() -> None:
     async with a_client("admin") as (_, region):
-        relay = ClientRelay(client="eve", to="placement.quotas", message="{}")
+        relay = ClientRelay(client="eve", to="placement.cells", message="{}")
         assert (await region.door.relay(relay)).problem == "denied"

@@ -35,7 +35,6 @@ from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provide
 from bus.vocabulary import Message, Missing
 from bus.worker import Worker, answers, on
 from features.groups.tests.support.group_parts import joining
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
@@ -284,12 +283,14 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
 
 
 async def test_only_the_cell_that_shelved_an_instance_may_end_it(two_cells: Placement) -> None:
-    assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire=SHELVED)), Released)
+    assert isinstance(
+        await released_by(two_cells, "c1", a_release(13, 1, retire="shelved", revivable=True)), Released
+    )
     ends = a_release(13, None, retire="deleted")
     assert isinstance(await released_by(two_cells, "c2", ends), Retired)
-    assert (await released_by(two_cells, "", a_release(13, None, retire=SHELVED))) == Retired(
-        why=SHELVED, cell="c1", revivable=True
-    )
+    assert (
+        await released_by(two_cells, "", a_release(13, None, retire="shelved", revivable=True))
+    ) == Retired(why="shelved", cell="c1", revivable=True)
     assert isinstance(await released_by(two_cells, "c1", ends), Released)
     assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")
 

@@ -1,53 +1,52 @@
-"""A region for tests of the audit trail and of roles: operators change its quota and delete its instances."""
+"""A region for tests of the audit trail and of roles: operators edit its cell and delete its instances."""
 
 from typing import Any
 
 from bus import topics
 from bus.audit_trail import ActRecord
+from bus.cells import (
+    CellEditAnswered,
+    CellEdited,
+    CellEditRequested,
+    CellInUse,
+    CellsFound,
+    FindCells,
+    RegisterCell,
+    RegisteredCell,
+)
 from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.worker import Answers, Worker, answers, on, on_many
-from features.moves.messages import MOVE_REQUESTED, MoveRequested
-from features.quotas.messages import (
-    EDIT_QUOTA,
-    QUOTAS,
-    FindQuotas,
-    Quota,
-    QuotaEditAnswered,
-    QuotaEdited,
-    QuotaEditRequested,
-    QuotasFound,
-    QuotaSourceIsKeystone,
-    SetQuota,
-)
 from tests.support.ids import uid
 
-LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
+CLOSE = CellEditRequested(edit=RegisterCell(cell="c1", enabled=False))
 
 
 class ActingRegion:
-    """Handlers for a quota of project p1, for instances 1 and 2 of the projects p1 and p2 in the cells c1 and
-    c2, and for records of
-    the audit trail.
+    """Handlers for edits of the cell c1, for instances 1 and 2 of the projects p1 and p2 in the cells c1 and
+    c2, and for records of the audit trail.
     """
 
-    def __init__(self, **limits: int) -> None:
-        self.limits: dict[str, int] = limits
+    def __init__(self) -> None:
+        self.is_enabled = True  # whether the cell c1 is enabled
         self.refuses = False
         self.deleted: list[BuildDeleteRequested] = []
-        self.moved: list[MoveRequested] = []
         self.records: list[ActRecord] = []
 
-    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
+    async def edit(self, order: CellEditRequested) -> CellEditAnswered:
         if self.refuses:
-            return QuotaEditAnswered(result=QuotaSourceIsKeystone())
-        assert isinstance(order.edit, SetQuota)
-        self.limits = order.edit.limits
-        return QuotaEditAnswered(result=QuotaEdited(changed=True))
+            return CellEditAnswered(result=CellInUse(cell="c1", instances=1))
+        assert isinstance(order.edit, RegisterCell)
+        self.is_enabled = bool(order.edit.enabled)
+        return CellEditAnswered(result=CellEdited(cell=self._cell, number=1))
 
-    async def quotas(self, question: FindQuotas) -> QuotasFound:
-        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
+    async def cells(self, question: FindCells) -> CellsFound:
+        return CellsFound(seen=1, cells=(self._cell,))
+
+    @property
+    def _cell(self) -> RegisteredCell:
+        return RegisteredCell(name="c1", enabled=self.is_enabled)
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         consumers = (
@@ -67,9 +66,6 @@ class ActingRegion:
             places={id_: BuildPlace(cell="c1" if id_ == uid(1) else "c2", root=uid(9)) for id_ in ids},
         )
 
-    async def move(self, asked: MoveRequested) -> None:
-        self.moved.append(asked)
-
     async def delete(self, order: BuildDeleteRequested) -> None:
         self.deleted.append(order)
 
@@ -83,11 +79,10 @@ class ActingRegion:
             consumes=[
                 on_many(topics.ACTS_RECORDED, self.record),
                 on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
-                on(MOVE_REQUESTED, self.move),
             ],
             answers=[
-                answers(EDIT_QUOTA, self.edit),
-                answers(QUOTAS, self.quotas),
+                answers(topics.EDIT_CELL, self.edit),
+                answers(topics.CELLS, self.cells),
                 answers(topics.ALLOCATIONS, self.allocations),
                 answers(topics.PROJECTS, self.projects),
                 *further,

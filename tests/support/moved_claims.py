@@ -6,11 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus.claims import BEGUN, Claimed, ConsumerClaim, Retired
-from features.moves.messages import SHELVED
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, room, stock, wants, world
 
-ASLEEP = Retired(why=SHELVED, revivable=True)
+ASLEEP = Retired(why="shelved", revivable=True)
 NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"
 MOVE, OTHER = "move", "other"  # names of moves

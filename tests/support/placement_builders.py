@@ -22,7 +22,6 @@ from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
-from features.moves.messages import SHELVED
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes
@@ -90,7 +89,13 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 
 
 def a_release(
-    consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True, keep: int | None = None
+    consumer: int,
+    generation: int | None,
+    retire: str = "",
+    *,
+    fenced: bool = True,
+    keep: int | None = None,
+    revivable: bool = False,
 ) -> ReleaseRequested:
     keeps = None if keep is None else uid(keep)
     return ReleaseRequested(
@@ -99,7 +104,7 @@ def a_release(
         retire=retire,
         fenced=fenced,
         keep=keeps,
-        revivable=retire == SHELVED,
+        revivable=revivable,
     )
 
 

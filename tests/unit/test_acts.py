@@ -18,9 +18,6 @@ from bus.names import MakeName, NameEditRequested, RenameName
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.vocabulary import Message
-from features.moves.messages import MoveRequested
-from features.planning.messages import SwitchBalancing
-from features.quotas.messages import QuotaEditRequested, SetQuota
 from tests.support.ids import uid
 
 BOOT = BuildRequested(
@@ -43,11 +40,6 @@ EXPECTED: dict[str, tuple[Message, str, Target]] = {
     "boot": (BOOT, "boot", BOOTED),
     "for Nova": (HostsAsked(request=BOOT), "boot", BOOTED),
     "delete": (BuildDeleteRequested(build=uid(2), cell="c1"), "delete", Target(uid(2), cell="c1")),
-    "a move out of its cell": (
-        MoveRequested(move=uid(4), build=uid(2), kind="live", cell="c1", to_cell="c2"),
-        "move",
-        Target(uid(2)),
-    ),
     "traits": (EditRequested(edit=SetTraits(provider=uid(5), traits=())), "mark host", Target(uid(5))),
     "a provider": (
         EditRequested(edit=MakeProvider(provider=uid(5), name="h")), "edit provider", Target(uid(5)),
@@ -60,12 +52,6 @@ EXPECTED: dict[str, tuple[Message, str, Target]] = {
         "edit name",
         Target("CUSTOM_A"),
     ),
-    "a quota": (
-        QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 1})),
-        "quota",
-        Target("p1", project="p1"),
-    ),
-    "the default quota": (QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})), "quota", Target("default")),
     "a cell": (CellEditRequested(edit=RegisterCell(cell="c9")), "cell", Target("c9", cell="c9")),
     "an aggregate": (
         AggregateEditRequested(edit=DropAggregate(aggregate=uid(7))), "aggregate", Target(uid(7)),
@@ -77,13 +63,6 @@ EXPECTED: dict[str, tuple[Message, str, Target]] = {
 def test_a_message_names_its_act_and_target(message: Message, act: str, target: Target) -> None:
     found = act_of(message)
     assert (found and found.name, describe(message)) == (act, target)
-
-
-def test_a_question_about_rebalancing_is_no_act() -> None:
-    assert act_of(SwitchBalancing()) is None
-    assert act_of(SwitchBalancing(controller="a", renew=True)) is None
-    for asked in (SwitchBalancing(stop=True), SwitchBalancing(controller="a")):
-        assert act_of(asked) == BY_NAME["rebalance"]
 
 
 def an_operator(role: Any, **limits: tuple[str, ...]) -> Operator:

@@ -21,7 +21,6 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from features.moves.messages import SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.claim_world import ClaimWorld, Holder
@@ -125,7 +124,7 @@ def test_a_move_begins_at_most_once_and_completely(
 def a_shelved_world() -> ClaimWorld:
     there = a_world()
     assert (
-        release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=4, retire=ASLEEP.why, revivable=True), there)
         == Released()
     )
     return there
@@ -159,7 +158,7 @@ def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
 def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
     there = a_shelved_world()
     assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
         == ASLEEP
     )
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
@@ -169,7 +168,7 @@ def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() 
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
     assert moved == (Retired(why="deleted"),)
     assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED, revivable=True), there)
+        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
         == moved[0]
     )
 

@@ -1,6 +1,6 @@
 """Measures the whole answer to `scheduler.plan_room`: reading the instances, planning, and checking the plan.
 
-    python -m bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15]
+    python -m features.planning.bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15]
 
 Placement's index is in the process; queries to placement and cells are answered from memory without encoding.
 Every host has 32 VCPU and 96 GiB, and is filled with instances of random sizes. With --free, no host has more

@@ -227,14 +227,16 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
 
 
 async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placement: Placement) -> None:
-    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
+    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED, revivable=True), Released)
     boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
     assert await claim(placement, boot) == [Retired(why=SHELVED, revivable=True)]
     [woken] = await claim(placement, moves(generation=None, keep=None))
     assert isinstance(woken, Claimed)
     assert await over(placement) == {uid(MOVE)}
     assert (await held(placement))[BUILD] == (on_hosts(2, **FIVE), "INSTANCE", "mine")
-    assert isinstance(await release(placement, BUILD, woken.generation, retire=SHELVED), Released)
+    assert isinstance(
+        await release(placement, BUILD, woken.generation, retire=SHELVED, revivable=True), Released
+    )
     assert isinstance(await release(placement, BUILD, None, retire="deleted"), Released)
     assert await claim(placement, moves(move=MOVE + 1, generation=None, keep=None)) == [
         Retired(why="deleted")
