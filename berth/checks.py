@@ -36,8 +36,7 @@ _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "keep_changes": 1000,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
-    "max_reservations": 0, "max_reservations_project": 0, "max_reservation_slots": 1, "max_aggregates": 0,
-    "max_groups": 0, "max_groups_project": 0, "placement_keep_alive": 0,
+    "max_aggregates": 0, "placement_keep_alive": 0,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "heartbeat", "ironic_build_patience", "keep", "keep_acts",
