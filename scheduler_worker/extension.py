@@ -8,8 +8,8 @@ from scheduler_worker.agents import Roster
 from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
-from scheduler_worker.core.build_purpose import BUILD, BuildPurpose
-from scheduler_worker.core.choosing import Choosing, JointChoice
+from scheduler_worker.core.build_purpose import BuildPurpose
+from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import FoundHosts, capacities, masks_of
 from scheduler_worker.core.held_claim import place_of
@@ -83,7 +83,6 @@ from scheduler_worker.dependencies import (
     together,
 )
 from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
-from scheduler_worker.host_traits import cause_trait, close_host, force_down_host, open_host
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.orders import Orders, postponed
@@ -101,7 +100,6 @@ from scheduler_worker.restricted_orders import on_closed, only_on
 from scheduler_worker.store import decisions, leaders
 
 __all__ = [
-    "BUILD",
     "CANCELLED",
     "CANCELLED_CODE",
     "DELETED",
@@ -145,7 +143,6 @@ __all__ = [
     "HostFacts",
     "HostLimit",
     "HostsNow",
-    "JointChoice",
     "KnownHosts",
     "MoreRules",
     "Narrowing",
@@ -186,22 +183,18 @@ __all__ = [
     "array_rule",
     "attempts_of",
     "capacities",
-    "cause_trait",
     "claims_of",
-    "close_host",
     "decisions",
     "drawn",
     "events",
     "failed",
     "filter_names",
-    "force_down_host",
     "late_after",
     "leaders",
     "log",
     "masks_of",
     "on_closed",
     "only_on",
-    "open_host",
     "place_of",
     "plain_scheduler",
     "postponed",

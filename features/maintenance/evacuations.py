@@ -24,8 +24,9 @@ from features.maintenance.departures import Departures
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
 from features.maintenance.options import EvacuationOptions
+from features.moves.host_traits import force_down_host
 from features.moves.messages import MoveRequested
-from scheduler_worker.extension import PlacementQueries, force_down_host
+from scheduler_worker.extension import PlacementQueries
 
 MOVES_AT_ONCE = 50  # moves in progress from one host
 SAME_LOSS_SECONDS = 30.0  # two schedulers' times of the same loss of a host differ by at most this

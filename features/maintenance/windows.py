@@ -24,9 +24,10 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.store import StoredWindow
+from features.moves.host_traits import cause_trait, close_host, open_host
 from features.moves.messages import MoveRequested
 from features.reservations.messages import RESERVATION
-from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, open_host
+from scheduler_worker.extension import PlacementQueries
 
 CAUSE = "maintenance"
 TRAIT = cause_trait(CAUSE)

@@ -10,10 +10,11 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Id
+from features.moves.host_traits import cause_trait, close_host, open_host
 from features.planning import store as rebalancing
 from features.planning.messages import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from features.planning.store import BALANCING
-from scheduler_worker.extension import PlacementQueries, cause_trait, close_host, leaders, open_host
+from scheduler_worker.extension import PlacementQueries, leaders
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)

@@ -28,8 +28,8 @@ CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
 
 
-class HostRestriction(Protocol):
-    """A feature that restricts the hosts of orders (`narrowing.Narrowing`), as far as a choice calls it."""
+class ChoiceNarrowing(Protocol):
+    """The methods of a narrowing (`narrowing.Narrowing`) that a choice of hosts calls."""
 
     def concerns(self, order: Order) -> bool:
         """Return whether the other methods must be called for an order."""
@@ -148,7 +148,7 @@ class Choosing:
     policy: ChoicePolicy
     pending: HasReservations
     tentative: TentativeHosts
-    narrowings: Sequence[HostRestriction] = ()
+    narrowings: Sequence[ChoiceNarrowing] = ()
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return, in the sequence of `orders`, the hosts chosen for each, or the reason why too few fit."""
@@ -167,7 +167,7 @@ class Choosing:
             choosing = dataclasses.replace(self, pending=entered)
             with self.counting_as_free(*scope.free, scope.held):
                 choose: Callable[[Order], Chosen] = (
-                    _Kind(choosing, first, scope).hosts_for
+                    _EqualOrders(choosing, first, scope).hosts_for
                     if scope.jointly is None
                     else partial(scope.jointly.choose, choosing, scope=scope)
                 )
@@ -313,7 +313,7 @@ class Choosing:
         return ""
 
 
-class _Kind:
+class _EqualOrders:
     """The orders of one equivalence class in a batch; all take their hosts from one sorted list of hosts."""
 
     def __init__(self, choosing: Choosing, first: Order, scope: Scope) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 from bus.claims import ConsumerClaim
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.vocabulary import Allocations, Id
-from scheduler_worker.core.choosing import Choosing, HostRestriction
+from scheduler_worker.core.choosing import ChoiceNarrowing, Choosing
 from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.order import Order, choices_of
 from scheduler_worker.core.rule import Alternative
@@ -16,7 +16,7 @@ from scheduler_worker.core.scope import PLAIN, Scope
 Remedies = Callable[[Order, Choosing, Tally], Iterator[str]]
 
 
-class Narrowing(HostRestriction, Protocol):
+class Narrowing(ChoiceNarrowing, Protocol):
     """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others."""
 
     async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:

@@ -7,7 +7,7 @@ from bus.host_health import FORCED_DOWN, HELD, closed_for, opened_for
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.vocabulary import Id, Missing
-from scheduler_worker.queries import PlacementQueries
+from scheduler_worker.extension import PlacementQueries
 
 TRIES = 8  # attempts of an edit while other writers change the host
 
