@@ -24,7 +24,7 @@ from bench.figures import figure_table
 from bench.own_servers import own_directory
 from bench.processes import processor_time
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.operations.audit import placement_breaches
 from berth.settings import Settings
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim

@@ -16,15 +16,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from bus.delivery.queue_reader import QueueReader
-from bus.delivery.runner import Bus
+from bus.delivery.runner import Bus, QueueReader
 from bus.delivery.settling import Readable, ServedRow
 from bus.direct import Handed
 from bus.protocol import Delivery
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.deliveries import Reading
 from bus.rabbit.publishing import Publisher
-from bus.sql.transaction import PostgresTransaction
+from bus.sql.statement import PostgresTransaction
 
 _DIRECTORY = "BENCH_HOP_TIMES"
 _ROUTE = ("build.requested", "placement.claim", "build.placed", "agent.build", "agent.report")

@@ -23,7 +23,7 @@ from berth.composition import (
     parts_of_scheduler,
     placement_queries,
 )
-from berth.databases import packages
+from berth.features import packages
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics

@@ -16,8 +16,7 @@ from bus.requests import ResourceGroup
 from ironic_sync import Notifications
 from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
-from placement_worker.core.packed_trees import unpacked
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Tree, unpacked
 
 PATIENCE = 120.0  # seconds, for each stage of the benchmark
 

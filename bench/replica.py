@@ -26,7 +26,7 @@ from bench.loading import a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth, running
 from bench.processes import processor_time
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim

@@ -16,9 +16,18 @@ import msgspec
 from msgspec.structs import asdict
 
 from berth.features import features, module_of
-from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings
-from berth.settings import BadSetting, Settings, by_name, clouds_of_features, described
-from berth.simulator_settings import PREFIX, SimulatorSettings
+from berth.settings import (
+    PREFIX,
+    BadSetting,
+    CellAccountLimits,
+    RequestSettings,
+    SchedulerSettings,
+    Settings,
+    SimulatorSettings,
+    by_name,
+    clouds_of_features,
+    described,
+)
 from bus.broker_urls import single_urls
 from bus.masking import masked
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.databases import OWN, packages
-from berth.features import add_messages, features, module_of, parts_of
+from berth.features import OWN, add_messages, features, module_of, packages, parts_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -23,7 +22,7 @@ from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.direct import DirectTransport
 from bus.local import LocalBroker, LocalTransport
-from bus.local.socket_transport import SocketTransport
+from bus.local.transport import SocketTransport
 from bus.protocol import QueueSpec, Transport
 from bus.relayed_orders import with_shared_queues
 from bus.worker import Worker, asks_as, central_queues, suspects_queue

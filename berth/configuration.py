@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import GROUP_OF, KINDS, BadSetting, Settings, by_name, described
-from berth.simulator_settings import PREFIX, SIMULATOR
+from berth.settings import GROUP_OF, KINDS, PREFIX, SIMULATOR, BadSetting, Settings, by_name, described
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"

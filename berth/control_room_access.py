@@ -12,15 +12,13 @@ from weakref import WeakSet
 import httpx
 
 from berth.placement_http import KNOWN_BY, policy_of, tokens_of
-from berth.setting_groups import ControlRoomSettings
-from berth.settings import Settings
+from berth.settings import ControlRoomSettings, Settings
 from bus.clock import Clock
 from bus.errors import Unavailable
 from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor
 from control_room.shared_data import BackgroundTasks
 from placement_worker.http import KeystoneTokens
-from placement_worker.http.access import AccessPolicy, Identity, noauth2
-from placement_worker.http.token_file import TokenFile, digest_of
+from placement_worker.http.access import AccessPolicy, Identity, TokenFile, digest_of, noauth2
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql.addresses import parse_url
-from bus.sql.postgres import secured
-from bus.sql.servers import DatabaseServers
+from bus.sql.postgres import DatabaseServers, secured
 
 _ROUNDS = 4096  # the server's default
 

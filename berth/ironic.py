@@ -5,8 +5,7 @@ from typing import Any
 
 from berth.checks import check_broker_url
 from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
-from berth.openstack_settings import IronicNodeSettings
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting, IronicNodeSettings, Settings
 from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock

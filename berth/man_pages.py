@@ -13,7 +13,7 @@ from berth import __version__
 from berth.command_table import ONE, commands
 from berth.reference_tables import toml_value
 from berth.setting_tables import settings_there_are, simulator_options
-from berth.simulator_settings import PREFIX
+from berth.settings import PREFIX
 
 _EXITS = (
     ("0", "The command is done, or the checked condition holds."),

@@ -10,8 +10,7 @@ from berth.settings import BadSetting, Settings
 from bus.audit_trail import Operator
 from bus.broker_urls import user_of
 from bus.clock import Clock
-from bus.delivery.recording import Caller, RecordingBus
-from bus.delivery.relaying import RelayedBus
+from bus.delivery.recording import Caller, RecordingBus, RelayedBus
 from bus.errors import OperationRefused
 from bus.protocol import Transport
 from bus.rabbit.topology import client_user
@@ -54,7 +53,7 @@ def _system_user() -> Operator:
 async def _of_token(settings: Settings, file: Path) -> Operator:
     from berth.placement_http import KNOWN_BY, policy_of, tokens_of  # loads slowly
     from placement_worker.http import KeystoneTokens
-    from placement_worker.http.token_file import digest_of
+    from placement_worker.http.access import digest_of
 
     try:
         token = file.read_text(encoding="utf-8").strip()

@@ -16,8 +16,8 @@ from bus.tls import TlsFiles
 from bus.vocabulary import Message
 from placement_worker import Placement
 from placement_worker.http import KeystoneTokens, Options, access, format_refusal, http_app
+from placement_worker.http.access import TokenFile
 from placement_worker.http.recording import RecordedRequests
-from placement_worker.http.token_file import TokenFile
 
 
 def placement_http(

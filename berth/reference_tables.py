@@ -15,7 +15,7 @@ from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import REASONS
 from placement_worker.http.access import DEFAULTS
-from placement_worker.http.routes import routes
+from placement_worker.http.app import routes
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
 
 
@@ -94,7 +94,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.change_log": "placement",
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
-    "scheduler_worker.agents": "scheduler",
+    "scheduler_worker.hosts": "scheduler",
     "scheduler_worker.refusals": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",

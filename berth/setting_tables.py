@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from berth.reference_tables import markdown_table
-from berth.settings import GROUP_OF, KINDS, FeatureSettings, Settings, by_name, group_name
-from berth.simulator_settings import PREFIX, SIMULATOR
+from berth.settings import GROUP_OF, KINDS, PREFIX, SIMULATOR, FeatureSettings, Settings, by_name, group_name
 from bus.feature import SettingsGroup
 
 _OF_SIMULATOR = (

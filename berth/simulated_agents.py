@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from berth import __version__
 from berth.features import parts_of
-from berth.settings import BadSetting, Settings
-from berth.simulator_settings import SimulatorSettings
+from berth.settings import BadSetting, Settings, SimulatorSettings
 from bus import topics
 from bus.agent_builds import AgentBuilds
 from bus.broker_urls import vhost_of
@@ -18,9 +17,8 @@ from bus.delivery.runner import Bus
 from bus.sql.addresses import parse_url
 from bus.worker import Worker
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
-from compute_sim.disk import AgentDisk
+from compute_sim.disk import AgentDisk, GuestFile
 from compute_sim.extension import AgentNeeds
-from compute_sim.guest_file import GuestFile
 from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
 

@@ -12,13 +12,11 @@ import msgspec
 from msgspec import structs
 
 from bus import topics
-from bus.addressing import Query
 from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.client_acts import DERIVED, is_derived
-from bus.clients import ClientEditRequested, FindClients, FindProjects, ProjectsFound
+from bus.clients import DERIVED, ClientEditRequested, FindClients, FindProjects, ProjectsFound, is_derived
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.leases import AgentEditRequested, FindAgents
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
@@ -35,6 +33,7 @@ from bus.resources import (
     Reshape,
     SetTraits,
 )
+from bus.topics import Query
 from bus.vocabulary import Message
 
 MAX_NAME = 255  # characters

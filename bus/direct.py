@@ -15,11 +15,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 
 from prometheus_client import Counter
 
-from bus.addressing import matches
 from bus.context import envelopes_handled
-from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
-from bus.receipts import Receipt
-from bus.topics import TOPIC_NAMED
+from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Receipt, Transport
+from bus.topics import TOPIC_NAMED, matches
 
 # Seconds for which a message is offered to a reader in this process; then it is published at the broker.
 PATIENCE = 1.0

@@ -1,4 +1,4 @@
-"""Exceptions of the bus. If a handler raises or returns one, `bus.delivery.verdicts` decides whether its
+"""Exceptions of the bus. If a handler raises or returns one, `bus.delivery.settling` decides whether its
 message is handled again.
 """
 

@@ -2,7 +2,7 @@
 
 A message that features may extend has a field `parts`. On the wire the field is an object with a value for
 each feature, such as `{"groups": {"group": "..."}}`. Clients may write the fields of a request's parts like
-fields of the kernel instead, such as `"wait": "30m"` (`bus.unknown_fields`).
+fields of the kernel instead, such as `"wait": "30m"` (`bus.invalid_requests`).
 
 Each feature adds its types of parts to TYPES, before the process makes a bus. A value of a feature that is
 not in the list is refused in messages; stored messages keep it.

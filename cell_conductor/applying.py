@@ -14,12 +14,11 @@ from bus.messages import AgentReported, BuildEnded
 from bus.parts import waits_since
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Message
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
-from cell_conductor.core.course import Postponed
 from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.step import step
+from cell_conductor.core.step import Postponed, step
 from cell_conductor.extension import Applied, CourseStore
 from cell_conductor.store import UNSETTLED_STATUSES, BuildStore, Changed
 

@@ -8,13 +8,19 @@ import msgspec
 from bus.messages import Selection
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.core.course import guest_on
-from cell_conductor.store import BUILD, BUILDS, UNSETTLED, UNSETTLED_STATUSES, status_in
-from cell_conductor.stored_form import StoredForm, decode_leftovers
+from cell_conductor.core.step import guest_on
+from cell_conductor.store import (
+    BUILD,
+    BUILDS,
+    UNSETTLED,
+    UNSETTLED_STATUSES,
+    StoredForm,
+    decode_leftovers,
+    status_in,
+)
 
 _SELECT = sql("""
     SELECT builds.id, builds.status, builds.attempt, builds.leftovers

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bus import topics
-from bus.addressing import Topic
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Retry
@@ -18,16 +17,15 @@ from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Statement
+from bus.topics import Topic
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import AskMany, BuildClaims
-from cell_conductor.core.answers import to_be_placed
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.course import reminders
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
-from cell_conductor.core.step import step
+from cell_conductor.core.step import reminders, step, to_be_placed
 from cell_conductor.extension import Applied, ConductorPart
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring

@@ -4,17 +4,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from bus.addressing import Topic
 from bus.feature import PartNeeds
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
+from bus.topics import Topic
 from bus.worker import Outcome, WorkerRows
 from cell_conductor.audit import OperationMark, ReleasedBuild
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.answers import (
+from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
+from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.step import (
+    BaseCourse,
+    Course,
+    HeldStatuses,
+    Postponed,
+    Step,
     holds_instead,
     is_stale,
     position_of,
@@ -22,9 +28,6 @@ from cell_conductor.core.answers import (
     swap_result,
     with_allocations,
 )
-from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
-from cell_conductor.core.course import BaseCourse, Course, HeldStatuses, Postponed, Step
-from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.removed_agents import EndedOrders
 
 __all__ = [

@@ -18,8 +18,7 @@ from bus.clock import Clock
 from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Compact, Message
 from cell_conductor.ring import Ring
 

@@ -26,12 +26,12 @@ from bus.leases import (
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
-from cell_conductor.stored_form import StoredForm
+from cell_conductor.store import StoredForm
 
 log = logging.getLogger(__name__)
 

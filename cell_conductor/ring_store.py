@@ -6,12 +6,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from bus.leases import LeaseAsked, NodeLent
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND
-from cell_conductor.stored_form import StoredForm
+from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, StoredForm
 
 T = TypeVar("T", RingMember, RingNode)
 

@@ -5,7 +5,9 @@ An order stays unacknowledged while its build runs, so that it is redelivered af
 
 import asyncio
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, TypeVar, cast
 
@@ -13,7 +15,8 @@ from msgspec.structs import replace
 
 from bus.agent_builds import GuestOrder, allocations_of, report, reshaped_mappings
 from bus.claims import holder_consumer
-from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
+from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, ProbeResult, ReportedGuest
+from bus.hooks import run_hook
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
@@ -21,7 +24,53 @@ from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.driven_guests import DrivenGuests
 from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
-from compute_sim.probing import HostProber
+
+# Probes whether other hosts are reachable, for the scheduler's vote about a host without heartbeats.
+
+
+SECONDS = 3.0  # until a host counts as not reached
+
+
+@dataclass(frozen=True, slots=True)
+class HostProber:
+    """Probes hosts by an operator's command, else by a TCP connection to `port`. With neither, no host is
+    reported as reached or unreached.
+    """
+
+    port: int = 0
+    command: Sequence[str] = ()
+
+    async def probe(self, asked: HostsProbe) -> ProbeResult:
+        results = await asyncio.gather(*(self._is_reached(host) for host in asked.hosts))
+        roots: dict[bool | None, list[str]] = {True: [], False: []}
+        for host, is_reached in zip(asked.hosts, results, strict=True):
+            roots.setdefault(is_reached, []).append(host.root)
+        return ProbeResult(id=asked.id, reached=tuple(roots[True]), unreached=tuple(roots[False]))
+
+    async def _is_reached(self, host: ProbedHost) -> bool | None:
+        address = host.ip or host.host
+        if self.command:
+            code, _ = await run_hook(self.command, [host.host, address], SECONDS)
+            return {0: True, 1: False}.get(-1 if code is None else code)
+        return await _answers(address, self.port) if self.port else None
+
+
+async def _answers(address: str, port: int) -> bool | None:
+    """Return True if a host accepts or refuses a TCP connection, False if it does not answer, and None if its
+    name has no address.
+    """
+    try:
+        async with asyncio.timeout(SECONDS):
+            _, writer = await asyncio.open_connection(address, port)
+    except ConnectionRefusedError:
+        return True
+    except socket.gaierror:
+        return None
+    except OSError:  # also a time-out
+        return False
+    writer.close()
+    return True
+
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,9 @@ from compute_sim.core.faults import SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.driven_guests import DrivenGuests
 from compute_sim.extension import AgentPart
-from compute_sim.host_trees import HostTrees
 from compute_sim.machines import SimAgent
 from compute_sim.recovery import GuestRecovery
-from compute_sim.reporting import HostReports
+from compute_sim.reporting import HostReports, HostTrees
 
 
 def compute_sim(

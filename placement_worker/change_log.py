@@ -16,12 +16,10 @@ from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
-from placement_worker.core.packed_trees import carried
-from placement_worker.core.trees import Tree
+from bus.sql.statement import BoundStatement, Transaction
+from placement_worker.core.trees import Tree, carried
 from placement_worker.memory import Memory, StoreReader
-from placement_worker.store import changes, tree_reads, tree_writes
+from placement_worker.store import changes, stored_trees
 from placement_worker.store.changes import CommitRecord
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.reshapes import NONE_MOVED, MovedAllocations
@@ -274,7 +272,7 @@ class ChangeLog:
         tx: Transaction,
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
-        numbers: Iterator[int] = tree_writes.NONE_NEW,
+        numbers: Iterator[int] = stored_trees.NONE_NEW,
         moved: MovedAllocations = NONE_MOVED,
         last: Sequence[BoundStatement] = (),
     ) -> int:
@@ -282,12 +280,12 @@ class ChangeLog:
         `moved` between their providers, log the change, and return its number. `numbers` yields database ids
         for new providers. `last` are statements independent of all other statements.
         """
-        first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
+        first, writes = stored_trees.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *moved.writes):
             await write(tx)
         # Leave out unchanged trees: they were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        altered = tree_reads.changes_between(pairs)
+        altered = stored_trees.changes_between(pairs)
         record = CommitRecord(changes=altered, shaped=shaped, consumers=moved.consumers)
         return await self.write(tx, record, [*writes, *last])
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from bus.claims import ConsumerClaim
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import ClaimJudge, ClaimWorld
+from bus.sql.statement import BoundStatement, Transaction
+from placement_worker.core.capacity import ClaimJudge, ClaimWorld
 
 # The order in which every writer locks rows: consumers and providers of the claims, and the rows of rules.
 LOCKS = ("consumers", "projects", "reservations", "groups", "providers", "change number")

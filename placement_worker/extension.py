@@ -14,12 +14,10 @@ from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
 from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
-from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, roots_of
+from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
 from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
-from placement_worker.core.index import Index
-from placement_worker.core.packed_trees import packed, unpacked
-from placement_worker.core.row import Row
-from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.core.index import Index, Row
+from placement_worker.core.trees import ProviderState, Tree, packed, unpacked
 from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.store.aggregates import described as describe_aggregates
 from placement_worker.store.changes import KEEP as KEEP_CHANGES
@@ -31,11 +29,11 @@ from placement_worker.store.changes import (
     rules_edition,
 )
 from placement_worker.store.claimed_providers import IS_SHARING
+from placement_worker.store.hosts import labels_of
 from placement_worker.store.hosts import registered as registered_cells
-from placement_worker.store.labels import labels_of
 from placement_worker.store.numbered_names import Book
-from placement_worker.store.tree_reads import load as load_trees
-from placement_worker.store.tree_reads import roots_after
+from placement_worker.store.stored_trees import load as load_trees
+from placement_worker.store.stored_trees import roots_after
 from placement_worker.transactions import ClaimOperations
 
 __all__ = [

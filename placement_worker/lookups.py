@@ -14,13 +14,12 @@ from bus.resources import (
     ProvidersFound,
     UsagesFound,
 )
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import MAX_INT
-from placement_worker.core.packed_trees import ROOM, Packing
+from placement_worker.core.trees import ROOM, Packing
 from placement_worker.operations import PlacementOperations
-from placement_worker.store import changes, lookups, tree_reads
-from placement_worker.store.hosts import limits
-from placement_worker.store.labels import with_labels
+from placement_worker.store import changes, lookups, stored_trees
+from placement_worker.store.hosts import limits, with_labels
 
 UNKNOWN = "unknown"  # the reported type of consumers without one
 
@@ -47,7 +46,7 @@ class Lookups(PlacementOperations):
         in_trees = {tree for tree in (query.in_tree, like.in_tree) if tree is not None}
         roots: set[str] = set()
         if len(in_trees) > 1 or (in_trees and (query.ids or query.name)):
-            homes = await tree_reads.homes(tx, in_trees)
+            homes = await stored_trees.homes(tx, in_trees)
             roots = set(homes.values())
             if len(homes) < len(in_trees) or len(roots) > 1:
                 return []
@@ -110,8 +109,8 @@ class Lookups(PlacementOperations):
         packing = Packing(ROOM)
         page = [(0, root) for root in query.roots]
         async with self.database.read() as tx:
-            page = page or await tree_reads.roots_after(tx, query.after, query.limit)
-            found = await tree_reads.load(tx, self.book, [root for _, root in page])
+            page = page or await stored_trees.roots_after(tx, query.after, query.limit)
+            found = await stored_trees.load(tx, self.book, [root for _, root in page])
             history = tx.history
         after: int | None = query.after
         for mark, root in page:
@@ -157,7 +156,7 @@ class Lookups(PlacementOperations):
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
         async with self.database.read() as tx:
             found, generations = await self._holdings(tx, query)
-            homes = await tree_reads.homes(tx, generations)
+            homes = await stored_trees.homes(tx, generations)
             wall = await limits(tx, cell, homes)
         in_cell = [
             consumer

@@ -9,12 +9,12 @@ from typing import Protocol
 from bus.aggregates import Aggregate
 from bus.candidates import OnChange, OnWakes
 from bus.cells import RegisteredCell
+from bus.errors import Unavailable
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
-from placement_worker.core.packed_trees import unpacked
-from placement_worker.core.trees import Tree
-from placement_worker.store import aggregates, changes, hosts, tree_reads
+from placement_worker.core.trees import Tree, unpacked
+from placement_worker.store import aggregates, changes, hosts, stored_trees
 from placement_worker.store.numbered_names import Book
 
 ROOTS_A_PAGE = 2000
@@ -80,7 +80,7 @@ class StoreReader:
     async def trees(self, roots: Collection[str], history: str) -> Mapping[str, Tree]:
         async with self._database.read() as tx:
             check_history(tx.history, history)
-            return await tree_reads.load(tx, self._book, roots)
+            return await stored_trees.load(tx, self._book, roots)
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         async with self._database.read() as tx:
@@ -91,8 +91,8 @@ class StoreReader:
         while True:
             async with self._database.read() as tx:
                 check_history(tx.history, history)
-                page = await tree_reads.roots_after(tx, after, ROOTS_A_PAGE)
-                found = await tree_reads.load(tx, self._book, [root for _, root in page])
+                page = await stored_trees.roots_after(tx, after, ROOTS_A_PAGE)
+                found = await stored_trees.load(tx, self._book, [root for _, root in page])
             if not page:
                 return
             await take(found.values())
@@ -338,3 +338,51 @@ def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     except (LookupError, ValueError):
         log.error("the trees in change %d are invalid: they are read from placement", message.number)
         return {}
+
+
+# Placement's index for other workers of the same process.
+
+
+class SharedMemory:
+    """Gives the other workers of this process access to placement's index. A worker may start before
+    placement does.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Memory | None = None
+        self._given = asyncio.Event()
+        self._registrations: list[Callable[[Memory], None]] = []
+
+    def give(self, memory: Memory) -> None:
+        self._memory = memory
+        for register in self._registrations:
+            register(memory)
+        self._given.set()
+
+    @property
+    def index(self) -> Index:
+        if self._memory is None or not self._memory.loads:
+            raise Unavailable("placement has not read what there is yet")
+        return self._memory.index
+
+    def watch(self, on_change: OnChange) -> None:
+        self._register(lambda memory: memory.watch(on_change))
+
+    def watch_wakes(self, on_wakes: OnWakes) -> None:
+        self._register(lambda memory: memory.watch_wakes(on_wakes))
+
+    def _register(self, register: Callable[[Memory], None]) -> None:
+        self._registrations.append(register)
+        if self._memory is not None:
+            register(self._memory)
+
+    async def loaded(self) -> None:
+        await self._given.wait()
+        assert self._memory is not None
+        await self._memory.loaded()
+
+    async def fresh(self) -> None:
+        """Wait until placement's index in this process includes the earlier commits of all processes."""
+        await self.loaded()
+        assert self._memory is not None
+        await self._memory.fresh()

@@ -16,7 +16,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.store.changes import ProviderNumbers

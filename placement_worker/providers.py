@@ -8,14 +8,14 @@ from msgspec import structs
 
 from bus import resources
 from bus.sql.failures import Conflict
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Missing, portions_by_size
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
 from placement_worker.operations import PlacementOperations, again, changing, contended, contended_each
-from placement_worker.store import hosts, reshapes, tree_reads
+from placement_worker.store import hosts, reshapes, stored_trees
 
 EDITS_A_TRANSACTION = 200
 
@@ -73,10 +73,10 @@ class ProviderOperations(PlacementOperations):
         ]
         wanted = [order.provider for order in orders if not isinstance(order, resources.MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]
-        read = await tree_reads.read_locked(tx, self.book, wanted)
+        read = await stored_trees.read_locked(tx, self.book, wanted)
         if not placing:
             return WorkingTrees(read)
-        found = await tree_reads.find(
+        found = await stored_trees.find(
             tx, self.book, [order.provider for order in placing], [order.name for order in placing]
         )
         return WorkingTrees(found.owned | read, found.names, found.ids, found.number)
@@ -169,7 +169,7 @@ class BulkLoad(PlacementOperations):
             provider.parent for provider in order.providers if provider.parent
         }
         async with self.database.read_single() as tx:
-            homes = await tree_reads.homes(tx, named)
+            homes = await stored_trees.homes(tx, named)
         results: dict[str, resources.LoadResult] = {}
         sound = []
         for tree in loading.trees_of(items, homes):
@@ -199,8 +199,8 @@ class BulkLoad(PlacementOperations):
         await self.book.know_contents(self.database, items, now)
         named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
         async with self.numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
-            found = await tree_reads.find(tx, self.book, list(named), [item.name for item in items])
-            read = await tree_reads.read_locked(
+            found = await stored_trees.find(tx, self.book, list(named), [item.name for item in items])
+            read = await stored_trees.read_locked(
                 tx, self.book, [provider_id for provider_id in named if provider_id in found.ids]
             )
             working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)

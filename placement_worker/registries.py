@@ -33,7 +33,7 @@ from bus.names import (
     Standard,
 )
 from bus.sql.failures import Conflict
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Contended, InUse, LimitReached, Missing, Taken
 from placement_worker.core.aggregates import (
     AggregateScene,
@@ -50,7 +50,7 @@ from placement_worker.core.trees import WorkingTrees, renamed
 from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.reports import ReportOperations
 from placement_worker.store import aggregates as stored
-from placement_worker.store import changes, hosts, tree_reads
+from placement_worker.store import changes, hosts, stored_trees
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
 
 
@@ -114,14 +114,14 @@ class ClassesAndTraits(PlacementOperations):
                 return NameEdited(named=entry.named)
             if to in found:
                 return Taken(what="resource class", value=to)
-            read = await tree_reads.read_locked(
+            read = await stored_trees.read_locked(
                 tx, self.book, [root for (root,) in await ROOTS_WITH(tx, id=entry.id)]
             )
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
             await RENAME_CLASS(tx, id=entry.id, called=to, now=now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
-            altered, shaped = tree_reads.changes_between(pairs), {then.root: then for _, then in pairs}
+            altered, shaped = stored_trees.changes_between(pairs), {then.root: then for _, then in pairs}
             record = changes.CommitRecord(changes=altered, shaped=shaped, renamed=(name, to))
             await self.log.write(tx, record, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
@@ -294,7 +294,7 @@ class AggregateOperations(PlacementOperations):
     async def _save(
         self, tx: Transaction, wanted: Intent, scene: AggregateScene, now: float
     ) -> aggregates.AggregateResult:
-        moving = await tree_reads.read_locked(tx, self.book, wanted.add | wanted.remove)
+        moving = await stored_trees.read_locked(tx, self.book, wanted.add | wanted.remove)
         working = WorkingTrees(moving)
         if not all(map(working.find, wanted.add | wanted.remove)):
             raise Conflict("a host was deleted while it was being read")
@@ -302,7 +302,9 @@ class AggregateOperations(PlacementOperations):
         pairs = working.changed()
         concerned = pairs
         if wanted.rezoned:  # check the zones of all hosts of the aggregate, also of those that the edit keeps
-            staying = await tree_reads.read(tx, self.book, scene.members.keys() - wanted.remove - wanted.add)
+            staying = await stored_trees.read(
+                tx, self.book, scene.members.keys() - wanted.remove - wanted.add
+            )
             after = {tree.root: (tree, tree) for tree in (*moving.values(), *staying.values())}
             concerned = [*(after | {then.root: (was, then) for was, then in pairs}).values()]
         if trouble := zone_trouble(wanted, scene.described, concerned):

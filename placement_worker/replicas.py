@@ -17,8 +17,7 @@ from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChang
 from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
-from placement_worker.core.packed_trees import unpacked
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Tree, unpacked
 from placement_worker.memory import POLL_SECONDS, HistoryChanged, Memory, Take, check_history
 
 log = logging.getLogger(__name__)

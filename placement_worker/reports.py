@@ -10,10 +10,10 @@ from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
-from placement_worker.core.labels import reserved_level
+from placement_worker.core.index import reserved_level
 from placement_worker.core.reports import (
     bars_report,
     complaint,
@@ -27,7 +27,7 @@ from placement_worker.core.reports import (
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
 from placement_worker.operations import PlacementOperations, again, changing
-from placement_worker.store import changes, hosts, reshapes, tree_reads, tree_writes
+from placement_worker.store import changes, hosts, reshapes, stored_trees
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}
@@ -81,10 +81,10 @@ class ReportOperations(PlacementOperations):
             owned = await hosts.enter(tx, roots, now)
             number = 0
             if few := len(reports) <= FEW:  # few reports usually change something: lock before the only read
-                found, number = await tree_reads.read_locked_at(tx, self.book, roots)
+                found, number = await stored_trees.read_locked_at(tx, self.book, roots)
                 before = owned | found
             else:
-                before = owned | await tree_reads.read(tx, self.book, roots)
+                before = owned | await stored_trees.read(tx, self.book, roots)
             walled = {}
             for report in reports:
                 owner, known = before[report.root].cell, bool(before[report.root].providers)
@@ -96,19 +96,19 @@ class ReportOperations(PlacementOperations):
             if moving:
                 if not few:  # many reports usually change nothing: lock only trees to change, and read again
                     changing_roots = [report.root for report in moving]
-                    locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
+                    locked, number = await stored_trees.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
                 number = number or await changes.last_number(tx)
                 walled |= await self._moved(tx, moving, before, goes)
-            pairs: list[tree_reads.Judged] = []
+            pairs: list[stored_trees.Judged] = []
             for report in reports:
                 was, moves_ = before[report.root], goes.get(report.root, NO_MOVES)
                 if report.sequence > was.sequence and report.root not in walled:
                     pairs.append((was, report, reported(was, report, number, moves_)))
-            taken = await tree_reads.names_taken(tx, tree_reads.new_names(pairs))
+            taken = await stored_trees.names_taken(tx, stored_trees.new_names(pairs))
             pairs = [*await self._apart(tx, pairs, taken, number, goes)]
             owners = {name: provider for name, (provider, _) in taken.items()}
-            refused = walled | await tree_reads.clashes(tx, pairs, owners)
+            refused = walled | await stored_trees.clashes(tx, pairs, owners)
             if refused:
                 await hosts.leave(tx, refused)
             sound = [(was, then) for was, _, then in pairs if then.root not in refused]
@@ -127,7 +127,7 @@ class ReportOperations(PlacementOperations):
             if report.reshape is None:
                 continue
             provider_ids = {provider.uuid for provider in before[report.root].providers}
-            homes = await tree_reads.homes(
+            homes = await stored_trees.homes(
                 tx, {move.provider for move in report.reshape.moves} - provider_ids
             )
             if homes:
@@ -144,11 +144,11 @@ class ReportOperations(PlacementOperations):
     async def _apart(
         self,
         tx: Transaction,
-        pairs: Sequence[tree_reads.Judged],
+        pairs: Sequence[stored_trees.Judged],
         taken: dict[str, tuple[str, str]],
         number: int,
         goes: Mapping[str, Moves],
-    ) -> Sequence[tree_reads.Judged]:
+    ) -> Sequence[stored_trees.Judged]:
         """Return the reports with their trees (`pairs`), in which a provider is renamed if another cell uses
         its name. `taken` maps names in use to provider and cell; alternative names in use are added. `goes`:
         the moves of reshapes, by root.
@@ -163,7 +163,7 @@ class ReportOperations(PlacementOperations):
                     )
         if not renamed:
             return pairs
-        taken |= await tree_reads.names_taken(tx, {name for names in renamed.values() for name in names})
+        taken |= await stored_trees.names_taken(tx, {name for names in renamed.values() for name in names})
         apart = []
         for before, report, after in pairs:
             providers = tuple(
@@ -184,7 +184,7 @@ class ReportOperations(PlacementOperations):
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
-            before = (await tree_reads.read_locked(tx, self.book, [order.root])).get(order.root, owned)
+            before = (await stored_trees.read_locked(tx, self.book, [order.root])).get(order.root, owned)
             if not before.providers and before.sequence < 0:  # the root was never reported
                 await hosts.leave(tx, [order.root])
                 return OwnerEditAnswered(result=Missing(what="provider", names=(order.root,)))
@@ -202,7 +202,7 @@ class ReportOperations(PlacementOperations):
         now, roots = self.clock.now(), tuple(dict.fromkeys(order.roots))
         async with changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
-            found = await tree_reads.read_locked(tx, self.book, roots)
+            found = await stored_trees.read_locked(tx, self.book, roots)
             is_there = {root: order.cell in ("", owned[root].cell) for root in found}
             if missing := tuple(root for root in roots if not is_there.get(root)):
                 await hosts.leave(tx, roots)
@@ -222,7 +222,9 @@ class ReportOperations(PlacementOperations):
         withholding capacity once the allocations of the old inventory are released.
         """
         async with self.database.read() as tx:
-            roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
+            roots = sorted(
+                {root for (root,) in (*await hosts.LEFTOVERS(tx), *await stored_trees.MAY_OPEN(tx))}
+            )
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
@@ -243,7 +245,7 @@ class ReportOperations(PlacementOperations):
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)
-            locked = (await tree_reads.read_locked(tx, self.book, roots)).values()
+            locked = (await stored_trees.read_locked(tx, self.book, roots)).values()
             await self._save(tx, [(was, change(was)) for was in locked], now)
             await hosts.leave(tx, roots)
 
@@ -252,7 +254,7 @@ class ReportOperations(PlacementOperations):
         tx: Transaction,
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
-        numbers: Iterator[int] = tree_writes.NONE_NEW,
+        numbers: Iterator[int] = stored_trees.NONE_NEW,
         goes: Mapping[str, Moves] = NOBODY_GOES,
     ) -> None:
         changed = [(was, then) for was, then in pairs if then != was]

@@ -15,13 +15,21 @@ from bus.domains import HOST
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
-from placement_worker.core.fits import Fit, FitFinder
+from placement_worker.core.fits import Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.forms import form_of, node_of
-from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.index import (
+    Amounts,
+    Index,
+    ReservedAmounts,
+    Row,
+    RowSet,
+    Snapshot,
+    Sums,
+    lone_candidate,
+    sums,
+)
 from placement_worker.core.reserved_snapshot import ReservedSnapshot
-from placement_worker.core.row import Amounts, ReservedAmounts, Row, RowSet, Sums, lone_candidate, sums
 from placement_worker.core.search import HOST_PATIENCE, PATIENCE, TOGETHER, at_once, candidate
-from placement_worker.core.search_plan import SearchPlan, plan
 from placement_worker.core.ways import BREATH
 
 _DOUBLES = 4  # sets of allocations that were found before, for each set that is wanted

@@ -18,12 +18,11 @@ from bus.claims import (
     ReleaseRequested,
     ReleaseResult,
 )
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.claim_rule import ClaimRule, ClaimScope
 from placement_worker.core import capacity
-from placement_worker.core.claim_world import ClaimWorld, changed_consumers
+from placement_worker.core.capacity import ClaimWorld, changed_consumers
 from placement_worker.operations import PlacementOperations, again, changing
 from placement_worker.store import claimed_providers, claims
 from placement_worker.store.changes import CommitRecord

@@ -15,8 +15,8 @@ from scheduler_worker.core.policy import (
     all_rules,
     all_weighers,
 )
+from scheduler_worker.core.ranking import replay, scores_of
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.scale import replay, scores_of
 from scheduler_worker.core.weighing import DEVICES
 
 __all__ = [

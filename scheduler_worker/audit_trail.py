@@ -10,8 +10,7 @@ from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 
 PRUNED = 1000  # records deleted in one transaction
 

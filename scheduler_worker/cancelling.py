@@ -13,8 +13,7 @@ from bus.claims import Held, OutsideCell, Released, Retired
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
 from bus.vocabulary import Contended, Id
-from scheduler_worker.core.held_claim import place_of
-from scheduler_worker.core.order import DELETED
+from scheduler_worker.core.order import DELETED, place_of
 from scheduler_worker.dependencies import Ending, Publish
 from scheduler_worker.placing import Fallback
 

@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.feature import PartNeeds
 from bus.protocol import Ask
 from bus.sql.database import Database
+from bus.topics import Query
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler, SchedulerPart
+from scheduler_worker.placing import Orders, Scheduler, SchedulerPart
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
 

@@ -4,32 +4,32 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
-from scheduler_worker.agents import Roster
 from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
 from scheduler_worker.core import events
-from scheduler_worker.core.build_purpose import BuildPurpose
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
-from scheduler_worker.core.fitting import FoundHosts, capacities, masks_of
-from scheduler_worker.core.held_claim import place_of
+from scheduler_worker.core.fitting import EXAMPLES, FoundHosts, Shortage, capacities, masks_of
 from scheduler_worker.core.helping import Tally
-from scheduler_worker.core.host_hashes import drawn
-from scheduler_worker.core.host_map import AllHosts, HostsNow
+from scheduler_worker.core.host_map import AllHosts, HostsNow, drawn
 from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
     DELETED,
     MAX_CHOICES_EACH,
+    BuildPurpose,
     EndedInstance,
     Order,
+    OrderSection,
     Purpose,
     Settled,
     Verdict,
     alternates_of,
     attempts_of,
     failed,
+    place_of,
+    sections_of,
     unplaceable,
     with_ended,
 )
@@ -43,15 +43,27 @@ from scheduler_worker.core.policy import (
     filter_names,
     with_changes,
 )
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rejections import EXAMPLES, Shortage
+from scheduler_worker.core.ranking import (
+    NOTHING_HELD,
+    CapacityReservation,
+    HasReservations,
+    Pick,
+    Ranking,
+    Replayed,
+    replay,
+    scores_of,
+)
 from scheduler_worker.core.rule import (
+    PLAIN,
     AllowedHosts,
     Alternative,
+    ClaimPart,
     HostFacts,
+    HostLimit,
     Number,
     Rule,
     RuleError,
+    Scope,
     Together,
     Unfit,
     View,
@@ -59,17 +71,6 @@ from scheduler_worker.core.rule import (
     array_rule,
 )
 from scheduler_worker.core.rules import RULES_OF_PLACEMENT
-from scheduler_worker.core.scale import (
-    NOTHING_HELD,
-    CapacityReservation,
-    HasReservations,
-    Pick,
-    Replayed,
-    replay,
-    scores_of,
-)
-from scheduler_worker.core.scope import PLAIN, ClaimPart, HostLimit, Scope
-from scheduler_worker.core.sections import OrderSection, sections_of
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -82,17 +83,20 @@ from scheduler_worker.dependencies import (
     providers_of,
     together,
 )
-from scheduler_worker.help_search import REQUEST_SECONDS, all_helps, late_after
-from scheduler_worker.hosts import HostBook
+from scheduler_worker.hosts import HostBook, Roster
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders, postponed
 from scheduler_worker.placing import (
+    REQUEST_SECONDS,
     BaseFallback,
     Fallback,
     FallbackAnswer,
+    Orders,
     PlacingOutcome,
     Scheduler,
     SchedulerPart,
+    all_helps,
+    late_after,
+    postponed,
 )
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords

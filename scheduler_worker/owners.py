@@ -16,7 +16,7 @@ from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
-from scheduler_worker.core.held_claim import place_of
+from scheduler_worker.core.order import place_of
 from scheduler_worker.dependencies import PLACEMENT_ASKED, providers_of
 from scheduler_worker.placing import Fallback, SchedulerPart
 from scheduler_worker.queries import CellQueries, PlacementQueries

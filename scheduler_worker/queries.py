@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bus import claims, resources
-from bus.addressing import Query
 from bus.names import NameEditAnswered, NameEditRequested
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
+from bus.topics import Query
 from bus.vocabulary import Message
 
 A = TypeVar("A", bound=Message)

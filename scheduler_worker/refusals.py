@@ -10,8 +10,8 @@ from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
-from scheduler_worker.agents import UNPLACEABLE
 from scheduler_worker.core.narrowing import Narrowing
+from scheduler_worker.hosts import UNPLACEABLE
 from scheduler_worker.store import decisions
 
 CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])

@@ -7,26 +7,38 @@ from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
-from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
+from bus.messages import BuildCancelled, BuildPlaced, BuildRequested, BuildUnplaceable, SchedulerAlive
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
-from scheduler_worker.agents import SAYS_SECONDS
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
-from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.client_door import ClientDoor, RoleDoor
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, Publish, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.host_records import HostRecords
+from scheduler_worker.hosts import SAYS_SECONDS, HostRecords
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.new_requests import NewRequests
-from scheduler_worker.orders import Orders
 from scheduler_worker.owners import Owners
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing import Orders, PlacingOutcome, Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
-from scheduler_worker.role_door import RoleDoor
+
+# Places new build requests, and stores why some of them got no host.
+
+
+class NewRequests:
+    def __init__(self, scheduler: Scheduler, refusals: RefusalRecords) -> None:
+        self._scheduler = scheduler
+        self._refusals = refusals
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> Sequence[PlacingOutcome]:
+        """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
+        outcomes = await self._scheduler.place_many(requests)
+        messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
+        await self._refusals.add_builds(list(zip(requests, messages, strict=True)))
+        return outcomes
+
 
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored

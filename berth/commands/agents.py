@@ -118,7 +118,7 @@ async def check_command(
     The rules are described in docs/howto/driver.md.
     """
     from compute_sim.driver_kit import DriverStand
-    from compute_sim.driver_loading import BadDriver, load_driver
+    from compute_sim.machines import BadDriver, load_driver
 
     hosts = (*(check.host or ()), "check-1", "check-2")
     flavor = Flavor(name="check", vcpus=check.vcpus, memory_mb=check.memory_mb, disk_gb=check.disk_gb)

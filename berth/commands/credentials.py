@@ -91,7 +91,7 @@ def _rights(credential: Credential) -> tuple[str, str, str]:
 def token_credentials(settings: Settings) -> Iterator[Credential]:
     """Yield the credentials of the token file, each with the role that `placement_policy` gives it."""
     from berth.placement_http import policy_of  # loads slowly
-    from placement_worker.http.token_file import identity_of
+    from placement_worker.http.access import identity_of
 
     policy = policy_of(settings)
     for token in tokens_in(Path(settings.placement.tokens)):

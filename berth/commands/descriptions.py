@@ -10,8 +10,7 @@ from rich.table import Table
 
 from berth.commands.options import Commands, Json, described, option, positional
 from berth.commands.terminal import complain, effective, plain_table, say
-from berth.settings import BadSetting
-from berth.simulator_settings import SIMULATOR
+from berth.settings import SIMULATOR, BadSetting
 
 commands = Commands()
 

@@ -11,8 +11,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from berth.commands.terminal import Cli, effective, run, say
-from berth.settings import KINDS, BadSetting
-from berth.simulator_settings import PREFIX
+from berth.settings import KINDS, PREFIX, BadSetting
 
 WHEN = "2026-12-24T08:00 (UTC), or +2h from now."  # help of options that are times
 WHERE = "Where"  # panels of the options of a build request

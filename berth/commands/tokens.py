@@ -18,7 +18,7 @@ from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.errors import OperationRefused
-from placement_worker.http.token_file import StoredToken, StoredTokens, digest_of, read_tokens
+from placement_worker.http.access import StoredToken, StoredTokens, digest_of, read_tokens
 
 commands = Commands(name="token", no_args_is_help=True)
 

@@ -25,7 +25,7 @@ from berth.rest.openapi import ADDRESS, operations, rest_document
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
 from bus import parts
-from bus.client_acts import NotAllowed
+from bus.clients import NotAllowed
 from bus.clock import set_within
 from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable

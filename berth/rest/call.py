@@ -17,10 +17,10 @@ from bus.acts import Target
 from bus.delivery.recording import Caller
 from bus.errors import TooBig
 from bus.http import LongRequests
-from bus.unknown_fields import read
+from bus.invalid_requests import read
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
-from placement_worker.http.described import DescribedOperation
+from placement_worker.http.api_call import DescribedOperation
 from placement_worker.http.errors import Problem
 from placement_worker.http.recording import SIGN_IN, RecordedRequests
 

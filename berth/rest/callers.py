@@ -12,8 +12,7 @@ from msgspec import structs
 
 from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe, is_limited, judged, names_of
 from bus.audit_trail import Operator
-from bus.client_acts import NotAllowed
-from bus.clients import ProjectsFound, RegisteredClient
+from bus.clients import NotAllowed, ProjectsFound, RegisteredClient
 from bus.messages import BuildRequested
 from bus.vocabulary import UNSAID_ID, Id, Message, portions
 from placement_worker.http.access import AccessPolicy, Identity

@@ -30,8 +30,7 @@ from berth.rest.store import StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.acts import ids_of
-from bus.client_acts import permitted_boot
-from bus.clients import ProjectsFound
+from bus.clients import ProjectsFound, permitted_boot
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from berth.rest.call import Handler
 from berth.rest.ends import EndRule
 from bus.vocabulary import Message
-from placement_worker.http.described import DescribedOperation
+from placement_worker.http.api_call import DescribedOperation
 
 OperationKey = tuple[str, str]  # path and method
 

@@ -7,7 +7,7 @@ from berth.features import rest_parts
 from berth.rest import bodies
 from berth.rest.extension import OperationKey
 from bus.messages import BuildRequested
-from placement_worker.http.described import DescribedOperation
+from placement_worker.http.api_call import DescribedOperation
 from placement_worker.http.openapi import EVENT_STREAM, document
 
 ADDRESS = "/v1/openapi.json"

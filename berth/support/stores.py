@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from bus.sql.database import Database
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 
 _TABLES = text(
     """

@@ -5,25 +5,293 @@ can be duplicated, but not lost.
 
 import asyncio
 import logging
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from prometheus_client import Counter, Histogram
 
-from bus.addressing import matches
+from bus.clock import Clock
 from bus.context import current_tracer, envelope_of, follow, handling
-from bus.delivery.suspects import Process, Suspects
-from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
-from bus.errors import BrokerRefused, Unavailable, Undecodable, Unroutable
+from bus.errors import (
+    AnswerRefused,
+    BrokerRefused,
+    Poison,
+    Retry,
+    TooBig,
+    Unavailable,
+    Undecodable,
+    Unroutable,
+)
+from bus.invalid_requests import fields_of, with_flat_parts, with_unknown
 from bus.invalid_requests import refusal_of as answer_to_invalid
-from bus.protocol import Delivery, Envelope, is_suspect, message_in
-from bus.topics import TOPIC_OF
-from bus.unknown_fields import fields_of, with_flat_parts, with_unknown
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport, is_suspect, message_in
+from bus.topics import TOPIC_OF, matches
 from bus.vocabulary import Message
-from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
+from bus.worker import Answers, On, Undeclared, Worker, cell_of, messages_of, reply_prefix, suspects_queue
+
+# Decides whether a message whose handler raised an exception is handled again or becomes a dead letter.
+#
+# Handling is retried without a limit while a service is unreachable, for some minutes while a message to
+# publish has no consumer, and a few times after an unexpected exception (a bug).
+
+
+FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
+MAX_UNROUTABLE = 60  # tries, which take about five minutes with the pauses between them
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The decision to deliver a message to its handler again after this many seconds."""
+
+    after: float
+    why: str = ""  # the reason, for a logged warning; empty if the handler itself raised Retry
+    away: bool = False  # a service is unreachable: the sender of a query is informed immediately
+    fault: bool = False  # the try counts as a bug
+    unheard: bool = False  # the try counts as one without a consumer for an emitted message
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The decision to move a message to the dead letters, with the reason."""
+
+    reason: str
+    trace: str = ""
+    invalid: bool = False  # the message itself is the cause: its sender gets an answer
+    sender: str = ""  # as in DeadLetter
+
+
+def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
+    match problem:
+        case Retry():
+            return Again(problem.after)
+        case Poison():
+            return Dead(str(problem), invalid=True)
+        case AnswerRefused() | BrokerRefused() | TooBig():
+            return Dead(str(problem))
+        case Unavailable():
+            return Again(_pause(envelope), str(problem), away=True)
+        case Unroutable() if envelope.unheard + 1 < MAX_UNROUTABLE:
+            return Again(_pause(envelope), str(problem), unheard=True)
+        case Unroutable():
+            return Dead(str(problem))
+    trace = "".join(traceback.format_exception(problem))
+    if envelope.faults < len(FAULT_DELAYS):
+        return Again(FAULT_DELAYS[envelope.faults], trace, fault=True)
+    return Dead(f"{type(problem).__name__}: {problem}", trace)
+
+
+def _pause(envelope: Envelope) -> float:
+    return min(0.5 * envelope.attempt, LONGEST_PAUSE)
+
+
+def letter_of(
+    envelope: Envelope, queue: str, reason: str, trace: str, now: float, sender: str = ""
+) -> DeadLetter:
+    """Return the dead letter for a message of this queue that could not be handled. `sender`: as in
+    DeadLetter.
+    """
+    return DeadLetter(
+        id=envelope.id,
+        queue=queue,
+        key=envelope.key,
+        type=envelope.type,
+        reason=reason,
+        first_died=envelope.first_died or now,
+        died=now,
+        attempt=envelope.attempt,
+        correlation=envelope.correlation,
+        body=bytes(envelope.body),
+        traceback=trace,
+        cell=cell_of(queue),
+        sender=sender,
+    )
+
+
+def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
+    """Return an envelope that refuses a query; `again` permits the requester to repeat the query."""
+    return Envelope(
+        id=clock.uuid(),
+        type="",
+        key=question.reply_to,
+        body=msgspec.Raw(b"null"),
+        correlation=question.correlation or question.id,
+        causation=question.id,
+        sent_at=clock.now(),
+        error=why or "no reason was given",
+        again=again,
+    )
+
+
+# Handles messages that were redelivered twice one at a time, to find a message that ends its process, and
+# make it a dead letter.
+#
+# When a process ends, the broker redelivers all messages that it was handling; after the first redelivery
+# they are handled as usual. A message redelivered twice is a suspect: it moves to the suspects' queue of its
+# worker, which is read with a prefetch of 1; a process reads one such queue at a time. If the process that
+# reads it ends too, its only message gets a strike (a count). A message with MAX_STRIKES becomes a dead
+# letter.
+#
+# A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its original
+# queue.
+
+
+log = logging.getLogger(__name__)
+
+MAX_STRIKES = 2
+POLL_SECONDS = 15.0  # between checks of the suspects' queue for messages that other processes left there
+ALONE_SECONDS = 2.0  # time limit of the handler; ineffective if the handler blocks the event loop
+_IDLE_SECONDS = 0.3  # if no message arrives for this time, the suspects' queue counts as empty
+_PUT_BACK_SECONDS = 5.0
+_FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """Objects that all workers of a process share, such as the broker connection and the stop event."""
+
+    transport: Transport
+    clock: Clock
+    replica: str
+    stopping: asyncio.Event
+    drain: float  # seconds to complete messages in progress after `stopping` is set
+    turns: asyncio.Lock  # held by the only worker of the process that handles suspects now
+
+
+class SuspectRow(Protocol):
+    """The interface through which suspects of one row's queue are handled or stored as dead letters."""
+
+    async def handle_alone(self, delivery: Delivery) -> None:
+        """Handle one message alone, and remove it from its queue."""
+
+    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
+        """Move a message from its queue to the dead letters, with this reason."""
+
+
+class Suspects:
+    """Handles the suspects of one worker: collects redelivered messages and handles each alone."""
+
+    def __init__(self, worker: str, process: Process) -> None:
+        self.queue = suspects_queue(worker)
+        self.rows: dict[str, SuspectRow] = {}  # name of the original queue → row of the worker's table
+        self._transport = process.transport
+        self._clock = process.clock
+        self._turns = process.turns
+        self._arrived = asyncio.Event()
+        self._stopping = False
+        self._inbox: Inbox | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._task = group.create_task(self._run())
+
+    async def stop(self, seconds: float) -> None:
+        """Stop; complete the message in progress first, or requeue it if that takes longer than `seconds`."""
+        self._stopping = True
+        self._arrived.set()
+        await self._stop_reading()  # first, because a further delivered suspect would get a strike at the end
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
+
+    async def take(self, queue: str, delivery: Delivery) -> None:
+        """Move a suspect from this queue to the suspects' queue.
+
+        If this process is stopping, requeue the message instead: other processes check the suspects' queue
+        only every 15 seconds.
+        """
+        if self._stopping:
+            delivery.requeue()
+            return
+        log.info("%s: %s is handled alone", queue, delivery.envelope.key)
+        await self._move(delivery, self.queue.name, suspect_of=queue)
+        self._arrived.set()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                if self._arrived.is_set() or await self._transport.waiting(self.queue.name):
+                    self._arrived.clear()
+                    async with self._turns:
+                        await self._read()
+            except Exception:
+                log.exception("%s: could not be read", self.queue.name)
+                await asyncio.sleep(_FAILED_PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._arrived.wait()
+
+    async def _read(self) -> None:
+        self._inbox = inbox = await self._transport.consume(self.queue, 1)
+        try:
+            while not self._stopping:
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    delivery = await inbox.get()
+                await self._try(delivery)
+        except TimeoutError:
+            pass
+        finally:
+            await self._stop_reading()
+
+    async def _stop_reading(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.stop()
+
+    async def _try(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        row = self.rows.get(envelope.suspect_of)
+        strikes = envelope.strikes + (delivery.crashes > 0)
+        if not envelope.suspect_of:
+            reason = delivery.problem or "it does not name the queue it came from"
+            await self._transport.store_dead_letter(
+                letter_of(envelope, self.queue.name, reason, "", self._clock.now(), delivery.sender)
+            )
+            delivery.done()
+        elif row is None:  # this process does not read the original queue, or not yet
+            await self._move(delivery, envelope.suspect_of, strikes=strikes)
+        elif strikes >= MAX_STRIKES:
+            reason = f"the process that handled it ended {strikes} times while it handled no other suspect"
+            await row.store_dead_letter(delivery, f"{reason}, and before that while it handled several")
+        elif delivery.crashes:  # move the message as a new copy, so that `crashes` begins at 0 again
+            await self._move(delivery, self.queue.name, strikes=strikes)
+        else:
+            await self._handle(row, delivery)
+
+    async def _handle(self, row: SuspectRow, delivery: Delivery) -> None:
+        limit = asyncio.timeout(ALONE_SECONDS)
+        try:
+            async with limit:
+                await row.handle_alone(delivery)
+        except asyncio.CancelledError:  # the process stops: move a copy, because a requeue counts as a strike
+            await self._put_back(self._move(delivery, self.queue.name))
+            raise
+        except Exception:
+            if limit.expired():
+                await self._put_back(self._move(delivery, delivery.envelope.suspect_of, suspect_of=""))
+                return
+            log.exception("%s: could not settle", self.queue.name)  # handlers' errors do not get here
+            await asyncio.sleep(_FAILED_PAUSE)
+            await self._put_back(self._move(delivery, self.queue.name))
+
+    async def _put_back(self, moving: Awaitable[None]) -> None:
+        """Wait a few seconds until `moving` has moved a message to another queue. After a timeout, the broker
+        redelivers the message later.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PUT_BACK_SECONDS):
+                await moving
+
+    async def _move(self, delivery: Delivery, queue: str, **changes: str | int) -> None:
+        copy = msgspec.structs.replace(delivery.envelope, framed=False, **changes)
+        await self._transport.delay(queue, copy, 0.0)
+        delivery.done()
+
 
 HANDLED = Counter("berth_messages", "messages settled, by how", ["worker", "topic", "outcome"])
 HANDLING_SECONDS = Histogram(
@@ -36,7 +304,6 @@ HANDLING_SECONDS = Histogram(
 
 ANSWER_SECONDS = 5.0  # limit for the answer to an invalid request, because a client's full queue takes none
 
-log = logging.getLogger(__name__)
 
 Readable = Sequence[tuple[Delivery, Message]]
 Made = Sequence[tuple[Envelope, Message]]

@@ -12,10 +12,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from bus.addressing import matches
 from bus.errors import Undecodable
 from bus.protocol import Envelope, QueueSpec, decode
-from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic, matches
 from bus.worker import Worker, cell_of, reply_prefix
 
 _OPEN = re.compile(r"\{\w+\}")

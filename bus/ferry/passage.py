@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client import Counter, Gauge
 
 from bus.clock import Backoff, Clock
-from bus.delivery.verdicts import FAULT_DELAYS, letter_of, refusal_of
+from bus.delivery.settling import FAULT_DELAYS, letter_of, refusal_of
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing, Way
 from bus.protocol import Delivery, Envelope, Transport

@@ -16,13 +16,12 @@ from sqlalchemy.pool import StaticPool
 
 from bus.errors import Unavailable
 from bus.masking import masked
-from bus.sql import postgres, servers
+from bus.sql import postgres
 from bus.sql.addresses import parse_url
 from bus.sql.failures import explained, misses_something, reason
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Dialect, PostgresTransaction, SqliteTransaction, Transaction
+from bus.sql.statement import BoundStatement, Dialect, PostgresTransaction, SqliteTransaction, Transaction
 
 REFUSED = Counter("berth_database_refused", "times when no connection to a database was to be had")
 
@@ -235,7 +234,7 @@ class Database:
             return SqliteTransaction(self.name, await self._engine.connect())
         except exc.TimeoutError as error:
             raise explained(error, self.name) from error
-        except (exc.SQLAlchemyError, *servers.FAILURES) as error:
+        except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
             # Unavailable for every reason: messages then wait, and an operator can correct even a password.
             REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error

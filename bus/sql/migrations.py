@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from bus.errors import MigrationsBroken
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, explained
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 
 _HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
 _ADD_VERSIONS = text(

@@ -178,7 +178,7 @@ class SimOptions:
     progress_every: float = 2.0  # between reports of the progress of moves
     concurrency: int = 5000  # orders at a time
     version: str = ""  # of the agent, in its heartbeats
-    probe_port: int = 0  # see compute_sim/probing.py
+    probe_port: int = 0  # see compute_sim/agent.py
     probe_command: tuple[str, ...] = ()
     spares_unknown: bool = False  # keep guests unknown to placement, stopped, as after a database restore
 

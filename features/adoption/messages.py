@@ -2,11 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from bus.addressing import ANYONE, Topic
 from bus.messages import Selection
 from bus.parts import ClaimParts, Part
 from bus.requests import BuildSpec
-from bus.topics import outcome
+from bus.topics import ANYONE, Topic, outcome
 from bus.vocabulary import Amount, Cause, Id, Message, Ordinal, ReplyTo, ShortList, Text, Word
 
 

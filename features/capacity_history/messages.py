@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.addressing import ANYONE, Query
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
 
 CapacityKind = Literal["class", "flavor"]

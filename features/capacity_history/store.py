@@ -7,8 +7,7 @@ from msgspec import structs
 
 from bus import parts
 from bus.messages import BuildRequested
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from features.capacity_history.messages import CapacityFound, CapacitySample, FindCapacity
 from features.waiting.tables.parked import CANCELLED
 

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from features.quotas.counts import ProjectCount
 from features.quotas.messages import GROUP_MEMBERS
 from features.quotas.usage import counted

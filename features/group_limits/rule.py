@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.groups import store as server_groups
 from features.groups.messages import GroupClaim
 from features.groups.rule import GroupRule, GroupWorld

@@ -1,6 +1,6 @@
 """The audit of server groups."""
 
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.groups import store
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta, field, structs
 
-from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
 from bus.parts import ClaimParts, Part, RequestParts
+from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Contended, InUse, LimitReached, Taken
 from features.groups import messages
 from features.groups import store as server_groups

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, RuleRefused
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations
 from features.groups import store as server_groups
 from features.groups.messages import GroupClaim, claimed_group, groups_of

@@ -2,8 +2,7 @@
 
 from msgspec import structs
 
-from bus.client_acts import ClientQuery, Known, project_of
-from bus.clients import RegisteredClient
+from bus.clients import ClientQuery, Known, RegisteredClient, project_of
 from bus.protocol import Ask
 from bus.worker import WorkerRows
 from features.groups.messages import GROUPS, FindGroups, GroupsFound

@@ -14,8 +14,7 @@ import msgspec
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.reports import SHARES
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import MAX_INT
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import FindGroups, GroupClaim, ServerGroup

@@ -2,7 +2,7 @@
 
 from bus.claims import Choice, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.groups import store as server_groups
 from features.groups.messages import topology_claimed
 from features.groups.rule import GroupRule, GroupWorld, may_have_members

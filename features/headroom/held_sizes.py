@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Allocations
 from features.groups.messages import claimed_group, groups_of, topology_claimed
 from features.headroom.plan import ApartGroup, HeldSize

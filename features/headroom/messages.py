@@ -1,8 +1,8 @@
 """Messages that query the failover headrooms."""
 
-from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
 from bus.domains import Level
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Count, LongList, Message, Seconds, ShortList, Text, Value
 from features.reservations.messages import Reservation
 

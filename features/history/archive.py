@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64encode
 from dataclasses import dataclass, field
 
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import MAX_ORDINAL
 from features.history import archive_store as archive
 from features.history.messages import LINE, FindHistory, HistoryFound, HistoryPiece

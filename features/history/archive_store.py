@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from bus.replication import ConsumerChange
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from features.history.messages import SnapshotPart
 from placement_worker.extension import (
     LAST_ARCHIVED,

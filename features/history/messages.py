@@ -4,10 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.addressing import ANYONE, Query
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.replication import ConsumerChange, KnownTrees, ProviderChange
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Compact, Count, LongList, Message, Ordinal, Seconds, Text, Value
 
 LINE = 4000  # characters

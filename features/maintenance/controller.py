@@ -13,7 +13,7 @@ from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.sql.database import Database
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import LimitReached, page_after
 from features.maintenance import store as stored
 from features.maintenance.core.maintenance import OVER

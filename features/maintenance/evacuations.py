@@ -16,7 +16,7 @@ from bus.domains import ZONE
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.sql.database import Database
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.maintenance import store as stored
 from features.maintenance.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from bus.addressing import ANYONE, Query
 from bus.domains import LevelOrNone
+from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Amount,
     Cause,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from features.maintenance.core.maintenance import MeasuredMove
 from features.maintenance.messages import (
     HostEvacuation,

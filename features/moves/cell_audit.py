@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from cell_conductor.extension import OperationMark, ReleasedBuild
 from features.moves.cell_store import UNDER_WAY
 

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from bus.errors import Poison
-from bus.sql.statement import BoundStatement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction, sql
 from cell_conductor.extension import Applied, BaseCourseStore, Build, Event
 from features.moves.core.move import (
     BuildMove,

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from bus.client_acts import Known, NotAllowed, Projects, check_project
-from bus.clients import RegisteredClient
+from bus.clients import Known, NotAllowed, Projects, RegisteredClient, check_project
 from bus.errors import Unroutable
 from bus.protocol import Ask
 from features.moves.client_rules import permitted_move

@@ -1,7 +1,6 @@
 """Rules of what a client may request about moves."""
 
-from bus.client_acts import DERIVED, NotAllowed, Projects, check_project, is_derived, is_of
-from bus.clients import RegisteredClient
+from bus.clients import DERIVED, NotAllowed, Projects, RegisteredClient, check_project, is_derived, is_of
 from bus.parts import waits_since
 from features.moves.messages import MoveRequested
 

@@ -13,8 +13,7 @@ from bus.claims import Claimed, ClaimRequested, Held, NothingHeld, Refused, Rele
 from bus.clock import Clock
 from bus.errors import Retry
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
 from features.moves.core.start import undoing

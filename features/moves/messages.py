@@ -10,13 +10,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query, Topic
 from bus.decisions import Decision
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.parts import DecisionParts, MoveParts, Part, none_of
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
-from bus.topics import outcome
+from bus.topics import ANYONE, Query, Topic, outcome
 from bus.vocabulary import (
     Allocations,
     Amount,

@@ -1,7 +1,7 @@
 """The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
 
 from bus import topics
-from bus.client_acts import ClientQuery
+from bus.clients import ClientQuery
 from bus.worker import WorkerRows, every, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients

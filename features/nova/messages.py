@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.messages import HostsAnswered, HostsAsked
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Count, LongList, Message, Number, Seconds, Text, Value
 
 Verdict = Literal[

@@ -9,8 +9,7 @@ import msgspec
 from bus import parts
 from bus.decisions import Decision
 from bus.sql.database import Database
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from features.nova.core.fragmentation import FreeMemory
 from features.nova.core.shadow_report import DecidedRequest, NovaOutcome
 from features.nova.messages import MissingPeriod

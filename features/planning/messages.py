@@ -7,10 +7,10 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
+from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Cause,
     ClassName,

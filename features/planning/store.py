@@ -1,8 +1,7 @@
 """The SQL of the stop switch of rebalancing, and of exchanges of two instances that have not ended."""
 
 from bus import parts
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 from features.planning.messages import GuardExchange, PlannedStep
 

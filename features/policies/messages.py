@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query
 from bus.messages import BuildRequested
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, ShortList, Text, Value, Whole
 from features.preemption.messages import PriorityClass
 

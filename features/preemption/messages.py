@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query, Topic
 from bus.parts import ClaimParts, Part, PlacedParts
+from bus.topics import ANYONE, Query, Topic
 from bus.vocabulary import (
     Cause,
     Count,

@@ -12,8 +12,7 @@ from prometheus_client import Counter
 from bus import amounts
 from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, RuleRefused
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations
 from features.moves.messages import SHELVED
 from features.preemption import store as preemptions

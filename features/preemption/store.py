@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from features.preemption.messages import BUDGET_SECONDS, FindPreemptions, Preemption
 
 INSERT = sql("""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 
 
 class ProjectCount:

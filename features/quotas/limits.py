@@ -3,8 +3,7 @@
 from collections import defaultdict
 
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from features.quotas.budgets import QuotaLimits
 from placement_worker.extension import Book, rules_edition
 

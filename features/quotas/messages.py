@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query
+from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Contended,
     KeystoneId,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.feature import Offers
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Contended, Missing
 from features.quotas import limits as stored_limits
 from features.quotas import messages as quotas

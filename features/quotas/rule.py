@@ -14,8 +14,7 @@ from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, RuleRefused
 from bus.decisions import OVER_QUOTA
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations
 from features.quotas import budgets, usage
 from features.quotas.budgets import ProjectBudget

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from features.quotas.budgets import ProjectUsage, QuotaLimits, largest
 from features.quotas.messages import INSTANCES
 from placement_worker.extension import Book

@@ -6,11 +6,11 @@ from uuid import UUID, uuid5
 
 from msgspec import field, structs
 
-from bus.addressing import ANYONE, Query
 from bus.claims import Choice, ConsumerClaim
 from bus.domains import Level
 from bus.parts import ChoiceParts, ClaimParts, Part, RequestParts
 from bus.requests import Flavor
+from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Allocations,
     Amount,

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Released, ReleaseRequested
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
 from features.reservations import store as stored
 from features.reservations.messages import (

@@ -7,8 +7,7 @@ from typing import ClassVar
 from bus.amounts import joined, without
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations
 from features.reservations import store as reservations
 from features.reservations.messages import RESERVATION, SlotClaim, reserves, slot_drawn

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Allocations
 from features.reservations.messages import FindReservations, Reservation, ReservedSlot
 from features.reservations.slots import ReservationWorld, SlotRecord

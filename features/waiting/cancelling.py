@@ -7,7 +7,7 @@ import msgspec
 from bus.context import resumed
 from bus.decisions import BACKLOG, Decision
 from bus.messages import BuildCancelRequested, BuildUnplaceable
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.moves.core.start import refused
 from features.moves.messages import MoveRefused

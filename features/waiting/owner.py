@@ -9,7 +9,7 @@ from bus.clock import Clock, moment_text
 from bus.decisions import Decision
 from bus.parts import DecisionParts
 from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.moves.messages import DecidedMove
 from features.waiting.cancelling import find_waiting

@@ -11,10 +11,10 @@ from bus import parts
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable, Undecodable
+from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from bus.unknown_fields import read
 from features.waiting.core.fair_queue import Size, requested_amounts
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again

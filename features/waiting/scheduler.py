@@ -3,8 +3,7 @@
 from msgspec import structs
 
 from bus import topics
-from bus.client_acts import ClientQuery, Known, project_of
-from bus.clients import RegisteredClient
+from bus.clients import ClientQuery, Known, RegisteredClient, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, answers, every, on_many
 from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED

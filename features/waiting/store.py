@@ -14,7 +14,7 @@ from bus.context import StoredContext
 from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
 from bus.sql.failures import retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from features.moves.core.purpose import MovePurpose, asked_by
 from features.waiting.core.rule_waits import RuleWaits

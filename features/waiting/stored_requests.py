@@ -21,7 +21,7 @@ from bus.errors import Unavailable
 from bus.protocol import Envelope
 from bus.sql.database import Database
 from bus.sql.failures import retrying
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
 from features.waiting.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from bus.addressing import ANYONE, Query
 from bus.claims import ConsumerClaim
 from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
 from features.preemption.messages import Victim
 from features.quotas.messages import QuotaBound

@@ -3,8 +3,7 @@
 from msgspec import structs
 
 from bus.acts import ids_of
-from bus.client_acts import ClientQuery, Known, permitted_boot
-from bus.clients import RegisteredClient
+from bus.clients import ClientQuery, Known, RegisteredClient, permitted_boot
 from bus.worker import WorkerRows, answers
 from features.preemption.messages import PREEMPTIONS
 from features.preemption.victim_search import VictimSearch

@@ -2,24 +2,523 @@
 against the capacity that earlier claims have left; a refused claim changes nothing.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from msgspec import structs
 
 from bus import amounts, claims
+from bus.amounts import common, without
 from bus.claims import BEGUN
+from bus.replication import ConsumerChange
 from bus.vocabulary import Allocations
-from placement_worker.core import shared_pools as pools
-from placement_worker.core.claim_world import (
-    ClaimWorld,
-    Holder,
-    Unread,
-    as_held,
-    bars_release,
-    fence,
-    fenced_off,
-    named_twice,
-    wakes,
-)
+
+# Checks that a cell claims, releases and retires only what is in the cell.
+
+
+ENDED_ELSEWHERE = "it has ended, not by this cell"
+MOST_ATTEMPTS = 1000  # ids of holder consumers are accepted for attempts up to this number
+
+
+@dataclass(frozen=True, slots=True)
+class CellLimits:
+    """Checks that a cell's claims and releases use no root providers outside the cell."""
+
+    cell: str
+    cells: Mapping[str, str]  # root → cell
+    sharing: Collection[str]  # sharing providers that belong to no cell
+
+    def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
+        """Return why the cell may not change a consumer with allocations at `places` (pairs of provider and
+        root); "" if it may.
+        """
+        cells = {self.cells.get(root, "") for _, root in places}
+        if self.cell in cells and cells <= {self.cell, ""}:
+            return ""
+        return f"consumer {consumer}: it was not placed in cell {self.cell}"
+
+    def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
+        """Return why the cell may not place a consumer at `places` (pairs of provider and root); "" if it
+        may.
+        """
+        at_home = False
+        for provider, root in places:
+            cell = self.cells.get(root, "")
+            at_home |= cell == self.cell
+            if cell != self.cell and (cell or provider not in self.sharing):
+                return f"provider {provider}: it is not in cell {self.cell}"
+        return "" if at_home else f"nothing of it is in cell {self.cell}"
+
+    def refuses_holder(self, consumer: str, holder: str) -> str:
+        """Return why the cell may not use `holder` as the id of a holder consumer; "" if it may. Only ids
+        derived from the build's id are allowed, so that a cell cannot occupy the id of another build.
+        """
+        if any(holder == claims.holder_consumer(consumer, number) for number in range(1, MOST_ATTEMPTS + 1)):
+            return ""
+        return f"consumer {holder}: it is no clean-up of {consumer}"
+
+
+def ended(retired: claims.Retired, cell: str) -> claims.Retired:
+    """Return the retirement of a consumer as `cell`, which sent the request, may see it: the reason is hidden
+    unless this cell retired the consumer. If `cell` is empty, the reason is visible.
+    """
+    if not cell:
+        return retired
+    if retired.cell == cell:
+        return structs.replace(retired, cell="")
+    return claims.Retired(why=ENDED_ELSEWHERE)
+
+
+# A move between two hosts that use the same pool (such as shared storage): the amount of the pool that both
+# hosts need is counted once. While the move is in progress the instance holds this amount, and the holder
+# consumer of the source host holds only what the source needs in addition. If the move is undone, the
+# instance keeps the amount.
+
+
+def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
+    """Return the amounts of sharing providers that both the source and the destination of a move need."""
+    shared = common(source, destination)
+    return {provider: amounts for provider, amounts in shared.items() if provider in sharing}
+
+
+def kept_on_return(
+    former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
+) -> Allocations:
+    """Return the amounts at sharing providers that an instance keeps when its move is undone.
+
+    `former`: its allocations during the move; `source`: the allocations that it needs on the source host;
+    `taken_over`: the allocations that it gets back from the holder consumer. The result is the part of
+    `former` that `source` needs in addition to `taken_over`.
+    """
+    return shared_by(former, without(source, taken_over), sharing)
+
+
+# The data by which claims and releases are decided: first as read, then with the changes of each claim.
+#
+# A Holder is any consumer with its allocations; cells and rules restrict where it may be placed.
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
+    """Return the roots of a consumer's providers, except sharing providers; if all share, the roots of all.
+    `places` has, for each provider, its root and whether the provider shares.
+    """
+    listed = list(places)
+    not_shared = frozenset(root for root, shares in listed if not shares)
+    return not_shared or frozenset(root for root, _ in listed)
+
+
+@dataclass(slots=True)
+class Stock:
+    """The inventory of one resource class at a provider, with the used amount."""
+
+    class_id: int
+    capacity: int
+    used: int
+    was: int  # the used amount as read from the database
+    min_unit: int
+    max_unit: int
+    step_size: int
+
+
+@dataclass(slots=True)
+class ClaimedProvider:
+    """A provider with its inventories and its shape, against which claims are checked."""
+
+    id: int
+    uuid: str
+    root: str
+    shape: int
+    generation: int
+    was: int  # the generation as read from the database
+    stocks: dict[str, Stock] = field(default_factory=dict)
+    excludes: tuple[str, ...] = ()  # siblings that must be unused while this provider is claimed
+
+    @property
+    def in_use(self) -> bool:
+        return any(stock.used for stock in self.stocks.values())
+
+
+@dataclass(slots=True)
+class Holder:
+    """A consumer of any type, with its allocations; without allocations its generation is 0."""
+
+    uuid: str
+    id: int
+    generation: int = 0
+    held: Allocations = field(default_factory=dict)
+    by: claims.ConsumerClaim | None = None  # the claim that gave the consumer its present allocations
+    heir_of: "Holder | None" = None  # consumer from which allocations, project and user were taken over
+    heir_type: str = claims.CLEANUP  # consumer type, if `heir_of` is set
+    keeps_for: str | None = None  # for a holder consumer: the instance whose guest may still exist
+    project_id: int = 0  # database id of the project as read from the database; 0: the consumer is new
+    marks: dict[str, Any] = field(default_factory=dict)  # values of the columns that rules have, by column
+    marks_were: Mapping[str, Any] = field(default_factory=dict)  # `marks` as read from the database
+
+
+class ClaimJournal:
+    """Records how to undo the changes of a ClaimWorld. Every change by a claim that may still be refused is
+    recorded; a change that is not recorded would remain after a refusal.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def note(self, undo: Callable[..., object], *values: Any) -> None:
+        """Record that `undo(*values)` undoes a change that the caller has made."""
+        self._undo.append((undo, values))
+
+    def set(self, target: object, field_: str, value: object) -> None:
+        """Set a field of an object."""
+        self._undo.append((setattr, (target, field_, getattr(target, field_))))
+        setattr(target, field_, value)
+
+    def set_item(self, items: dict[K, V], key: K, value: V) -> None:
+        if key in items:
+            self._undo.append((items.__setitem__, (key, items[key])))
+        else:
+            self._undo.append((items.pop, (key,)))
+        items[key] = value
+
+    def mark(self) -> int:
+        """Return the present position, for `undo`."""
+        return len(self._undo)
+
+    def undo(self, after: int) -> None:
+        """Undo all changes after the position `after`, the newest first."""
+        while len(self._undo) > after:
+            undo, values = self._undo.pop()
+            undo(*values)
+
+
+class ClaimJudge:
+    """The part of a feature's rule that decides claims and releases on data in memory. A rule overrides the
+    methods that it needs. It records every change in the journal, because the claim may still be refused.
+    """
+
+    name: ClassVar[str]
+    # Columns of `consumers` that the rule has: column → why a consumer with a value there must not be
+    # preempted; "": it may be.
+    columns: ClassVar[Mapping[str, str]] = {}
+    holder_types: ClassVar[tuple[str, ...]] = ()  # consumer types that the rule has and that are no instances
+
+    def bars(self, claim: claims.ConsumerClaim, world: "ClaimWorld") -> claims.RuleRefused | None:
+        """Return why no choice of a claim is possible."""
+        return None
+
+    def before(
+        self, claim: claims.ConsumerClaim, choice: claims.Choice, world: "ClaimWorld"
+    ) -> claims.RuleRefused | None:
+        """Return why a choice is not possible, or provide capacity for it, before its capacity is judged."""
+        return None
+
+    def after(
+        self, claim: claims.ConsumerClaim, choice: claims.Choice, world: "ClaimWorld"
+    ) -> claims.RuleRefused | None:
+        """Return why a choice for which there is capacity is not possible."""
+        return None
+
+    def judge_request(
+        self, request: claims.ClaimRequested, results: Sequence[claims.ClaimResult], world: "ClaimWorld"
+    ) -> Sequence[claims.ClaimResult]:
+        """Return the results of a request's claims, some of them replaced by refusals."""
+        return results
+
+    def changed(self, holder: Holder, was: Allocations, world: "ClaimWorld") -> None:
+        """Adapt the rule's data after a consumer's allocations were replaced; `was`: those before."""
+
+    def inherited(
+        self, source: Holder, heir: Holder, claim: claims.ConsumerClaim | None, world: "ClaimWorld"
+    ) -> None:
+        """Adapt the rule's data before a consumer gets the allocations of another one, by a claim that takes
+        them over, or (None) as the holder consumer of the source.
+        """
+
+    def released(self, holder: Holder, was: Allocations, world: "ClaimWorld") -> None:
+        """Adapt the rule's data after a release, which is no claim; `was` are the released allocations. Raise
+        Unread if more data is needed, and name it in `world.unread`.
+        """
+
+    def accepted(self, request: claims.ClaimRequested, world: "ClaimWorld") -> None:
+        """Record the effects of a request whose claims have all succeeded."""
+
+
+@dataclass(slots=True)
+class ClaimWorld:
+    """All data by which claims and releases are decided, as read and then as changed by them."""
+
+    providers: dict[str, ClaimedProvider | None]
+    holders: dict[str, Holder]
+    retired: dict[str, claims.Retired]
+    rules: Sequence[ClaimJudge] = ()  # the active rules, in the order in which they judge
+    state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # the data of each active rule
+    protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
+    holder_types: Collection[str] = claims.HOLDER_TYPES  # consumer types that are no instances, of all rules
+    sharing: set[str] = field(default_factory=set)  # sharing providers
+    wall: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
+    touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update
+    stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
+    tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
+    woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
+    # consumers that this transaction inserted → their claims
+    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)  # consumers that must be read before a decision is possible
+    now: float = 0.0
+    journal: ClaimJournal = field(default_factory=ClaimJournal, compare=False)
+    # consumers that the present request has changed, with their allocations before: uuid → both
+    changed: dict[str, tuple[Holder, Allocations]] = field(default_factory=dict)
+    heirs: dict[str, Holder] = field(
+        default_factory=dict
+    )  # holder consumers that got allocations by the request
+
+    def provider(self, uuid: str) -> ClaimedProvider:
+        provider = self.providers[uuid]
+        assert provider is not None  # callers pass only providers with allocations
+        return provider
+
+    def holds(self, consumer: str) -> bool:
+        holder = self.holders.get(consumer)
+        return holder is not None and bool(holder.held)
+
+    def released_projects(self) -> set[int]:
+        """Return the database ids of the projects that may use less now: the projects of changed consumers
+        that existed before.
+        """
+        changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
+        return {holder.project_id for holder in changed if holder.project_id}
+
+    @property
+    def frees(self) -> bool:
+        """Return whether claims and releases have increased the free capacity of any provider since it was
+        read.
+        """
+        return any(
+            stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
+        )
+
+    def retire(self, consumer: str, ended: claims.Retired) -> None:
+        self.retired[consumer] = self.tombstones[consumer] = ended
+
+    def wake(self, consumer: str) -> None:
+        del self.retired[consumer]
+        self.tombstones.pop(consumer, None)
+        self.woken.add(consumer)
+
+    def before(self, consumer: str) -> Allocations:
+        """Return what a consumer held before the present request."""
+        if consumer in self.changed:
+            return self.changed[consumer][1]
+        return self.holders[consumer].held
+
+    def why_protected(self, holder: Holder) -> str:
+        """Return why a consumer must not be preempted; "" if it may be."""
+        marked = (why for column, why in self.protected.items() if holder.marks.get(column) is not None)
+        return next(filter(None, marked), "")
+
+    def marked(self, column: str) -> list[tuple[int, Any]]:
+        """Return the consumers whose value of a rule's column is to be stored: database id and value."""
+        return [
+            (holder.id, holder.marks.get(column))
+            for holder in self.stirred.values()
+            if holder.held and holder.marks.get(column) != holder.marks_were.get(column)
+        ]
+
+    def hold(
+        self, holder: Holder, generation: int, allocations: Allocations, by: claims.ConsumerClaim | None
+    ) -> None:
+        """Replace a consumer's allocations, generation and claim (`by`), and adapt the usage of providers."""
+        was = holder.held
+        if holder.uuid not in self.changed:
+            self.journal.set_item(self.changed, holder.uuid, (holder, was))
+        self.journal.note(self._set_held, holder, holder.generation, was, holder.by)
+        self._set_held(holder, generation, allocations, by)
+        for rule in self.rules:
+            rule.changed(holder, was, self)
+
+    def _set_held(
+        self, holder: Holder, generation: int, allocations: Allocations, by: claims.ConsumerClaim | None
+    ) -> None:
+        self.count(holder.held, -1)
+        self.count(allocations, +1)
+        holder.generation, holder.held, holder.by = generation, allocations, by
+
+    def leave(self, holder: Holder, heir: Holder, type_: str) -> None:
+        """Give the allocations of a consumer to a holder consumer (`heir`), in addition to what it holds."""
+        both = amounts.joined(heir.held, holder.held)
+        self.hold(holder, 0, {}, None)
+        journal = self.journal
+        journal.set(heir, "heir_of", holder)
+        journal.set(heir, "heir_type", type_)
+        journal.set(heir, "keeps_for", holder.keeps_for or holder.uuid)
+        journal.set_item(self.heirs, heir.uuid, heir)
+        for rule in self.rules:
+            rule.inherited(holder, heir, None, self)
+        self.hold(heir, heir.generation + 1, both, None)
+
+    def accept(self) -> list[tuple[Holder, Allocations]]:
+        """End a request that succeeded: its consumers and their providers are to be written. Return the
+        changed consumers with their allocations before the request.
+        """
+        changed = [*self.changed.values()]
+        self.changed, self.heirs, self.journal = {}, {}, ClaimJournal()
+        for holder, before in changed:
+            for provider in (*before, *holder.held):
+                self.touched[provider] = self.provider(provider)
+            if before or holder.held:
+                self.stirred[holder.uuid] = holder
+        return changed
+
+    def count(self, allocations: Allocations, sign: int) -> None:
+        for provider, resources in allocations.items():
+            stocks = self.provider(provider).stocks
+            for name, amount in resources.items():
+                stocks[name].used += sign * amount
+
+    def roots(self, allocations: Allocations) -> frozenset[str]:
+        return roots_of((self.provider(provider).root, provider in self.sharing) for provider in allocations)
+
+
+def changed_consumers(world: ClaimWorld) -> list[ConsumerChange]:
+    """Return the consumers that claimed or released, as the change log records them."""
+    changed = []
+    for holder in world.stirred.values():
+        by, heir_of = holder.by, holder.heir_of
+        if by is not None:
+            project, type_, heir = by.project, by.type or "", ""
+        else:
+            project, type_, heir = "", holder.heir_type if heir_of else "", heir_of.uuid if heir_of else ""
+        changed.append(ConsumerChange(holder.uuid, holder.generation, holder.held, project, type_, heir))
+    return changed
+
+
+class Unread(Exception):
+    """The error that a claim cannot be decided before more data is read."""
+
+
+def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
+    """Return the refusal of a claim or release that names an outdated generation of a consumer: it contains
+    the consumer's present generation, allocations and roots.
+    """
+    held = [world.providers.get(uuid) for uuid in holder.held]
+    roots = {provider.root for provider in held if provider is not None}
+    return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
+
+
+def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
+    """Return the refusal of a claim for another reason than capacity, such as a retired consumer or an
+    outdated generation; None if there is no such reason.
+    """
+    for name in (claim.begins, claim.consumer, claim.keep):
+        if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
+            return world.retired[name]
+    for name in (claim.begins, claim.keep):
+        if name and name not in world.holders:
+            raise Unread
+    if why := _bars_claim(claim, world):
+        return claims.Refused(refusals=(claims.OutsideCell(why=why),) * len(claim.choices))
+    holder = world.holders.get(claim.consumer)
+    if holder is None:
+        if claim.generation is None or not claim.fenced:
+            raise Unread
+        return claims.Held(generation=0, allocations={})
+    if claim.fenced and claim.generation != (holder.generation or None):
+        return as_held(holder, world)
+    if claim.begins and claim.keep and world.holds(claim.keep):
+        return as_held(holder, world)  # the guest that this attempt left behind must be deleted first
+    if claim.take_over and not world.holds(claim.take_over):
+        return claims.Refused(refusals=(claims.NothingHeld(consumer=claim.take_over),) * len(claim.choices))
+    return None
+
+
+def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
+    """Return whether a claim begins a move of a shelved instance, or adopts the guest of an instance that was
+    retired as unplaceable; all other claims for a retired instance are refused.
+    """
+    ended = world.retired.get(claim.consumer)
+    if ended is None:
+        return False
+    if ended.unplaceable:
+        return any(part.revives for part in claim.parts)
+    return claim.begins is not None and ended.revivable
+
+
+def fenced_off(
+    order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
+) -> list[claims.ClaimResult]:
+    """Return a result for each claim of a request that is refused for another reason than capacity. `fences`
+    has a refusal or None for each claim. All claims are refused; those with None get a refusal without a
+    reason, unless another claim names the same consumer.
+    """
+    results: list[claims.ClaimResult] = []
+    further = Counter(name for claim in order.claims for name in _further_consumers(claim))
+    seen = {*further}
+    for claim, behind in zip(order.claims, fences, strict=True):
+        twice = claim.consumer in seen or any(further[name] > 1 for name in _further_consumers(claim))
+        if behind is None and twice:
+            behind = as_held(world.holders[claim.consumer], world)
+        seen.add(claim.consumer)
+        results.append(behind or claims.Refused(refusals=()))
+    return results
+
+
+def named_twice(order: claims.ClaimRequested) -> bool:
+    named = [name for claim in order.claims for name in (claim.consumer, *_further_consumers(claim))]
+    return len(set(named)) < len(named)
+
+
+def _further_consumers(claim: claims.ConsumerClaim) -> Iterator[str]:
+    return (name for name in (claim.keep, claim.begins, claim.take_over) if name)
+
+
+def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
+    if claim.begins and world.holds(claim.begins):
+        return f"move {claim.begins}: a consumer has that name, and holds something"
+    if world.wall is None:
+        return ""
+    if claim.begins:
+        return f"consumer {claim.consumer}: a cell begins no moves"
+    holder = world.holders.get(claim.consumer)
+    if (holder is None or not holder.generation) and claim.fenced and claim.generation is not None:
+        return ""  # `fence` refuses the claim, because the consumer has no allocations
+    if why := _bars_holder(holder, claim.consumer, claim.keep, world):
+        return why
+    if claim.take_over is None:
+        return ""
+    if why := world.wall.refuses_holder(claim.consumer, claim.take_over):
+        return why
+    held = world.holders[claim.take_over].held if world.holds(claim.take_over) else {}
+    return world.wall.bars_holder(claim.take_over, _places(world, held)) if held else ""
+
+
+def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
+    """Return why the cell that sent the request may not release or retire the consumer; "" if it may.
+    `holder` is the consumer's record, if there is one.
+    """
+    if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
+        return ""
+    return _bars_holder(holder, order.consumer, order.keep, world)
+
+
+def _bars_holder(holder: Holder | None, consumer: str, holder_id: str | None, world: ClaimWorld) -> str:
+    wall = world.wall
+    assert wall is not None
+    if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
+        return why
+    if not holder_id:
+        return ""
+    if world.holds(holder_id):
+        return wall.bars_holder(holder_id, _places(world, world.holders[holder_id].held))
+    return wall.refuses_holder(consumer, holder_id)
+
+
+def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
+    return [(provider, world.provider(provider).root) for provider in allocations]
+
 
 # (provider, resource class) → usage before the consumers of a request released their allocations.
 _Before = dict[tuple[str, str], int]
@@ -160,7 +659,7 @@ def _take(
     for position, choice in enumerate(claim.choices):
         shared: Allocations = {}
         if claim.begins and claim.keep:
-            shared = pools.shared_by(former.held, choice.allocations, world.sharing)
+            shared = shared_by(former.held, choice.allocations, world.sharing)
         mark = world.journal.mark()
         refusal = _choice_refusal(claim, choice, shared, former.used, world)
         if refusal is not None:
@@ -181,7 +680,7 @@ def _take_over(
     claim: claims.ConsumerClaim, holder: Holder, source: Holder, former: Former, world: ClaimWorld
 ) -> claims.Claimed:
     """Give the allocations of another consumer to the claim's consumer. Their capacity is not checked."""
-    kept = pools.kept_on_return(former.held, source.held, claim.choices[0].allocations, world.sharing)
+    kept = kept_on_return(former.held, source.held, claim.choices[0].allocations, world.sharing)
     if claim.keep:
         _reduce_holder(world, world.holders[claim.keep], kept)
     held = amounts.joined(source.held, kept)

@@ -10,11 +10,9 @@ import numpy as np
 from bus.decisions import NearMiss, Removal
 from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
-from placement_worker.core.fits import options_at
-from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.fits import NAMED, SearchPlan, options_at
+from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, Snapshot
 from placement_worker.core.request_groups import Demand, JointRules
-from placement_worker.core.row import BEYOND_COUNTING, Bools, Row
-from placement_worker.core.search_plan import NAMED, SearchPlan
 from placement_worker.core.ways import BREATH, AssignmentSearch, top
 
 NEAREST = 5

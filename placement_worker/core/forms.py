@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from bus.vocabulary import Allocations
-from placement_worker.core.row import Row
+from placement_worker.core.index import Row
 
 Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
 Free = Mapping[str, Mapping[str, int]]  # provider → resource class → free amount

@@ -4,18 +4,670 @@ Each provider has a row; a tree is identified by its root's row. The index may b
 the database; so a claim checks capacity again, in the database.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter, lt
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from bus.aggregates import ZONE as ZONE_KEY
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.domains import BUILT_IN_LEVELS, CELL, METADATA_PREFIX, NO_LABELS, ZONE, HostLabels, Labels
+from bus.queries import Candidate
 from bus.replication import ProviderChange
-from placement_worker.core.row import Amounts, Bools, Row, Sums
-from placement_worker.core.row_table import RowTable
+from bus.reports import EXCLUDES_SIBLINGS, SHARES, Inventory
+from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
 from placement_worker.core.trees import ProviderState, Tree
+
+# Rows of the index (one for each provider), sets of rows, arrays of one resource class, and reservations.
+
+
+BEYOND_COUNTING = 2**62  # larger sums count as this, so that int64 does not overflow
+_NOTHING: dict[str, Any] = {}  # an empty dict for many rows; never change it
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A provider's row in the index. A dict of a row is replaced, never changed, because candidates refer to
+    it.
+
+    There may be 100,000 rows, so equal values are shared, and rarely used values are computed on demand.
+    """
+
+    position: int
+    uuid: str
+    parent: str | None
+    root: str
+    host: str
+    cell: str
+    agent: str
+    zone: str
+    generation: int
+    shape: int
+    inventories: dict[str, Inventory]
+    capacity: dict[str, int]
+    traits: tuple[str, ...]
+    aggregates: tuple[str, ...]
+    number: int  # last change number that the row includes
+    shaped: int  # last change number that changed more than the usage
+    size: int  # approximate size in an answer, in bytes
+    amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; a tuple has the order of `capacity`
+    summary: Any = None  # a cache for the HTTP API, which every change resets
+    known_free: dict[str, int] | None = None
+    excluded: bool = False  # must not be claimed, because of the use of a sibling with EXCLUDES_SIBLINGS
+    labels: HostLabels = NO_LABELS  # for a root: labels by source
+    domains: Mapping[str, str] = field(default_factory=dict)  # for a root: level → label that applies
+
+    @property
+    def shapes(self) -> dict[str, int]:
+        return {self.uuid: self.shape}
+
+    @property
+    def used(self) -> Mapping[str, int]:
+        amounts = self.amounts
+        return dict(zip(self.capacity, amounts, strict=True)) if isinstance(amounts, tuple) else amounts
+
+    @property
+    def in_use(self) -> bool:
+        amounts = self.amounts
+        return any(amounts if isinstance(amounts, tuple) else amounts.values())
+
+    @property
+    def free(self) -> dict[str, int]:
+        if (free := self.known_free) is None:
+            amounts, capacity = self.amounts, self.capacity
+            if self.excluded:
+                free = dict.fromkeys(capacity, 0)
+            elif isinstance(amounts, tuple):
+                free = {name: capacity[name] - used for name, used in zip(capacity, amounts, strict=True)}
+            else:
+                free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}
+            self.known_free = free
+        return free
+
+
+def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None = None) -> Candidate:
+    return Candidate(
+        row.uuid,
+        row.host,
+        row.cell,
+        row.agent,
+        row.zone,
+        {row.uuid: group.resources},
+        {row.uuid: row.shape},
+        (row.known_free or row.free) if free is None else free,  # `known_free` is a cache of `free`
+        row.capacity,
+        row.traits,
+        {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,
+        _NOTHING,
+        row.aggregates,
+    )
+
+
+def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the free and the total amounts of a provider tree, each by resource class; `rows` are the index
+    rows of all its providers. In a tree of several providers, an overcommitted provider counts as 0.
+    """
+    if len(rows) == 1:
+        return rows[0].free, rows[0].capacity
+    free: dict[str, int] = {}
+    capacity: dict[str, int] = {}
+    for row in rows:
+        for name, amount in row.capacity.items():
+            free[name] = min(free.get(name, 0) + max(row.free[name], 0), BEYOND_COUNTING)
+            capacity[name] = min(capacity.get(name, 0) + amount, BEYOND_COUNTING)
+    return free, capacity
+
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
+
+FEW = 512  # up to one row in so many, a Python set is smaller than an array
+
+
+class RowSet:
+    """A set of rows of the index, such as all with a trait: a Python set if small, else a boolean array."""
+
+    __slots__ = ("_few", "_many", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._few: set[int] = set()  # the rows, as long as they are few
+        self._many: Bools | None = None
+
+    def add(self, row: int, size: int) -> None:
+        self.count += 1
+        if self._many is not None:
+            self._many[row] = True
+        else:
+            self._few.add(row)
+            if self.count * FEW > size:
+                self._many, self._few = self.mask(size), set()
+
+    def discard(self, row: int) -> None:
+        self.count -= 1
+        if self._many is not None:
+            self._many[row] = False
+        else:
+            self._few.discard(row)
+
+    def grow(self, size: int) -> None:
+        if self._many is None:
+            return
+        if self.count * FEW > size:
+            self._many = np.concatenate([self._many, np.zeros(size - len(self._many), np.bool_)])
+        else:
+            self._few, self._many = set(np.flatnonzero(self._many).tolist()), None
+
+    def rows(self) -> Ints:
+        if self._many is not None:
+            return np.flatnonzero(self._many)
+        return np.fromiter(self._few, np.intp, len(self._few))
+
+    def mask(self, high: int) -> Bools:
+        """Return an array: for each index row below `high`, whether it is in the set. Do not write to it."""
+        if self._many is not None:
+            return self._many[:high]
+        mask = np.zeros(high, np.bool_)
+        if self._few:
+            mask[list(self._few)] = True
+        return mask
+
+
+Amounts = npt.NDArray[np.int32]  # amounts of one claim, which are at most 2³¹ − 1
+Sums = npt.NDArray[np.float64]  # capacities and free amounts, which may be larger: floats are exact to 2⁵³
+
+
+class ClassArrays:
+    """The amounts of one resource class, as arrays with an element for each row of the index. `picky` counts
+    providers with a min_unit or step_size other than 1, `capped` providers with a max_unit.
+    """
+
+    __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
+
+    def __init__(self, size: int) -> None:
+        self.top: Amounts = np.zeros(size, np.int32)  # maximum amount of one claim now: free, up to max_unit
+        self.there: Bools = np.zeros(size, np.bool_)  # rows with an inventory of the class
+        self.left: Sums = np.zeros(size)  # the free amount; negative if overcommitted
+        self.whole: Sums = np.zeros(size)  # the capacity
+        self.least: Amounts | None = None  # min_unit, if it is not 1 at every provider
+        self.step: Amounts | None = None
+        self.providers = 0
+        self.picky = 0
+        self.capped = 0
+
+    def mark(self, position: int, inventory: Inventory, capacity: int) -> None:
+        self.there[position] = True
+        self.providers += 1
+        self.whole[position] = capacity
+        self.capped += inventory.max_unit < capacity
+        if inventory.min_unit > 1 or inventory.step_size > 1:
+            if self.least is None or self.step is None:
+                self.least, self.step = np.ones(len(self.top), np.int32), np.ones(len(self.top), np.int32)
+            self.picky += 1
+            self.least[position] = inventory.min_unit
+            self.step[position] = inventory.step_size
+
+    def clear(self, position: int, inventory: Inventory, capacity: int) -> None:
+        self.top[position] = 0
+        self.left[position] = self.whole[position] = 0.0
+        self.there[position] = False
+        self.providers -= 1
+        self.capped -= inventory.max_unit < capacity
+        if self.least is not None and self.step is not None:
+            self.least[position] = self.step[position] = 1
+            self.picky -= inventory.min_unit > 1 or inventory.step_size > 1
+
+    def grow(self, more: int) -> None:
+        none, minima = np.zeros(more), np.ones(more, np.int32)
+        self.top = np.concatenate([self.top, np.zeros(more, np.int32)])
+        self.there = np.concatenate([self.there, np.zeros(more, np.bool_)])
+        self.left = np.concatenate([self.left, none])
+        self.whole = np.concatenate([self.whole, none])
+        if self.least is not None and self.step is not None:
+            self.least = np.concatenate([self.least, minima])
+            self.step = np.concatenate([self.step, minima])
+
+
+class PlacedRows(Protocol):
+    """The rows of the index, as far as arrays of amounts need them."""
+
+    rows: dict[str, Row]  # provider → its row
+    at: list[Row | None]
+    layout: int  # grows when a provider is added, removed, or gets another tree, cell, host or agent
+
+
+class ReservedAmounts:
+    """The amounts that one scheduler has reserved: by provider, and by resource class as arrays over index
+    rows. A negative amount counts as free although it is allocated.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
+        self.negative: set[tuple[str, str]] = set()  # the providers and classes with a negative amount
+        self.changes = 0
+        self._arrays: dict[str, Sums] = {}
+        self._count = Counter[str]()  # class → number of providers with reserved amounts
+        # class → providers whose reserved amount has changed, but not yet in `_arrays`
+        self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
+        self._index: PlacedRows | None = None
+        self._layout = -1
+
+    def add(self, allocations: Allocations, sign: int = 1) -> None:
+        self.changes += 1
+        of, count, unwritten = self.of, self._count, self._unwritten
+        for uuid, resources in allocations.items():
+            held = of.setdefault(uuid, {})
+            for name, amount in resources.items():
+                before = held.get(name, 0)
+                after = before + sign * amount
+                if after:
+                    held[name] = after
+                elif before:
+                    del held[name]
+                if after < 0:
+                    self.negative.add((uuid, name))
+                elif before < 0:
+                    self.negative.discard((uuid, name))
+                count[name] += (after != 0) - (before != 0)
+                unwritten[name].add(uuid)
+            if not held:
+                del of[uuid]
+
+    def arrays(self, index: PlacedRows) -> Mapping[str, Sums]:
+        """Return, for each resource class, an array of the reserved amounts, with one element for each row of
+        the index.
+        """
+        if index is not self._index or index.layout != self._layout:
+            self._index, self._layout = index, index.layout
+            self._arrays = {}
+            self._unwritten.clear()
+            for uuid, held in self.of.items():
+                for name in held:
+                    self._unwritten[name].add(uuid)
+        for name, uuids in self._unwritten.items():
+            self._write(index, name, uuids)
+        self._unwritten.clear()
+        return self._arrays
+
+    def _write(self, index: PlacedRows, name: str, uuids: Collection[str]) -> None:
+        of, rows = self.of, index.rows
+        if not self._count[name]:
+            self._arrays.pop(name, None)
+            return
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = np.zeros(len(index.at))
+        present = [uuid for uuid in uuids if uuid in rows]
+        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in present]
+        array[[rows[uuid].position for uuid in present]] = reserved
+
+
+# Computes the labels of hosts by level from what operators, agents, aggregates' metadata and Ironic set;
+# stores the labels as arrays for the index.
+
+
+_decode = msgspec.json.Decoder(HostLabels).decode
+_encode_labels = msgspec.json.Encoder(order="deterministic").encode
+
+
+def stored_labels(text: str) -> HostLabels:
+    return _decode(text) if text else NO_LABELS
+
+
+def as_stored(labels: HostLabels) -> str:
+    return "" if labels == NO_LABELS else _encode_labels(labels).decode()
+
+
+def has_labels(metadata: Mapping[str, str]) -> bool:
+    """Return whether an aggregate's metadata gives its hosts a label or an availability zone."""
+    return any(key == ZONE_KEY or key.startswith(METADATA_PREFIX) for key in metadata)
+
+
+def effective_labels(
+    labels: HostLabels, cell: str, zone: str, of_aggregates: Iterable[Mapping[str, str]] = ()
+) -> dict[str, str]:
+    """Return a host's label for each level, by precedence: the operator, the host's agent, the metadata of
+    its aggregates, Ironic's fields. Of several aggregates the first one decides.
+    """
+    found: dict[str, str] = {**labels.of_fields}
+    by_metadata: dict[str, str] = {}
+    for metadata in of_aggregates:
+        for key, value in metadata.items():
+            if key.startswith(METADATA_PREFIX) and value:
+                by_metadata.setdefault(key.removeprefix(METADATA_PREFIX), value)
+            elif key == ZONE_KEY and value and not zone:
+                zone = value
+    found |= by_metadata | labels.reported | labels.of_operator
+    for level in BUILT_IN_LEVELS:
+        found.pop(level, None)
+    if cell:
+        found[CELL] = cell
+    if zone:
+        found[ZONE] = zone
+    return found
+
+
+def reserved_level(levels: Iterable[str]) -> str:
+    """Return the first of the given levels that operators cannot label (host, cell, zone), or ""."""
+    return next((level for level in levels if level in BUILT_IN_LEVELS), "")
+
+
+def edited_labels(before: Labels, set_: Labels, unset: Sequence[str]) -> Labels:
+    return {level: label for level, label in {**before, **set_}.items() if level not in unset}
+
+
+class LabelColumn:
+    """The labels of one level: for each row of the index the number of its label; 0 is no label."""
+
+    __slots__ = ("_numbers", "ids", "names")
+
+    def __init__(self, size: int) -> None:
+        self.ids: Ints = np.zeros(size, np.intp)
+        self.names: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+
+    def put(self, position: int, label: str) -> None:
+        number = self._numbers.get(label)
+        if number is None:
+            number = self._numbers[label] = len(self.names)
+            self.names.append(label)
+        self.ids[position] = number
+
+    def grow(self, more: int) -> None:
+        self.ids = np.concatenate([self.ids, np.zeros(more, np.intp)])
+
+
+# The arrays of the index, a row for each provider: its tree, resource classes, traits and aggregates.
+
+
+FIRST_ROWS = 1024
+INTERNED = 100_000
+FIXED_BYTES = 160  # size of the ids, numbers and brackets in a candidate, which is alike for all providers
+
+_encode = msgspec.json.Encoder().encode
+_PLACE = attrgetter("root", "parent", "host", "cell", "agent")
+_NOWHERE = np.zeros(0, np.intp)
+
+
+class RowTable:
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
+        self.at: list[Row | None] = [None] * FIRST_ROWS
+        self.high = 0  # all rows in use are below this row
+        self._free_rows: list[int] = []
+        self.roots: Bools = np.zeros(FIRST_ROWS, np.bool_)
+        self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # providers with a parent
+        self.children = 0  # number of providers with a parent
+        self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
+        self.classes: dict[str, ClassArrays] = {}
+        self.cells = defaultdict[str, RowSet](RowSet)
+        self.zones = defaultdict[str, RowSet](RowSet)  # zone → roots whose agents report this zone
+        self.traits = defaultdict[str, RowSet](RowSet)
+        self.aggregates = defaultdict[str, RowSet](RowSet)
+        self.called: dict[str, tuple[str, ...]] = {}  # name of a host → roots with this host name
+        self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
+        self.labels: dict[str, LabelColumn] = {}  # level → labels of roots
+        self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
+        self._reach: dict[int, Ints] = {}  # sharing provider → roots of the other trees that can use it
+        self._interned: dict[Any, Any] = {}
+        self.layout = 0  # grows when a provider is added, removed, or gets another tree, cell, host or agent
+        self.shaped = 0  # grows when anything except the usage of a provider changes
+
+    def reach(self, position: int) -> Ints:
+        """Return the index rows of the roots of other trees that may use the resources of the sharing
+        provider at the row `position`.
+        """
+        roots = self._reach.get(position)
+        if roots is None:
+            row = self.at[position]
+            members = [self.aggregates[uuid].rows() for uuid in row.aggregates] if row is not None else []
+            served = np.zeros(self.high, np.bool_)
+            served[self.root_of[np.concatenate(members)] if members else _NOWHERE] = True
+            served[self.root_of[position]] = False
+            roots = self._reach[position] = np.flatnonzero(served)
+        return roots
+
+    def capacity_of_trees(self, name: str) -> Sums:
+        """Return the total capacity of a resource class in each provider tree, in an array at the row of the
+        tree's root provider.
+        """
+        kind = self.classes.get(name)
+        if kind is None:
+            return np.zeros(self.high)
+        if not self.children:
+            return kind.whole[: self.high]
+        rows = np.flatnonzero(kind.there[: self.high])
+        return self.sum_of_trees(rows, kind.whole[rows])
+
+    def sum_of_trees(self, rows: Ints, amounts: Sums) -> Sums:
+        total = np.bincount(self.root_of[rows], weights=amounts, minlength=self.high)
+        return np.minimum(total, float(BEYOND_COUNTING))
+
+    def excluded_by(self, row: Row) -> list[Row]:
+        """Return the siblings with the trait EXCLUDES_SIBLINGS: while such a sibling is in use, the provider
+        may not be, and vice versa.
+        """
+        tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
+        siblings = [
+            sibling
+            for sibling in tree
+            if sibling is not None and sibling is not row and sibling.parent == row.parent
+        ]
+        return [sibling for sibling in siblings if EXCLUDES_SIBLINGS in sibling.traits]
+
+    def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
+        if was is not None:
+            position = was.position
+        elif self._free_rows:
+            position = self._free_rows.pop()
+        else:
+            if self.high == len(self.at):
+                self._grow()
+            position, self.high = self.high, self.high + 1
+        uuid = provider.uuid if was is None else was.uuid
+        inventories = self._same(provider.inventories)
+        capacity = {name: inventory.capacity for name, inventory in inventories.items()}
+        names = (tree.host or provider.name, tree.cell, tree.agent, tree.zone)
+        contents = (*names, provider.traits, provider.aggregates)
+        row = Row(
+            position=position,
+            uuid=uuid,
+            parent=provider.parent,
+            root=tree.root if provider.parent is not None else uuid,
+            host=tree.host or provider.name,
+            cell=self._same(tree.cell),
+            agent=self._same(tree.agent),
+            zone=self._same(tree.zone),
+            generation=provider.generation,
+            shape=provider.shape,
+            inventories=inventories,
+            capacity=self._same(capacity),
+            traits=self._same(provider.traits),
+            aggregates=self._same(provider.aggregates),
+            number=0,
+            shaped=0,
+            size=self._same(FIXED_BYTES + len(_encode(contents)) + 2 * len(_encode(capacity))),
+            amounts=(),
+            labels=NO_LABELS if provider.parent is not None or tree.labels == NO_LABELS else tree.labels,
+        )
+        self.shaped += 1
+        if was is None or _PLACE(was) != _PLACE(row):
+            self.layout += 1
+        linked = was is not None and _links(was) == _links(row)
+        if was is not None:
+            self._clear(was)
+            if not linked:
+                self._unlink(was)
+        self.rows[uuid] = row
+        self.at[position] = row
+        self._mark(row)
+        if not linked:
+            self._link(row)
+        return row
+
+    def _mark(self, row: Row) -> None:
+        position, size = row.position, len(self.at)
+        self.cells[row.cell].add(position, size)
+        if row.parent is None:
+            self.called[row.host] = (*self.called.get(row.host, ()), row.uuid)
+            if row.zone:
+                self.zones[row.zone].add(position, size)
+            self._label(row)
+        for trait in row.traits:
+            self.traits[trait].add(position, size)
+        for name, inventory in row.inventories.items():
+            kind = self.classes.get(name)
+            if kind is None:
+                kind = self.classes[name] = ClassArrays(size)
+            kind.mark(position, inventory, row.capacity[name])
+
+    def _clear(self, row: Row) -> None:
+        position = row.position
+        self.cells[row.cell].discard(position)
+        if row.parent is None:
+            self.called[row.host] = tuple([uuid for uuid in self.called[row.host] if uuid != row.uuid])
+            if not self.called[row.host]:
+                del self.called[row.host]
+            if row.zone:
+                self.zones[row.zone].discard(position)
+            for level in row.domains:
+                self.labels[level].put(position, "")
+        for trait in row.traits:
+            self.traits[trait].discard(position)
+        for name, inventory in row.inventories.items():
+            self.classes[name].clear(position, inventory, row.capacity[name])
+
+    def _label(self, row: Row) -> None:
+        """Compute a root's labels by level, and store them in the arrays of the levels."""
+        facts, labels = self.aggregate_facts, self.labels
+        metadata = [facts[uuid].metadata for uuid in row.aggregates if uuid in facts]
+        domains = self._same(effective_labels(row.labels, row.cell, row.zone, metadata))
+        for level in row.domains:
+            if level not in domains:
+                labels[level].put(row.position, "")
+        for level, label in domains.items():
+            if level not in labels:
+                labels[level] = LabelColumn(len(self.at))
+            labels[level].put(row.position, label)
+        row.domains = domains
+
+    def _relabel_members(self, was: Aggregate | None, now: Aggregate) -> None:
+        """Compute the labels of an aggregate's hosts again if its metadata gave or gives them any."""
+        if not has_labels(now.metadata) and (was is None or not has_labels(was.metadata)):
+            return
+        members = self.aggregates.get(now.id)
+        for position in members.rows().tolist() if members is not None else ():
+            row = self.at[position]
+            if row is not None and row.parent is None:
+                self._label(row)
+        self.layout += 1
+
+    def _link(self, row: Row) -> None:
+        position, size = row.position, len(self.at)
+        self.roots[position] = row.parent is None
+        self.below[position] = row.parent is not None
+        self.children += row.parent is not None
+        self.root_of[position] = self.rows[row.root].position if row.root in self.rows else position
+        for uuid in row.aggregates:
+            self.aggregates[uuid].add(position, size)
+            if SHARES in row.traits:
+                self.sharers.setdefault(uuid, set()).add(position)
+        self._unreach(row)
+
+    def _unlink(self, row: Row) -> None:
+        position = row.position
+        self._unreach(row)
+        self.roots[position] = self.below[position] = False
+        self.children -= row.parent is not None
+        self.root_of[position] = -1
+        for uuid in row.aggregates:
+            self.aggregates[uuid].discard(position)
+            sharers = self.sharers.get(uuid)
+            if sharers is not None:
+                sharers.discard(position)
+                if not sharers:
+                    del self.sharers[uuid]
+
+    def _unreach(self, row: Row) -> None:
+        if self.sharers and self._reach:
+            for uuid in row.aggregates:
+                for position in self.sharers.get(uuid, ()):
+                    self._reach.pop(position, None)
+
+    def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
+        position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
+        amounts = [used.get(name, 0) for name in capacity]
+        for (name, total), amount in zip(capacity.items(), amounts, strict=True):
+            left = min(total - amount, 0) if row.excluded else total - amount
+            most, kind = inventories[name].max_unit, classes[name]
+            kind.left[position] = left
+            kind.top[position] = most if most < left else left if left > 0 else 0
+        was = row.amounts
+        if used.keys() <= capacity.keys():
+            row.amounts = tuple(amounts) if any(amounts) else _nothing(len(amounts))
+        else:
+            row.amounts = used
+        row.summary = row.known_free = None
+        if EXCLUDES_SIBLINGS in row.traits:
+            self._exclude(row)
+        return not isinstance(was, tuple) or any(map(lt, amounts, was))
+
+    def _exclude(self, row: Row) -> None:
+        together = [row, *self.excluded_by(row)]
+        used = [row for row in together if row.in_use]
+        for row in together:
+            excluded = any(other is not row for other in used)
+            if excluded != row.excluded:
+                row.excluded = excluded
+                self._set_free(row, row.used)
+
+    def _drop(self, row: Row) -> None:
+        del self.rows[row.uuid]
+        self._clear(row)
+        self._unlink(row)
+        self.layout += 1
+        self.at[row.position] = None
+        self._free_rows.append(row.position)
+
+    def _grow(self) -> None:
+        more = len(self.at)
+        self.at.extend([None] * more)
+        for flags in (self.cells, self.zones, self.traits, self.aggregates):
+            for values in flags.values():
+                values.grow(len(self.at))
+        falses = np.zeros(more, np.bool_)
+        self.roots = np.concatenate([self.roots, falses])
+        self.below = np.concatenate([self.below, falses])
+        self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
+        for kind in self.classes.values():
+            kind.grow(more)
+        for column in self.labels.values():
+            column.grow(more)
+
+    def _same(self, value: Any) -> Any:
+        if len(self._interned) > INTERNED:
+            self._interned.clear()
+        key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
+        return self._interned.setdefault(key, value)
+
+
+@cache
+def _nothing(classes: int) -> tuple[int, ...]:
+    return (0,) * classes
+
+
+def _links(row: Row) -> tuple[object, ...]:
+    return row.root, row.parent, row.aggregates, SHARES in row.traits
 
 
 class Index(RowTable):

@@ -16,7 +16,7 @@ from bus.domains import HostLabels, LabelEditRequested
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.resources import OwnerEditRequested, ProviderLoad
-from placement_worker.core.labels import edited_labels, reserved_level
+from placement_worker.core.index import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 

@@ -24,8 +24,7 @@ from bus.queries import FindCandidates
 from bus.reports import SHARES
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
-from placement_worker.core.index import Snapshot
-from placement_worker.core.row import BEYOND_COUNTING, Bools, RowSet
+from placement_worker.core.index import BEYOND_COUNTING, Bools, RowSet, Snapshot
 
 Numbers = npt.NDArray[Any]
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from bus.reports import EXCLUDES_SIBLINGS
-from placement_worker.core.index import Index, Snapshot, Tops
-from placement_worker.core.row import Bools, ReservedAmounts, Row, Sums
+from placement_worker.core.index import Bools, Index, ReservedAmounts, Row, Snapshot, Sums, Tops
 
 
 class ReservedSnapshot(Snapshot):

@@ -10,9 +10,8 @@ from functools import cached_property
 
 from bus.reports import EXCLUDES_SIBLINGS, SHARES
 from bus.vocabulary import Resources
-from placement_worker.core.index import Snapshot
+from placement_worker.core.index import Row, Snapshot
 from placement_worker.core.request_groups import JointRules, Slot
-from placement_worker.core.row import Row
 
 Choice = tuple[Row, ...]  # one provider for each slot
 

@@ -6,12 +6,14 @@ The request's microversion has the major version 1; only its minor version is st
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
@@ -20,7 +22,7 @@ from bus.names import Named
 from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
-from placement_worker.http.query_groups import Pairs, pairs_of
+from placement_worker.http.queries import Pairs, pairs_of
 from placement_worker.http.schemas import Schema, refuse_nul
 from placement_worker.operations import Batched
 from placement_worker.worker import Placement
@@ -236,3 +238,58 @@ class ClientLeft(Exception):
 
 def too_large(limit: int) -> Problem:
     return Problem(413, f"The body may have {limit} bytes.", headers={"connection": "close"})
+
+
+# The description of an HTTP operation, from which the OpenAPI document is made.
+
+
+@dataclass(frozen=True)
+class DescribedOperation:
+    """An operation as the OpenAPI document describes it: summary, parameters, bodies and statuses."""
+
+    summary: str
+    answer: type[Any] | None = None  # the response's body; None: no body
+    body: type[Any] | None = None
+    query: Mapping[str, str] | None = None  # parameter → its description
+    status: int = 200
+    further: Mapping[int, str] | None = None  # other successful statuses → their descriptions
+    refusals: tuple[int, ...] = ()
+    media: str = JSON
+    is_open: bool = False  # True: needs no token
+
+
+# An operation of the HTTP API: a method of a URL pattern, with its versions, policy rule and handler.
+
+
+Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
+
+BODY = 1 << 20  # bytes
+LARGE_BODY = 4 << 20
+BULK_BODY = 64 << 20
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    rule: str  # policy rule; empty: no permission needed
+    handler: Handler
+    since: int = 0  # first minor version with this operation
+    until: int = LATEST_MINOR
+    before: int = 404  # HTTP status for older minor versions
+    body: int = 0  # maximum size of the JSON body in bytes; 0: no body
+    json: bool = True  # for GET: refuse clients that do not accept JSON
+    of_provider: bool = False  # if the provider is missing, answer 404 even if the body is invalid
+    # returns the attributes of the request for the policy rule
+    target: Callable[[ApiCall], Mapping[str, str]] = lambda call: {}
+
+    @property
+    def ends(self) -> bool:
+        """Return whether a later microversion of the API removed this operation."""
+        return self.until < LATEST_MINOR
+
+
+get = partial(Operation, "GET")
+put = partial(Operation, "PUT", body=BODY)
+post = partial(Operation, "POST", body=BODY)
+patch = partial(Operation, "PATCH", body=BODY)
+delete = partial(Operation, "DELETE")

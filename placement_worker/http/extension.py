@@ -4,9 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placement_worker.http import errors
-from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, json_answer
-from placement_worker.http.described import DescribedOperation
-from placement_worker.http.operation import Operation, delete, get, patch, post, put
+from placement_worker.http.api_call import (
+    ApiAnswer,
+    ApiCall,
+    DescribedOperation,
+    Operation,
+    delete,
+    empty_answer,
+    get,
+    json_answer,
+    patch,
+    post,
+    put,
+)
 
 __all__ = [
     "ApiAnswer",

@@ -14,9 +14,8 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.http import CLIENT_ADDRESS
 from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
-from placement_worker.http.access import Headers, Identity, Scope
+from placement_worker.http.access import Headers, Identity, Scope, digest_of
 from placement_worker.http.errors import JSON, Problem
-from placement_worker.http.token_file import digest_of
 
 log = logging.getLogger(__name__)
 

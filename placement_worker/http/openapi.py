@@ -13,11 +13,9 @@ import msgspec
 from bus.parts import schema_components
 from bus.resources import LoadProviders
 from placement_worker.http import bodies
-from placement_worker.http.api_call import ApiAnswer, ApiCall
-from placement_worker.http.described import JSON as _JSON
-from placement_worker.http.described import DescribedOperation
+from placement_worker.http.api_call import ApiAnswer, ApiCall, DescribedOperation, Handler
+from placement_worker.http.errors import JSON as _JSON
 from placement_worker.http.extension import HttpPart
-from placement_worker.http.operation import Handler
 
 ADDRESS = "/berth/openapi.json"
 EVENT_STREAM = "text/event-stream"

@@ -1,16 +1,184 @@
 """Parses the API's query strings into queries for candidates, providers, traits and usages."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from typing import TypeVar
+from urllib.parse import parse_qsl
 
 from bus.names import FindNames
 from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
 from bus.resources import FindProviders, FindUsages
-from placement_worker.http import query_groups
-from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
-from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
+from bus.vocabulary import MAX_INT
+from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, Problem, bad_request
 from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
+
+# Parses request groups in query strings: resources, traits and aggregates.
+
+
+T = TypeVar("T")
+Pairs = Sequence[tuple[str, str]]
+
+_MOST_KEYS = 1000
+_BEYOND = MAX_INT + 1  # replaces all larger amounts: no provider has more than MAX_INT
+
+TEXT: Json = {"type": "string"}
+
+
+def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None = None) -> Schema:
+    parts: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        parts["required"] = list(required)
+    if patterns:
+        parts["patternProperties"] = patterns
+    return Schema(parts, query=True)
+
+
+def pairs_of(query_string: bytes) -> Pairs:
+    try:
+        return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
+    except ValueError:
+        raise bad_request(f"Invalid query string parameters: there are more than {_MOST_KEYS}") from None
+
+
+def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
+    """Check a query string against a schema; return each key's last value, or raise an API error."""
+    values = dict(pairs)
+    if any("\0" in key or "\0" in value for key, value in pairs):
+        raise invalid("there is a character U+0000")
+    if wrong := schema.complaint(values):
+        raise invalid(wrong)
+    return values
+
+
+def invalid(why: str) -> Problem:
+    return bad_request(f"Invalid query string parameters: {why}")
+
+
+@dataclass(slots=True)
+class Group:
+    """A request group that collects its parameters while a query string is parsed."""
+
+    resources: dict[str, int] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
+    required_any: list[tuple[str, ...]] = field(default_factory=list)
+    member_of: list[tuple[str, ...]] = field(default_factory=list)
+    not_member_of: list[str] = field(default_factory=list)
+    in_tree: str | None = None
+
+    def done(self, suffix: str) -> ResourceGroup:
+        listed = ("required", "forbidden", "required_any", "member_of", "not_member_of")
+        return ResourceGroup(
+            suffix=suffix,
+            resources=self.resources,
+            in_tree=self.in_tree,
+            **{name: once(getattr(self, name)) for name in listed},
+        )
+
+    @property
+    def torn(self) -> list[str]:
+        """Return the traits that the request group both requires and forbids."""
+        forbidden = set(self.forbidden)
+        torn = forbidden & set(self.required)
+        for choice in self.required_any:
+            if forbidden.issuperset(choice):
+                torn.update(choice)
+        return sorted(torn)
+
+
+def once(items: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def resources(text: str) -> dict[str, int]:
+    form = (
+        "Badly formed resources parameter. Expected resources query string parameter in form:"
+        " ?resources=VCPU:2,MEMORY_MB:1024."
+    )
+    if not text.strip():
+        raise bad_request(f"{form} Got: empty string.")
+    found = {}
+    for part in text.split(","):
+        name, colon, amount = part.partition(":")
+        if not colon or ":" in amount:
+            raise bad_request(f"{form} Got: {part}.")
+        try:
+            number = int(amount)
+        except ValueError:
+            raise bad_request(
+                f"Requested resource {name} expected positive integer amount. Got: {amount}."
+            ) from None
+        if number < 1:
+            raise bad_request(f"Requested resource {name} requires amount >= 1. Got: {number}.")
+        found[name] = min(number, _BEYOND)
+    return found
+
+
+def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
+    """Parse values of the parameter `required` into a request group: traits, with `!` before forbidden traits
+    and, since microversion 1.39, `in:` before alternative traits. Without `any_of`, refuse alternatives.
+    """
+    for value in values if minor >= 39 else values[-1:]:
+        if value.startswith("in:"):
+            _any_of(value, group, minor if any_of else 0)
+            continue
+        hint = "HW_CPU_X86_VMX,!CUSTOM_MAGIC" if minor >= 22 else "HW_CPU_X86_VMX,CUSTOM_MAGIC"
+        form = f"Expected 'required' parameter value of the form: {hint}."
+        for part in value.split(","):
+            trait = part.strip()
+            name = trait.lstrip("!") if minor >= 22 else trait
+            if not name:
+                raise invalid(f"{form} Got an empty trait in: {value}")
+            if name.startswith("!"):
+                raise invalid(f"{form} Got: {value}")
+            (group.forbidden if name != trait else group.required).append(name)
+
+
+def _any_of(value: str, group: Group, minor: int) -> None:
+    hint = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
+    if minor < 39:
+        raise invalid(f"The format '{hint}' only supported since microversion 1.39. Got: {value}")
+    traits = [part.strip() for part in value.removeprefix("in:").split(",")]
+    if not all(traits):
+        raise invalid(
+            f"Expected 'required' parameter value of the form: {hint}. Got an empty trait in: {value}"
+        )
+    if any(trait.startswith("!") for trait in traits):
+        raise invalid(f"The format '{hint}' does not support forbidden traits. Got: {value}")
+    group.required_any.append(tuple(dict.fromkeys(traits)))
+
+
+def member_of(values: Sequence[str], group: Group, minor: int) -> None:
+    """Parse values of the parameter `member_of` into a request group: an aggregate's uuid, or `in:` before
+    alternative uuids; since microversion 1.32, `!` before excluded uuids.
+    """
+    if len(values) > 1 and minor < 24:
+        raise bad_request("Multiple member_of parameters are not supported")
+    for value in values:
+        forbidden = value.startswith("!")
+        if forbidden and minor < 32:
+            raise bad_request(
+                "Forbidden member_of parameters are not supported in the specified microversion"
+            )
+        given = value.removeprefix("!")
+        several = given.startswith("in:")
+        uuids = given.removeprefix("in:").split(",")
+        if not several and len(uuids) > 1:
+            raise bad_request(
+                "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword"
+                f" using the valid microversion. Got: {value}"
+            )
+        for uuid in uuids:
+            if not is_uuid_like(uuid):
+                raise invalid(f"Expected 'member_of' parameter to contain valid UUID(s). Got: {uuid}")
+        if forbidden:
+            group.not_member_of += uuids
+        else:
+            group.member_of.append(tuple(dict.fromkeys(uuids)))
+
 
 MOST_CANDIDATES = 100_000  # maximum number of candidates in one answer
 MOST_GROUPS = 100
@@ -89,9 +257,9 @@ def candidates(query_string: bytes, minor: int) -> FindCandidates:
 def _group(parts: Mapping[str, list[str]], minor: int) -> Group:
     group = Group()
     if "resources" in parts:
-        group.resources = query_groups.resources(parts["resources"][-1])
-    query_groups.required(parts.get("required", ()), group, minor)
-    query_groups.member_of(parts.get("member_of", ()), group, minor)
+        group.resources = resources(parts["resources"][-1])
+    required(parts.get("required", ()), group, minor)
+    member_of(parts.get("member_of", ()), group, minor)
     if "in_tree" in parts:
         group.in_tree = parts["in_tree"][-1].strip()
         if not is_uuid_like(group.in_tree):
@@ -150,7 +318,7 @@ def _root_required(values: Sequence[str], minor: int) -> Group:
     root = Group()
     if len(values) > 1:
         raise bad_request("Query parameter 'root_required' may be specified only once.", DUPLICATE_KEY)
-    query_groups.required(values, root, minor, any_of=False)
+    required(values, root, minor, any_of=False)
     if root.torn:
         raise bad_request(
             f"Conflicting required and forbidden traits found in root_required: {', '.join(root.torn)}",
@@ -171,10 +339,10 @@ def providers(query_string: bytes, minor: int) -> FindProviders:
     pairs = pairs_of(query_string)
     values = checked(at(minor, _PROVIDERS), pairs)
     group = Group()
-    query_groups.member_of([value for key, value in pairs if key == "member_of"], group, minor)
+    member_of([value for key, value in pairs if key == "member_of"], group, minor)
     if "resources" in values:
-        group.resources = query_groups.resources(values["resources"])
-    query_groups.required([value for key, value in pairs if key == "required"], group, minor)
+        group.resources = resources(values["resources"])
+    required([value for key, value in pairs if key == "required"], group, minor)
     like = group.done("") if group != Group() else None
     return FindProviders(
         ids=(values["uuid"],) if "uuid" in values else (),

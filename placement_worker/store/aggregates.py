@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from bus.aggregates import Aggregate
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from placement_worker.store.changes import AGGREGATES_TURN
 
 # Locked by each edit of aggregates, because it must see the zones and names of all earlier edits.

@@ -10,8 +10,7 @@ from bus.aggregates import ZONE
 from bus.claims import Retired
 from bus.reports import SHARES
 from bus.sql.database import Database
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Allocations
 from placement_worker.store import hosts
 

@@ -16,11 +16,9 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildReshaped
 from bus.replication import ChangesFound, ConsumerChange, PlacementChanged, ProviderChange
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction, sql
 from bus.vocabulary import portions
-from placement_worker.core.packed_trees import packed
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Tree, packed
 
 # Ids of the rows of the table `changes`: counters, and a row that edits of aggregates lock.
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6

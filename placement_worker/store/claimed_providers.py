@@ -3,10 +3,9 @@
 from collections.abc import Collection, Iterable
 
 from bus.reports import EXCLUDES_SIBLINGS, SHARES
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import capacity_of
-from placement_worker.core.claim_world import ClaimedProvider, Stock
+from placement_worker.core.capacity import ClaimedProvider, Stock
 from placement_worker.store.numbered_names import Book
 
 IS_SHARING = """

@@ -14,11 +14,9 @@ from typing import Any
 from bus.claims import HOLDER_TYPES, ConsumerClaim, ReleaseRequested, Retired
 from bus.replication import ProviderChange
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement, Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Statement, Transaction, sql
 from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
-from placement_worker.core.cell_limits import ended
-from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.capacity import ClaimWorld, Holder, ended
 from placement_worker.store.claimed_providers import read_providers, sharing
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book

@@ -6,14 +6,20 @@ from typing import Any
 
 from bus.requests import ResourceGroup
 from bus.resources import Consumer, Provider
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from bus.vocabulary import MAX_INT
-from placement_worker.core.labels import stored_labels
+from placement_worker.core.index import stored_labels
 from placement_worker.store.changes import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.provider_parts import AGGREGATES, INVENTORIES, TRAITS, Stocks, stored_names
-from placement_worker.store.tree_reads import read_unknown, with_stocks
+from placement_worker.store.stored_trees import (
+    AGGREGATES,
+    INVENTORIES,
+    TRAITS,
+    Stocks,
+    read_unknown,
+    stored_names,
+    with_stocks,
+)
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 

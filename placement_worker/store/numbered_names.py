@@ -18,8 +18,7 @@ from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from bus.sql.statement import Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION, rules_edition
 
 FIRST_CUSTOM_CLASS = 10_000  # smaller ids are positions in os_resource_classes.STANDARDS

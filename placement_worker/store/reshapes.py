@@ -13,13 +13,12 @@ from bus.claims import HOLDER_TYPES, Claimed, ClaimRequested
 from bus.replication import ConsumerChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
-from bus.sql.statement import BoundStatement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import BoundStatement, Transaction, sql
 from placement_worker.core import capacity, edits
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock, changed_consumers
+from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Stock, changed_consumers
 from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import KnownNames, Tree, WorkingTrees
-from placement_worker.store import claims, tree_reads, tree_writes
+from placement_worker.store import claims, stored_trees
 from placement_worker.store.changes import CommitRecord
 from placement_worker.store.numbered_names import Book
 
@@ -62,12 +61,12 @@ async def reshape(
             claimed.generation = working.there(uuid).generation
     pairs = working.changed()
     # Write the trees first: `save_world` updates the used amount in the rows of their inventories.
-    for write in chain(*tree_writes.writes_between(book, pairs, now)):
+    for write in chain(*stored_trees.writes_between(book, pairs, now)):
         await write(tx)
     altered, writes = await claims.save_world(tx, book, world, now)
     elsewhere = [change for change in altered if change.provider not in working.homes]
     record = CommitRecord(
-        changes=elsewhere + tree_reads.changes_between(pairs),
+        changes=elsewhere + stored_trees.changes_between(pairs),
         shaped={then.root: then for _, then in pairs},
         consumers=changed_consumers(world),
     )
@@ -77,11 +76,11 @@ async def reshape(
 async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:
     reading = book.reading
     listed = [inventory.provider for inventory in order.inventories]
-    before = WorkingTrees(await tree_reads.read(tx, book, listed))
+    before = WorkingTrees(await stored_trees.read(tx, book, listed))
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     scope = claims.claim_scope(order.claims, named | before.homes.keys())
     world = await claims.open_world(tx, book, scope, now)
-    working = WorkingTrees(await tree_reads.read(tx, book, listed))
+    working = WorkingTrees(await stored_trees.read(tx, book, listed))
     if any(world.providers.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.reading != reading:

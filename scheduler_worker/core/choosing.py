@@ -13,16 +13,12 @@ from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.fitting import FoundHosts
-from scheduler_worker.core.host_hashes import drawn
-from scheduler_worker.core.host_map import HostMap, HostsNow
+from scheduler_worker.core.fitting import FoundHosts, Shortage, with_siblings
+from scheduler_worker.core.host_map import HostMap, HostsNow, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rejections import Shortage, with_siblings
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.scale import NOTHING_HELD, CapacityReservation, HasReservations, Pick
-from scheduler_worker.core.scope import PLAIN, Scope
+from scheduler_worker.core.ranking import NOTHING_HELD, CapacityReservation, HasReservations, Pick, Ranking
+from scheduler_worker.core.rule import PLAIN, Alternative, Scope
 
 CHOICES = 3  # hosts named in one claim, best first
 PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim

@@ -10,9 +10,9 @@ from bus.claims import ClaimResult, ReleaseResult
 from bus.queries import Candidate
 from bus.resources import Provider
 from bus.vocabulary import Id, Message
-from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.scale import Pick
-from scheduler_worker.core.scope import ClaimPart
+from scheduler_worker.core.fitting import Shortage
+from scheduler_worker.core.ranking import Pick
+from scheduler_worker.core.rule import ClaimPart
 
 # Events
 

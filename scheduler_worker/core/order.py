@@ -1,27 +1,76 @@
 """The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
 
 from bus.claims import Choice, ConsumerClaim, Held, Moved, Refusal, Retired, RuleRefused
 from bus.decisions import AlsoAsked, Decision, noted
-from bus.messages import BuildRequested, BuildUnplaceable, Selection
-from bus.parts import RequestParts
-from bus.queries import Candidate
-from bus.requests import Hints
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
+from bus.parts import PlacedParts, RequestParts
+from bus.queries import Candidate, FindCandidates
+from bus.reports import SHARES
+from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from scheduler_worker.core.events import ComeAgain, Fence
-from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.scale import Pick
-from scheduler_worker.core.scope import ClaimPart, HostLimit
-from scheduler_worker.core.sections import flavors_of, section_of
+from scheduler_worker.core.fitting import MAX_REFUSED, Shortage
+from scheduler_worker.core.ranking import Pick
+from scheduler_worker.core.rule import Alternative, ClaimPart, HostLimit
+
+# The instances of an order by the sections of its request; each section has a flavor of its own.
+
+
+class OrderSection(NamedTuple):
+    """Instances of an order in one section of its request, with the alternative being tried for them."""
+
+    alternative: Alternative
+    name: str  # of the section; "": the request has no sections
+    instances: tuple[Id, ...]
+
+
+def flavors_of(request: BuildRequested) -> tuple[Flavor, ...]:
+    """Return the flavors of a request, in the sequence of `alternative_index`: those of its sections, or the
+    preferred flavor and then its alternatives.
+    """
+    if sections := request.parts.sections:
+        return tuple([section.flavor for section in sections])
+    return (request.flavor, *request.or_else)
+
+
+def sections_of(
+    request: BuildRequested, alternatives: Sequence[Alternative], instances: Sequence[Id]
+) -> list[OrderSection]:
+    """Return the given instances grouped by section; without sections, one group with all of them.
+    `alternatives` has one alternative for each section.
+    """
+    if not (sections := request.parts.sections):
+        return [OrderSection(alternatives[0], "", tuple(instances))]
+    of_each: list[list[Id]] = [[] for _ in sections]
+    for instance in instances:
+        of_each[section_of(request, instance)].append(instance)
+    return [
+        OrderSection(alternative, section.name, tuple(some))
+        for alternative, section, some in zip(alternatives, sections, of_each, strict=True)
+        if some
+    ]
+
+
+def section_of(request: BuildRequested, instance: Id) -> int:
+    """Return the index of the section that an instance is in; 0 without sections."""
+    if len(sections := request.parts.sections) < 2:
+        return 0
+    position = request.instances.index(instance)
+    for number, section in enumerate(sections):
+        position -= section.count
+        if position < 0:
+            return number
+    return len(sections) - 1
+
 
 T = TypeVar("T")
 
@@ -392,3 +441,284 @@ def usable_alternates(
         if other.root not in avoid and other.allocations.keys().isdisjoint(avoid):
             found[other.root] = other
     return tuple(found.values())[:several]
+
+
+# Makes the specs of builds for agents, and limits their sizes.
+
+
+MAX_METADATA_BYTES = 64 * 1024
+MAX_SPEC_BYTES = 256 * 1024  # bytes of one build's spec: the agent's message also contains hosts and decision
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # bytes of the specs of all builds of a request together
+_encode = msgspec.json.Encoder().encode
+
+
+def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
+    """Return the spec of a build for its agent, with the flavor of an alternative or of a section."""
+    return BuildSpec(
+        flavor=flavors_of(request)[alternative_index],
+        image=request.image,
+        project=request.project,
+        user=request.user,
+        metadata=request.metadata,
+        name=request.name,
+    )
+
+
+def too_much(request: BuildRequested, size: int, together: int) -> str:
+    """Return why a request is too large to be sent to agents, or "" if it is not. `size` is the size of one
+    build's spec, `together` the size of all builds' specs.
+    """
+    metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
+    if metadata > MAX_METADATA_BYTES:
+        return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
+    if size > MAX_SPEC_BYTES:
+        return f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
+    if together > MAX_SPECS_BYTES:
+        return (
+            f"instances: {len(request.instances)} of them, with {size} bytes of flavor, image and metadata"
+            f" each, are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
+        )
+    return ""
+
+
+def size_of(request: BuildRequested) -> int:
+    """Return the size in bytes of the longest spec of a build of this request: each flavor of the
+    request gives another spec.
+    """
+    return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
+
+
+# Finds the host of an existing claim, and the provider that serves each of its request groups.
+
+
+PATIENCE = 10_000  # search steps, exceeded only with many equal groups, where any assignment is correct
+Mappings = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlace:
+    """The host on which an existing claim has its allocations, and the agent of this host."""
+
+    root: str
+    host: str
+    cell: str
+    agent: str
+    # the providers that the claim has allocations of
+    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
+
+
+def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
+    """Return the host of existing allocations, or None if no agent reports any of their providers."""
+    holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
+    owned = [provider for provider in holds.values() if provider.agent and provider.cell]
+    if not owned:
+        return None
+    order = [(SHARES in one.traits, one.root not in held.allocations, one.root) for one in owned]
+    first = owned[order.index(min(order))]
+    return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
+
+
+def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> Alternative:
+    """Return the first alternative that requests exactly the allocated amounts; else the first of all."""
+    holds: dict[str, int] = {}
+    for resources in held.allocations.values():
+        for name, amount in resources.items():
+            holds[name] = holds.get(name, 0) + amount
+    return next((each for each in alternatives if each.asked == holds), alternatives[0])
+
+
+def mappings_of(
+    allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
+) -> Mappings:
+    """Return the provider that serves each request group of a claim, by the group's suffix, as derived from
+    the claim's allocations.
+
+    The result is empty if the root provider serves all groups, or if no assignment of groups to providers is
+    found. Of several possible assignments the first is returned.
+    """
+    several = [group for group in question.groups if group.suffix and group.resources]
+    if not several:
+        return {}
+    unnamed = [group.resources for group in question.groups if not group.suffix]
+    rest = sorted((name, amount) for asked in unnamed for name, amount in asked.items() if amount)
+    for served, left in _ways(several, allocations, question, providers, [PATIENCE]):
+        parts = sorted((name, amount) for amounts in left.values() for name, amount in amounts.items())
+        if parts == rest and _tied(served, question, providers):
+            if set(served.values()) == {root} and set(left) <= {root}:
+                return {}
+            mappings: Mappings = {"": tuple(left)} if left else {}
+            return mappings | {suffix: (provider,) for suffix, provider in served.items()}
+    return {}
+
+
+def _ways(
+    groups: Sequence[ResourceGroup],
+    left: Allocations,
+    question: FindCandidates,
+    providers: Mapping[str, Provider],
+    patience: list[int],
+) -> Iterator[tuple[dict[str, str], Allocations]]:
+    if not groups:
+        yield {}, left
+        return
+    first, later = groups[0], groups[1:]
+    for id_, has in left.items():
+        patience[0] -= 1
+        if patience[0] < 0:
+            return
+        if not _may_serve(first, has, providers.get(id_)):
+            continue
+        less = {name: has[name] - first.resources.get(name, 0) for name in has}
+        after = {**left, id_: {name: amount for name, amount in less.items() if amount}}
+        if not after[id_]:
+            del after[id_]
+        for served, rest in _ways(later, after, question, providers, patience):
+            suffixes = [suffix for suffix, provider in served.items() if provider == id_]
+            isolated = [suffix for suffix in suffixes if {first.suffix, suffix} <= set(question.isolated)]
+            if not isolated and not (suffixes and question.group_policy == "isolate"):
+                yield {first.suffix: id_, **served}, rest
+
+
+def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider | None) -> bool:
+    if provider is None or any(has.get(name, 0) < amount for name, amount in group.resources.items()):
+        return False
+    traits = set(provider.traits)
+    if not traits.issuperset(group.required) or not traits.isdisjoint(group.forbidden):
+        return False
+    return all(not traits.isdisjoint(some) for some in group.required_any)
+
+
+def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
+    for suffixes in question.same_subtree:
+        among = {served[suffix] for suffix in suffixes if suffix in served}
+        if not any(all(_below(provider, top, providers) for provider in among) for top in among):
+            return not among
+    return True
+
+
+def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
+    ancestor: str | None = provider
+    while ancestor is not None and ancestor != top:
+        ancestor = providers[ancestor].parent if ancestor in providers else None
+    return ancestor == top
+
+
+# The kernel's purpose of an order: builds of new instances.
+
+
+@dataclass(frozen=True)
+class BuildPurpose:
+    """The purpose of orders for builds. Features derive their purposes from it, and override what differs."""
+
+    name: ClassVar[str] = "build"
+    retires: ClassVar[bool] = True
+    boots: ClassVar[bool] = True
+
+    @property
+    def leaves_lost_host(self) -> bool:
+        return False
+
+    @property
+    def holds(self) -> Allocations:
+        return {}
+
+    def adapt(self, order: Order) -> Order:
+        return order
+
+    def consumers(self, order: Order) -> frozenset[Id]:
+        return frozenset()
+
+    def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        request = order.request
+        return ConsumerClaim(
+            consumer=instance, generation=None, choices=choices, project=request.project, user=request.user
+        )
+
+    def claim_answered(
+        self, order: Order, instance: Id, result: Held | Retired, patience: float
+    ) -> Order | ComeAgain:
+        return self.retire_answered(order, instance, result)
+
+    def retire_answered(self, order: Order, instance: Id, result: Held | Retired) -> Order:
+        match result:
+            case Held():
+                return structs.replace(order, found=(*order.found, (instance, result)))
+            case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
+                cancelled = EndedInstance(instance, why, CANCELLED_CODE)
+                return structs.replace(order, ended=(*order.ended, cancelled))
+            case Retired(unplaceable=True, why=why):
+                return with_ended(order, instance, why)
+            case Retired():  # it was built, and deleted: its messages were published before
+                return order
+
+    def located(
+        self, order: Order, instance: Id, held: Held, providers: Mapping[Id, Provider]
+    ) -> Settled | EndedInstance | ComeAgain:
+        place = place_of(held, providers)
+        if place is None:  # no scheduler placed this consumer: its allocations must not be released
+            where = ", ".join(sorted(held.allocations))
+            holds = f"{instance} holds resources of {where} already"
+            return EndedInstance(instance, f"{holds}, where no agent builds: it is no build of ours")
+        return settled_at(order, instance, held, place)
+
+    def ends(self, order: Order) -> Sequence[Message]:
+        request, verdict = order.request, order.verdict
+        messages: list[Message] = [_placed(order, settled) for settled in order.settled]
+        if failed := tuple([each.instance for each in order.ended if each.code != CANCELLED_CODE]):
+            messages.append(unplaceable(request, failed, verdict.reason, verdict.decision))
+        for each in order.ended:
+            if each.code == CANCELLED_CODE:
+                decision = Decision(code=CANCELLED_CODE)
+                messages.append(unplaceable(request, (each.instance,), each.reason, decision))
+        return messages
+
+
+BUILD = BuildPurpose()
+
+
+def _placed(order: Order, settled: Settled) -> BuildPlaced:
+    request, placed = order.request, settled.alternative
+    flavor = section_of(request, settled.instance) if placed is None else placed.alternative_index
+    message = BuildPlaced(
+        build=settled.instance,
+        request=request.request,
+        cell=settled.cell,
+        chosen=settled.chosen,
+        generation=settled.generation,
+        alternates=alternates_of(settled),
+        spec=spec_of(request, flavor),
+        decision=noted(settled.decision, request.unknown_fields),
+        reply_to=request.reply_to,
+        requested=order.times.requested,
+    )
+    placed_parts = [part.placed(order.times.waiting_since) for part in request.parts]
+    if any(placed_parts):
+        message = structs.replace(message, parts=PlacedParts(*placed_parts))
+    for part in settled.parts:
+        message = part.in_placed(message)
+    return message
+
+
+def settled_at(order: Order, instance: Id, held: Held, place: ClaimPlace) -> Settled:
+    """Return an instance as settled on the host that it holds since an earlier delivery of its request; all
+    of its alternates are still to be chosen.
+    """
+    alternative: Alternative | None = None
+    groups: Mappings = {}
+    if order.attempts:
+        alternative = order.alternative_for(instance)
+        if not order.request.parts.sections:
+            alternative = alternative_of(held, order.alternatives)
+        groups = mappings_of(held.allocations, alternative.question, place.providers, place.root)
+    chosen = Selection(
+        root=place.root, host=place.host, agent=place.agent, choice=Choice(held.allocations), mappings=groups
+    )
+    return Settled(
+        instance=instance,
+        cell=place.cell,
+        chosen=chosen,
+        generation=held.generation,
+        decision=Decision(considered=order.tried.considered),
+        alternative=alternative,
+        lacking=order.alternates if order.attempts else 0,
+    )

@@ -19,6 +19,7 @@ from bus.decisions import RULE_ERROR, Decision
 from bus.vocabulary import Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
+from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.order import (
     ROUNDS,
     EndedInstance,
@@ -32,7 +33,6 @@ from scheduler_worker.core.order import (
     why_released,
     with_ended,
 )
-from scheduler_worker.core.rejections import Shortage
 
 PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
 LONGEST_PAUSE = 5.0  # maximum seconds between two searches of a waiting request

@@ -11,8 +11,7 @@ from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.parts import DecisionParts
 from bus.queries import DecisionFound
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 
 _INSERT = sql("""

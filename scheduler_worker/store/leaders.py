@@ -1,7 +1,6 @@
 """The SQL of leaders: at most one scheduler does some work at a time."""
 
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 
 
 async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: float) -> bool:

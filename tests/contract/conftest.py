@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from berth.databases import packages
+from berth.features import packages
 from berth.operations import cells, host_states
 from berth.operations.audit import placement_breaches
 from bus.local import LocalBroker, LocalTransport

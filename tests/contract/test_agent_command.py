@@ -9,7 +9,7 @@ import pytest
 
 from berth import composition
 from berth.commands import agents as commands
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock

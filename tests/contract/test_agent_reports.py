@@ -18,9 +18,8 @@ from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
 from compute_sim.core.faults import CrashPlan, SimOptions
 from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.disk import AgentDisk
-from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
-from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports
+from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports, HostTrees
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order

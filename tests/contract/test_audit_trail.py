@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
 from bus.cells import FindCells

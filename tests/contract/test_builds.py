@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from berth.databases import packages
+from berth.features import packages
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.queries import FindBuilds
@@ -22,8 +22,7 @@ from cell_conductor import Standing, census
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.store import BuildStore
-from cell_conductor.stored_form import LOST
+from cell_conductor.store import LOST, BuildStore
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,

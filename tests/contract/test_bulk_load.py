@@ -9,7 +9,7 @@ import pytest
 from bus.reports import Inventory
 from bus.resources import FindProviders, LoadResult, ProviderLoad
 from placement_worker import Placement, providers
-from placement_worker.store import tree_reads
+from placement_worker.store import stored_trees
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -132,16 +132,16 @@ async def test_a_provider_deleted_during_a_load_is_read_again(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await load(placement, a_load(1), a_load(2))
-    look, calls = tree_reads.find, itertools.count(1)
+    look, calls = stored_trees.find, itertools.count(1)
 
-    async def look_early(*given: Any) -> tree_reads.TreesNamed:
+    async def look_early(*given: Any) -> stored_trees.TreesNamed:
         """At the first call, return provider 3 too, as if it was deleted just afterwards."""
         found = await look(*given)
         if next(calls) == 1:
             found.ids.add(uid(3, "a"))
         return found
 
-    monkeypatch.setattr(tree_reads, "find", look_early)
+    monkeypatch.setattr(stored_trees, "find", look_early)
     results = await load(placement, a_load(1, traits=("COMPUTE_NODE",)), a_load(3))
     assert outcomes(results) == [("changed", 2), ("made", 1)]
     assert next(calls) == 3

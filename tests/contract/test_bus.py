@@ -9,7 +9,7 @@ import pytest
 
 from bus import topics
 from bus.context import current, envelope_of
-from bus.delivery import verdicts
+from bus.delivery import settling
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unroutable
 from bus.local import LocalBroker, LocalTransport
@@ -33,9 +33,9 @@ async def bus(connect: Connect) -> AsyncIterator[Bus]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses between the tries of a message, but not the number of tries."""
-    shorter = tuple(delay / 20 for delay in verdicts.FAULT_DELAYS)
-    monkeypatch.setattr(verdicts, "FAULT_DELAYS", shorter)
-    monkeypatch.setattr(verdicts, "LONGEST_PAUSE", 0.05)
+    shorter = tuple(delay / 20 for delay in settling.FAULT_DELAYS)
+    monkeypatch.setattr(settling, "FAULT_DELAYS", shorter)
+    monkeypatch.setattr(settling, "LONGEST_PAUSE", 0.05)
 
 
 def a_small_request(number: int = 1, reply_to: str = "") -> BuildRequested:
@@ -513,7 +513,7 @@ async def test_a_message_with_an_unknown_reply_to_is_retried_normally(connect: C
 async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.delivery.serving.MAX_UNDELIVERABLE", 3)
+    monkeypatch.setattr("bus.delivery.runner.MAX_UNDELIVERABLE", 3)
     id_ = a_small_request().request
     said: list[int] = []
     heard: list[int] = []

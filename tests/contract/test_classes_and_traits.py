@@ -22,7 +22,7 @@ from bus.names import (
 )
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import claims

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, FindActs, Operator

@@ -14,19 +14,19 @@ from starlette.routing import Route
 from berth.settings import Settings
 from bus import topics
 from bus.acts import BY_NAME, Target, allowed
-from bus.addressing import Query
 from bus.audit_trail import ActRecord, Operator
 from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.protocol import decode
 from bus.queries import InstancesFound
 from bus.resources import FindProviders, ProvidersFound
+from bus.topics import Query
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from control_room.pages.bus import OPERATIONS
 from control_room.pages.hosts import MARKS
 from control_room.pages.middleware import OPEN
-from placement_worker.http.token_file import StoredToken, StoredTokens
+from placement_worker.http.access import StoredToken, StoredTokens
 from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
 from tests.support.open_berth import pages_of_features

@@ -17,9 +17,8 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
-from bus.sql.servers import DatabaseServers
-from bus.sql.statement import BoundStatement, Statement
-from bus.sql.transaction import Transaction
+from bus.sql.postgres import DatabaseServers
+from bus.sql.statement import BoundStatement, Statement, Transaction
 from deploy.servers import Postgres
 from tests.support.databases import EVERY_WAY
 from tests.support.waiting import DEADLINE

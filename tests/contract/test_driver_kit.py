@@ -22,10 +22,9 @@ from compute_sim.core.faults import SimOptions
 from compute_sim.core.provider_tree import ProviderTree
 from compute_sim.disk import AgentDisk
 from compute_sim.driver_kit import DriverStand, RuleResult, check_driver
-from compute_sim.driver_loading import BadDriver, load_driver
 from compute_sim.guest_driver import DriverError, DriverGuest
 from compute_sim.guests import GuestRecord
-from compute_sim.machines import BadMachine, Hardware, Machine, fleet, machines
+from compute_sim.machines import BadDriver, BadMachine, Hardware, Machine, fleet, load_driver, machines
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine
 from tests.support.driver_cloud import a_driver_cloud

@@ -11,9 +11,8 @@ import pytest
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import guest_file as module
-from compute_sim.disk import AgentDisk
-from compute_sim.guest_file import GuestFile
+from compute_sim import disk as module
+from compute_sim.disk import AgentDisk, GuestFile
 from tests.support.ids import uid
 
 

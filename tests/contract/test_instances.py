@@ -17,7 +17,7 @@ from berth.commands.builds import delete
 from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.commands.terminal import Cli
-from berth.databases import packages
+from berth.features import packages
 from berth.operations import cells
 from berth.settings import Settings
 from bus import topics

@@ -15,7 +15,7 @@ from berth.commands.ironic import diff_command, sweep_command
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim

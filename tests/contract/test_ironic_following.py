@@ -23,7 +23,7 @@ from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.notifications import CLAIMABLE_SECONDS, REPORTED_SECONDS
 from placement_worker.core.trees import Tree
-from placement_worker.store.tree_reads import changes_between
+from placement_worker.store.stored_trees import changes_between
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ironic_builders import a_notification
 from tests.support.swept_ironic import ManualNotifications, PlacedTrees

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.permanent_lease import PermanentLease
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested, BuildUnplaceable

@@ -14,8 +14,8 @@ from berth.rest.app import handlers
 from berth.rest.openapi import ADDRESS as REST_ADDRESS
 from berth.rest.openapi import operations as rest_operations
 from berth.rest.openapi import rest_document
+from placement_worker.http.app import routes
 from placement_worker.http.openapi import ADDRESS, placement_document
-from placement_worker.http.routes import routes
 from tests.support.http_placement import HttpPlacement
 from tests.support.ids import uid
 

@@ -13,11 +13,11 @@ from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
-from bus.sql.transaction import PostgresTransaction
+from bus.sql.statement import PostgresTransaction
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
-from placement_worker.store import changes, claims, tree_reads
+from placement_worker.store import changes, claims, stored_trees
 from placement_worker.store.audit import holdings, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
@@ -282,7 +282,7 @@ async def test_changes_during_a_reload_are_not_lost(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await report(placement, a_report(1))
-    load = tree_reads.load
+    load = stored_trees.load
 
     async def load_slowly(*given: Any) -> Any:
         found = await load(*given)
@@ -291,7 +291,7 @@ async def test_changes_during_a_reload_are_not_lost(
         await report(placement, a_report(2))
         return found
 
-    monkeypatch.setattr(tree_reads, "load", load_slowly)
+    monkeypatch.setattr(stored_trees, "load", load_slowly)
     await placement.memory.reload()
     assert placement.memory.index.seen == 3
     assert await offered(placement, VCPU=6) == ["host-2"]

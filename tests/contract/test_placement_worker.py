@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEditRequested, DropCell, RegisterCell

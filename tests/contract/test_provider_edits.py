@@ -29,7 +29,7 @@ from bus.resources import (
 from bus.sql.failures import Conflict
 from bus.vocabulary import Contended, Missing
 from placement_worker import Placement
-from placement_worker.store import tree_reads
+from placement_worker.store import stored_trees
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -196,14 +196,14 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 ) -> None:
     async with a_placement(database_url) as placement:
         await make(placement, (A, None))
-        lock, calls = tree_reads.lock, itertools.count(1)
+        lock, calls = stored_trees.lock, itertools.count(1)
 
         async def lock_early(tx: Any, wanted: Any) -> set[int]:
             locked = await lock(tx, wanted)
             return locked - {max(locked)} if next(calls) == 1 else locked
 
         await make(placement, (B, A))
-        monkeypatch.setattr(tree_reads, "lock", lock_early)
+        monkeypatch.setattr(stored_trees, "lock", lock_early)
         await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
         assert next(calls) == 3
         await keeps_its_index(placement)
@@ -283,6 +283,6 @@ async def test_an_edit_that_always_loses_the_race_is_refused_as_contended(
         next(tries)
         raise Conflict("busy")
 
-    monkeypatch.setattr(tree_reads, "read_locked", busy)
+    monkeypatch.setattr(stored_trees, "read_locked", busy)
     assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
     assert next(tries) == 8

@@ -15,7 +15,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.replication import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
-from placement_worker.core.packed_trees import unpacked
+from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_CHANGE, LAST_TOLD
 from tests.support.ids import uid

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.databases import packages
+from berth.features import packages
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.leases import AgentEditRequested, LeaseAsked, NodesReported

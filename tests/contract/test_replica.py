@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus.aggregates import (
     AggregateEdit,
@@ -255,7 +255,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_worker.core.packed_trees.CARRIED", 0)
+    monkeypatch.setattr("placement_worker.core.trees.CARRIED", 0)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -10,7 +10,7 @@ from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import Edit, Edited, Provider, SetInventory
 from placement_worker import Placement
-from placement_worker.store import tree_reads
+from placement_worker.store import stored_trees
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import edit, find_providers, report
@@ -68,7 +68,7 @@ async def test_a_sweep_reads_only_trees_with_releasable_amounts(placement: Place
 
     async def swept() -> tuple[list[str], int]:
         async with placement.database.read() as tx:
-            looked_at = [root for (root,) in await tree_reads.MAY_OPEN(tx)]
+            looked_at = [root for (root,) in await stored_trees.MAY_OPEN(tx)]
         before = (await sold(placement))[1]
         await placement.reports.sweep()
         return looked_at, (await sold(placement))[1] - before

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from berth.rest.callers import RestCaller
 from berth.rest.door import RestDoor
 from berth.rest.ends import REPLY_TO, EndLog, Expired

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.acts import ACTS, RANK
-from bus.addressing import Query, Topic
 from bus.cells import CellEdited, FindCells
 from bus.clients import ClientRelay, RegisteredClient
 from bus.context import handling
-from bus.delivery.recording import RecordingBus
-from bus.delivery.relaying import RelayedBus
+from bus.delivery.recording import RecordingBus, RelayedBus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
@@ -23,9 +21,10 @@ from bus.queries import FindInstances, InstancesFound
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.topics import Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
-from scheduler_worker.role_door import RoleDoor, relayed
+from scheduler_worker.client_door import RoleDoor, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import CLOSE, ActingRegion

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from berth.databases import packages
+from berth.features import packages
 from bus.claims import Choice
 from bus.leases import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesReported
 from bus.messages import (

@@ -10,8 +10,8 @@ import pytest
 from berth import __version__, composition
 from berth.commands import support
 from berth.configuration import Effective
-from berth.databases import packages
 from berth.doctor import looking
+from berth.features import packages
 from berth.process_watch import WatchLimits, watched
 from berth.settings import Settings
 from berth.support import bundle as bundle_module

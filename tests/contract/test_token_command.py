@@ -11,7 +11,7 @@ from berth.operators import command_caller
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
-from placement_worker.http.token_file import TokenFile, digest_of, read_tokens
+from placement_worker.http.access import TokenFile, digest_of, read_tokens
 from tests.support.command_line import CommandLine, no_berth_answers
 
 

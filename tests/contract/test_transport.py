@@ -12,7 +12,7 @@ import pytest
 from bus.clock import monotonic
 from bus.errors import NoSuchLetter, Undecodable, Unroutable
 from bus.local import LocalBroker, LocalTransport
-from bus.local.socket_transport import SocketServer, SocketTransport
+from bus.local.transport import SocketServer, SocketTransport
 from bus.protocol import (
     MAX_COUNT,
     MAX_IN_HAND_BYTES,

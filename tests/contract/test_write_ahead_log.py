@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus.claims import Released
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

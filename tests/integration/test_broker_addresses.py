@@ -10,8 +10,7 @@ import pytest
 from bus.errors import Unavailable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection
-from bus.rabbit.addresses import AddressOrder
-from bus.rabbit.connection import BadCredentials, dial
+from bus.rabbit.connection import AddressOrder, BadCredentials, dial
 from bus.rabbit.underlay import hang_up
 from deploy.servers import RabbitMQ, free_port
 from tests.support.deaf_addresses import black_hole, silent_address

@@ -11,7 +11,7 @@ from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
-from placement_worker.store import tree_reads
+from placement_worker.store import stored_trees
 from placement_worker.store.audit import holdings, retired
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -123,14 +123,14 @@ async def test_a_retried_report_keeps_concurrent_claims(
 ) -> None:
     async with a_placement(database_url) as placement:
         await placement.reports.report_many([a_report(1), a_report(2)])
-        lock = tree_reads.lock
+        lock = stored_trees.lock
 
         async def lock_late(*given: Any) -> Any:
             """Claim on both hosts after the trees were read."""
             await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
             return await lock(*given)
 
-        monkeypatch.setattr(tree_reads, "lock", lock_late)
+        monkeypatch.setattr(stored_trees, "lock", lock_late)
         changed = a_report(1, sequence=2, inventories={"VCPU": Inventory(total=16)})
         await placement.reports.report_many([changed, a_report(2, sequence=2)])
         free = {row.host: row.free for row in placement.memory.index.rows.values()}

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from bus.clock import monotonic
 from bus.errors import Unavailable
 from bus.sql.database import Database
-from bus.sql.servers import DatabaseServers
+from bus.sql.postgres import DatabaseServers
 from deploy.servers import Postgres
 from tests.support.standby import NAME, Standby, execute, url_of_both
 from tests.support.waiting import until

@@ -26,7 +26,7 @@ from berth.configuration import read
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.clock import monotonic
-from bus.delivery.relaying import RelayedBus
+from bus.delivery.recording import RelayedBus
 from bus.errors import OperationRefused
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.parts import MoveParts

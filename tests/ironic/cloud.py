@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from bench.permanent_lease import PermanentLease
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from bus.agent_builds import GuestOrder
 from bus.requests import BuildSpec
-from compute_sim import guest_file
+from compute_sim import disk as guest_file
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord

@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from berth.databases import packages
+from berth.features import packages
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
 from bus.sql.sqlite import Connection, Pause
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from tests.support.databases import inline_connection
 
 _migrated: dict[str, tuple[Mapping[str, str], sqlite3.Connection]] = {}  # by worker

@@ -25,10 +25,10 @@ from typing import Any
 import msgspec
 
 from bus import topics
-from bus.addressing import matches
 from bus.local import Chaos
 from bus.local.broker import LocalQueue
 from bus.protocol import Envelope
+from bus.topics import matches
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
 from tests.simulation.faults import FaultRates
 from tests.simulation.random_requests import GROUPS, ZONES

@@ -14,7 +14,7 @@ from bus.delivery.settling import Emitter, ServedRow
 from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.messages import AgentReported
-from bus.receipts import Receipt
+from bus.protocol import Receipt
 from bus.sql.failures import Conflict
 from cell_conductor.builds import Builds
 from cell_conductor.core import leftovers
@@ -33,8 +33,8 @@ from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.queue import Evaluator, WaitingQueue
 from features.waiting.results import Results
 from features.waiting.store import WaitingStore
-from placement_worker.core import capacity, claim_world
-from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core import capacity
+from placement_worker.core.capacity import ClaimWorld, Holder
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.dependencies import Ending
@@ -53,7 +53,7 @@ class PlantedBug:
 
 
 def _unfenced_claims() -> Sequence[Any]:
-    fence = claim_world.fence
+    fence = capacity.fence
 
     def unfenced(claim: ConsumerClaim, world: ClaimWorld) -> Any:
         holder = world.holders.get(claim.consumer)
@@ -64,7 +64,7 @@ def _unfenced_claims() -> Sequence[Any]:
 
 
 def _claims_of_retired() -> Sequence[Any]:
-    fence = claim_world.fence
+    fence = capacity.fence
 
     def raised(claim: ConsumerClaim, world: ClaimWorld) -> Any:
         world.retired.pop(claim.consumer, None)
@@ -263,10 +263,10 @@ _OFTEN = "statements,failing_statements=0.8,crashes=0"  # a restart repairs what
 
 PLANTED: Mapping[str, PlantedBug] = {
     "claim-generation": PlantedBug(
-        "placement_worker.core.claim_world.fence: the generation that a claim expects", _unfenced_claims
+        "placement_worker.core.capacity.fence: the generation that a claim expects", _unfenced_claims
     ),
     "retired-consumer": PlantedBug(
-        "placement_worker.core.claim_world.fence: no claim for a retired consumer", _claims_of_retired
+        "placement_worker.core.capacity.fence: no claim for a retired consumer", _claims_of_retired
     ),
     "release-generation": PlantedBug(
         "placement_worker.core.capacity.release: the generation that a release expects", _unfenced_releases
@@ -286,7 +286,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         _handed_over_and_forgotten, moves=False,
     ),
     "move-source": PlantedBug(
-        "placement_worker.core.claim_world.ClaimWorld.leave: a move holds its source",
+        "placement_worker.core.capacity.ClaimWorld.leave: a move holds its source",
         _source_released, moves=True,
     ),
     "source-stopped": PlantedBug(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.claims import Choice
 from bus.delivery.runner import Bus

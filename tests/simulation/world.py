@@ -25,8 +25,7 @@ from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
-from bus.protocol import Envelope, Transport, decode, encode
-from bus.receipts import Receipt
+from bus.protocol import Envelope, Receipt, Transport, decode, encode
 from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
 from bus.sql.failures import Conflict

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
+from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Holder, Stock
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

@@ -10,7 +10,7 @@ from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseRequested,
 from bus.parts import ClaimParts
 from bus.vocabulary import Allocations
 from placement_worker.core import capacity
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
+from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Holder, Stock
 
 MUCH = 10**9
 

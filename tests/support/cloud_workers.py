@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from berth.composition import cell_queries, open_placement, parts_of_scheduler, placement_queries
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.candidates import CandidateSource

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -33,8 +33,7 @@ from bus.vocabulary import Allocations
 from bus.worker import Worker
 from compute_sim.core.drivers import build_tree
 from compute_sim.core.faults import FaultPlan, SimOptions
-from compute_sim.disk import AgentDisk
-from compute_sim.guest_file import GuestFile
+from compute_sim.disk import AgentDisk, GuestFile
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim

@@ -8,8 +8,7 @@ import pytest
 
 from berth.features import modules
 from bus.replication import PlacementChanged
-from bus.sql.statement import Statement
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement, Transaction
 from placement_worker.store import changes
 from placement_worker.store.audit import breaches
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus.claims import BEGUN, Claimed, ConsumerClaim, Retired
-from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.capacity import ClaimWorld, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, room, stock, wants, world
 
 ASLEEP = Retired(why="shelved", revivable=True)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock

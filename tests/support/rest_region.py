@@ -10,8 +10,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 
-from berth.databases import packages
-from berth.features import modules
+from berth.features import modules, packages
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.door import RestDoor

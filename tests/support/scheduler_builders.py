@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.addressing import Query
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
@@ -20,6 +19,7 @@ from bus.resources import (
     ProvidersFound,
     UsagesFound,
 )
+from bus.topics import Query
 from bus.vocabulary import Resources
 from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory

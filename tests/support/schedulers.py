@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from berth.features import parts_of
 from berth.settings import Settings
-from bus.addressing import Query
 from bus.candidates import CandidateSource
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.topics import Query
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler

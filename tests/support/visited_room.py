@@ -14,11 +14,11 @@ from berth import composition
 from berth.control_room_setup import opened_pages
 from berth.features import declared
 from berth.settings import Settings
-from bus.addressing import Query
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
+from bus.topics import Query
 from bus.worker import Worker
 from control_room.pages import frame
 from control_room.pages.app import pages_app

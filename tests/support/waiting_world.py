@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from berth.composition import open_placement
-from berth.databases import packages
+from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEdit, AggregateEditRequested

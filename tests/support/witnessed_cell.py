@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from berth.databases import packages
+from berth.features import packages
 from berth.operations.allocation_repairs import Mending
 from berth.operations.guest_differences import CellRecords, GuestComparison, differences
 from berth.operations.guest_repairs import RetiredChoice

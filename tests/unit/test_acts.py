@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from bus import acts, topics
 from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference, judged
-from bus.addressing import ANYONE
 from bus.aggregates import AggregateEditRequested, DropAggregate
 from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
@@ -17,6 +16,7 @@ from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.names import MakeName, NameEditRequested, RenameName
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
+from bus.topics import ANYONE
 from bus.vocabulary import Message
 from tests.support.ids import uid
 

@@ -18,8 +18,7 @@ from bus.claims import (
     ReleaseRequested,
     Retired,
 )
-from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import ClaimWorld, Holder, Stock
+from placement_worker.core.capacity import ClaimWorld, Holder, Stock, claim, release
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 
 

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.parts import Part, PlacedParts
 from cell_conductor.core.build import Build, BuildParts
-from cell_conductor.core.course import BaseCourse, Postponed, reminders, time_limits
 from cell_conductor.core.events import AttemptLimits, Stalled
-from cell_conductor.core.step import step
+from cell_conductor.core.step import BaseCourse, Postponed, reminders, step, time_limits
 from tests.support.conductor_builders import (
     COURSES,
     a_build_order,

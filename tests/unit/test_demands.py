@@ -10,7 +10,7 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
-from scheduler_worker import orders as remembering
+from scheduler_worker import placing as remembering
 from scheduler_worker.core.attributes import (
     Attribute,
     RequestOptions,
@@ -21,7 +21,7 @@ from scheduler_worker.core.attributes import (
     parsed,
 )
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
-from scheduler_worker.orders import Orders
+from scheduler_worker.placing import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import alternatives, flavor, the_facts

@@ -12,9 +12,9 @@ from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.requests import Hints
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.host_hashes import drawn, tie
+from scheduler_worker.core.host_map import drawn, tie
 from scheduler_worker.core.order import Order, further_constraints
-from scheduler_worker.core.scale import replay
+from scheduler_worker.core.ranking import replay
 from tests.support.exact_choice import BATCHES, MORE_BATCHES, Batches, a_kind, in_soak
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bus.guests import HostsProbe, ProbedHost, ProbeResult
-from compute_sim import probing
-from compute_sim.probing import HostProber
+from compute_sim import agent
+from compute_sim.agent import HostProber
 from tests.support.ids import uid
 
 ROOTS = [uid(number, "a") for number in range(4)]
@@ -42,7 +42,7 @@ async def test_a_host_that_answers_nothing_is_not_reached(monkeypatch: pytest.Mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio, "open_connection", silent)
-    monkeypatch.setattr(probing, "SECONDS", 0.01)
+    monkeypatch.setattr(agent, "SECONDS", 0.01)
     assert (await HostProber(22).probe(a_probe(("a", "10.0.0.1")))).unreached == (ROOTS[0],)
 
 

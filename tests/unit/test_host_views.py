@@ -7,10 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from scheduler_worker.agents import HALVED_AFTER
 from scheduler_worker.core.host_map import AllHosts
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
-from scheduler_worker.hosts import HostBook
+from scheduler_worker.hosts import HALVED_AFTER, HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import (

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from bus.acts import RANK
-from placement_worker.http.access import DEFAULTS, AccessPolicy, BadPolicy, Identity, load_policy, noauth2
-from placement_worker.http.token_file import BadTokens, TokenFile
+from placement_worker.http.access import (
+    DEFAULTS,
+    AccessPolicy,
+    BadPolicy,
+    BadTokens,
+    Identity,
+    TokenFile,
+    load_policy,
+    noauth2,
+)
 
 
 def identity(user: str, project: str, *roles: str, system: bool = False) -> Identity:

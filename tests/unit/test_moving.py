@@ -19,7 +19,7 @@ from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stal
 from placement_worker.core.reports import complaint, reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker.core.held_claim import mappings_of, place_of
+from scheduler_worker.core.order import mappings_of, place_of
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,

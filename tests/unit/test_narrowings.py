@@ -9,8 +9,7 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.extension import BaseFallback, FallbackAnswer, HostLimit, NoNarrowing, Scope
 from scheduler_worker.known_hosts import KnownHosts
-from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing import Orders, Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import messages_of, scheduler_of

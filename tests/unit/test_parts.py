@@ -5,14 +5,13 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from bus import parts, unknown_fields
+from bus import invalid_requests, parts
 from bus.errors import Undecodable
-from bus.invalid_requests import in_words
+from bus.invalid_requests import fields_of, in_words, read, with_unknown
 from bus.messages import BuildRequested
 from bus.parts import ClaimParts, Part, PartTypes, RequestParts
 from bus.protocol import decode, encode
 from bus.requests import Flavor
-from bus.unknown_fields import fields_of, read, with_unknown
 from bus.vocabulary import Id
 from tests.support.ids import uid
 
@@ -36,8 +35,8 @@ def types(monkeypatch: pytest.MonkeyPatch) -> PartTypes:
     made.add("colors", RequestParts, ColorPart)
     made.add("colors", ClaimParts, ColorClaim)
     monkeypatch.setattr(parts, "TYPES", made)
-    monkeypatch.setattr(unknown_fields, "TYPES", made)
-    monkeypatch.setattr(unknown_fields, "_fields_of", unknown_fields._fields_of.__wrapped__)  # not cached
+    monkeypatch.setattr(invalid_requests, "TYPES", made)
+    monkeypatch.setattr(invalid_requests, "_fields_of", invalid_requests._fields_of.__wrapped__)  # not cached
     return made
 
 

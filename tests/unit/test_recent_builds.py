@@ -10,8 +10,8 @@ from bus.clock import Clock
 from cell_conductor import applying
 from cell_conductor.applying import EventApplier
 from cell_conductor.core.build import Build, BuildParts, Status
-from cell_conductor.core.course import BaseCourse, Postponed
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.core.step import BaseCourse, Postponed
 from cell_conductor.store import BuildStore
 from tests.support.conductor_builders import CELL, a_delete, a_placed
 

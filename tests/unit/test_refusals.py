@@ -20,13 +20,13 @@ from bus.requests import Flavor, Hints
 from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
-from scheduler_worker import FILTER_BOOK, ChoicePolicy, help_search
-from scheduler_worker.core import helping, relaxing
+from scheduler_worker import FILTER_BOOK, ChoicePolicy, placing
+from scheduler_worker.core import helping
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
@@ -288,13 +288,13 @@ def a_scheduler(placement: FakePlacement) -> Scheduler:
 async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked, all_helps = list[str](), help_search.all_helps
+    looked, all_helps = list[str](), placing.all_helps
 
     def counted(order: Order, *given: Any) -> Any:
         looked.append(order.request.request)
         return all_helps(order, *given)
 
-    monkeypatch.setattr(help_search, "all_helps", counted)
+    monkeypatch.setattr(placing, "all_helps", counted)
     scheduler = a_scheduler(FakePlacement(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked
@@ -310,10 +310,12 @@ async def test_pairs_of_remedies_are_not_built_after_the_search_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flavor of 190 groups has 18,000 pairs."""
-    made: list[relaxing.Lessened] = []
+    made: list[helping.Lessened] = []
 
-    def lessened(alternative: Alternative) -> Iterator[relaxing.Lessened]:
-        for lessened in relaxing.lessened(alternative):
+    every = helping.lessened
+
+    def lessened(alternative: Alternative) -> Iterator[helping.Lessened]:
+        for lessened in every(alternative):
             made.append(lessened)
             yield lessened
 

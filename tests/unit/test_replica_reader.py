@@ -6,8 +6,7 @@ import pytest
 
 from bus.replication import FindTrees, TreesFound
 from placement_worker import BusReader
-from placement_worker.core.packed_trees import Packing
-from placement_worker.core.trees import Tree
+from placement_worker.core.trees import Packing, Tree
 from placement_worker.memory import HistoryChanged
 
 

@@ -27,7 +27,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Contended
 from placement_worker.source import HostSearch
 from scheduler_worker import ChoicePolicy, replay
-from scheduler_worker.core.build_specs import MAX_SPEC_BYTES, MAX_SPECS_BYTES
+from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.envelopes import an_envelope

@@ -16,9 +16,8 @@ from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker import IndexedSource
 from placement_worker.core import ways as core_ways
-from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.index import Index, ReservedAmounts, Snapshot
 from placement_worker.core.reserved_snapshot import ReservedSnapshot
-from placement_worker.core.row import ReservedAmounts
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid

@@ -15,10 +15,9 @@ from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
-from placement_worker.core.fits import options_at
+from placement_worker.core.fits import options_at, plan
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.search import TOGETHER
-from placement_worker.core.search_plan import plan
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid

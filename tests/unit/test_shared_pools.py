@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from bus.amounts import joined, without
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, ReleaseRequested
 from bus.vocabulary import Allocations
-from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
 from tests.support.claim_worlds import A, B, X, Y, full, order, room, stock, wants, world
 
 POOL, LOCAL = "pool", "local"

@@ -15,8 +15,7 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder
-from placement_worker.core.index import Index
-from placement_worker.core.row import Row
+from placement_worker.core.index import Index, Row
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.core.ways import BREATH
 from placement_worker.source import HostSearch, IndexedSource

@@ -38,8 +38,8 @@ from ironic_sync.api import IronicRefused
 from ironic_sync.api import _read as read_answer
 from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import access, schemas
+from placement_worker.http.access import BadTokens, TokenFile
 from placement_worker.http.errors import Problem
-from placement_worker.http.token_file import BadTokens, TokenFile
 from scheduler_worker.core.attributes import UnreadableQuery, parsed
 
 CHANNEL, OTHER = 3, 4

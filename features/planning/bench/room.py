@@ -21,7 +21,6 @@ from rich.table import Table
 from bench.candidates import CELLS, TRAITS
 from bench.decisions import PARTS, PERIOD, InstantPlacement
 from berth.services import settle_in
-from bus.addressing import Query
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.messages import BuildPlaced, BuildRequested, HostReported, Selection
@@ -29,6 +28,7 @@ from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Ins
 from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.topics import Query
 from bus.vocabulary import UNSAID_ID
 from features.groups.messages import FindGroups, GroupsFound
 from features.moves.lookups import MoveLookups

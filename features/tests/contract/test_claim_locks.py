@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bus.claims import Claimed, ClaimRequested
 from bus.parts import ClaimParts
 from bus.requests import Flavor
-from bus.sql.transaction import PostgresTransaction
+from bus.sql.statement import PostgresTransaction
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.operations import ServerGroups
 from features.groups.tests.support.group_parts import joining

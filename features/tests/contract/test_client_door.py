@@ -7,11 +7,18 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from berth.databases import packages
+from berth.features import packages
 from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice, holder_consumer
-from bus.client_acts import UNKNOWN, ClientQuery, Permit
-from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
+from bus.clients import (
+    UNKNOWN,
+    ClientAsked,
+    ClientEditRequested,
+    ClientQuery,
+    ClientRequested,
+    FindClients,
+    Permit,
+)
 from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer

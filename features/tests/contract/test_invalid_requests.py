@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus import topics
 from bus.clients import ClientEditRequested, FindProjects, ProjectsFound
 from bus.decisions import INVALID

@@ -10,13 +10,12 @@ from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
 from scheduler_worker.core.narrowing import claims_of
-from scheduler_worker.core.order import Order
+from scheduler_worker.core.order import BUILD, Order
 from scheduler_worker.core.placing import PATIENCE, step
 from scheduler_worker.extension import Purpose
-from scheduler_worker.orders import Orders
+from scheduler_worker.placing import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from bus.errors import Undecodable
+from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.protocol import Envelope
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
-from bus.unknown_fields import read
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 
 from bus.queries import FindWaiting, WaitingKind, WaitingRequest
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 from features.waiting.tables.parked import CANCELLED
 

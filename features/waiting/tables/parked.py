@@ -13,8 +13,7 @@ from bus.context import NO_CONTEXT, StoredContext
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.sql.statement import sql
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
 from features.moves.core.start import MoveStart
 from features.waiting.core.waiting_request import with_instances

@@ -50,7 +50,7 @@ def no_deadlocks(monkeypatch: pytest.MonkeyPatch) -> "list[str]":
             found.append(str(error))
         return explained(error, database)
 
-    monkeypatch.setattr("bus.sql.transaction.explained", noticed)
+    monkeypatch.setattr("bus.sql.statement.explained", noticed)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from features.groups.places import GroupPlaces
 from features.groups.rule import GroupRule, GroupWorld
-from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.capacity import ClaimWorld
 
 
 def join(there: ClaimWorld, *groups: GroupPlaces) -> None:

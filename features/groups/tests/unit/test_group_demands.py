@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bus.addressing import Query
 from bus.errors import AnswerRefused
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.topics import Query
 from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group
 from scheduler_worker.placing import Scheduler

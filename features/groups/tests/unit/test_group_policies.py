@@ -14,8 +14,15 @@ from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP, GroupRule, GroupWorld
 from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
-from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
+from placement_worker.core.capacity import (
+    ClaimedProvider,
+    ClaimWorld,
+    Holder,
+    Stock,
+    claim,
+    release,
+    roots_of,
+)
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from bus.addressing import Query
+from bus.topics import Query
 from features.groups.messages import GROUPS, FindGroups, GroupPolicy, GroupsFound, ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group as joins
 from features.groups.tests.support.orders_in_groups import in_group
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.scale import replay
+from scheduler_worker.core.ranking import replay
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import source_of

@@ -7,8 +7,7 @@ from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
 from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
-from placement_worker.core.capacity import claim
-from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.capacity import ClaimWorld, claim
 from tests.support.claim_worlds import A, B, C, X, Y, Z, order, wants
 from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, held, moved, moves, takes_over
 

@@ -17,8 +17,7 @@ from features.reservations.messages import Reservation, ReservedSlot, slot_drawn
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from placement_worker import IndexedSource
-from placement_worker.core.capacity import claim
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
+from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Holder, Stock, claim
 from placement_worker.core.index import Index
 from placement_worker.store.numbered_names import Book
 from scheduler_worker.core.fitting import ALL_WAYS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from berth.databases import packages
+from berth.features import packages
 from berth.operations.host_states import forcing_down, host_named, state_of
 from bus import topics
 from bus.delivery.runner import Bus

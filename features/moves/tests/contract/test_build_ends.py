@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from berth.composition import placement_queries
-from berth.databases import packages
+from berth.features import packages
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Retry

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from berth.databases import packages
+from berth.features import packages
 from bus.messages import BuildOrdered
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

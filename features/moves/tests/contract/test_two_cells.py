@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from berth.databases import packages
+from berth.features import packages
 from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Poison, Retry

@@ -8,8 +8,8 @@ from bus.requests import BuildSpec, Flavor, Image
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
 from compute_sim.disk import AgentDisk
-from compute_sim.host_trees import HostTrees
 from compute_sim.machines import Hardware, SimAgent, fleet
+from compute_sim.reporting import HostTrees
 from features.moves.agent_moves import SimulatedMoves
 from features.moves.messages import MoveKind, MoveOrdered, MovePhase, MoveReported
 from tests.support.ids import uid

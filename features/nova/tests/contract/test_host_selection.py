@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.databases import packages
+from berth.features import packages
 from bus.errors import Unavailable
 from bus.messages import HostReported, HostsAnswered, HostsAsked
 from bus.parts import RequestParts
@@ -18,7 +18,7 @@ from bus.requests import Flavor, Image, ResourceGroup
 from bus.resources import FindAllocations, OwnerEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from bus.vocabulary import Allocations
 from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
 from features.groups.operations import ServerGroups

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from berth.operations import publishing
 from bus import topics
 from bus.claims import BEGUN, Retired

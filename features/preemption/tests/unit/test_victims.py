@@ -18,7 +18,7 @@ from features.preemption.core.victims import (
     VictimChoice,
     choose_victims,
 )
-from scheduler_worker.core.sections import OrderSection
+from scheduler_worker.core.order import OrderSection
 from tests.support.rule_builders import a_wish
 
 SCALE = np.array([16.0, 32.0])

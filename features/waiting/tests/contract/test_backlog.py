@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.errors import Unavailable
@@ -19,7 +19,7 @@ from bus.messages import BuildRequested
 from bus.protocol import Delivery, QueueSpec, decode, is_suspect
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
 from features.waiting.core import fair_queue
 from features.waiting.core.backlog_paces import BacklogPace

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from berth.databases import packages
+from berth.features import packages
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.local import LocalBroker, LocalTransport
@@ -19,7 +19,7 @@ from bus.protocol import Delivery, QueueSpec, decode
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
 from features.waiting.core.fair_queue import requested_amounts
 from features.waiting.request_backlog import (

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from berth.databases import packages
+from berth.features import packages
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
@@ -33,10 +33,9 @@ from features.moves.tests.support.conductor_moves import a_move as a_move_betwee
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, parked
 from features.waiting.tables.parked import ParkedRequest
-from scheduler_worker import host_records
+from scheduler_worker import hosts
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.host_records import HostRecords
-from scheduler_worker.hosts import HostBook
+from scheduler_worker.hosts import HostBook, HostRecords
 from scheduler_worker.store import decisions
 from tests.support.conductor_builders import CELL, FEATURES, Books, a_placed
 from tests.support.ids import uid
@@ -345,7 +344,7 @@ class Life:
 
     async def stored(self) -> list[str]:
         async with self.database.read() as tx:
-            return [health.host for health in await host_records.page(tx, ("", ""), 10)]
+            return [health.host for health in await hosts.page(tx, ("", ""), 10)]
 
 
 async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(store: Database) -> None:

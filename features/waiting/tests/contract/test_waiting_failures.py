@@ -10,7 +10,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.sql.transaction import Transaction
+from bus.sql.statement import Transaction
 from features.waiting.store import WaitingStore
 from features.waiting.tables import parked
 from features.waiting.tables.parked import ParkedRequest

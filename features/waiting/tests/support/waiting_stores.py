@@ -6,8 +6,7 @@ from features.waiting.builds import WaitingBuilds
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.store import WaitingStore
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.orders import Orders
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing import Orders, Scheduler
 
 
 def waiting_store_of(scheduler: Scheduler) -> WaitingStore:

@@ -21,18 +21,16 @@ from control_room import queries, shared_data
 from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from features.waiting.fallback import WaitingFallback
-from scheduler_worker.agents import GONE_SECONDS, Roster
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.build_purpose import BUILD
 from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, TakenOver
-from scheduler_worker.core.host_hashes import mixed, slice_of
-from scheduler_worker.core.order import ROUNDS, Order, attempts_of
+from scheduler_worker.core.fitting import Shortage
+from scheduler_worker.core.host_map import mixed, slice_of
+from scheduler_worker.core.order import BUILD, ROUNDS, Order, attempts_of
 from scheduler_worker.core.placing import PATIENCE, step
-from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.hosts import HostBook
-from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.hosts import GONE_SECONDS, HostBook, Roster
+from scheduler_worker.known_hosts import PendingChoice, PendingChoices
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

@@ -14,7 +14,7 @@ from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from placement_worker.core.trees import Tree
-from scheduler_worker import help_search
+from scheduler_worker import placing
 from scheduler_worker.placing import Scheduler
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
@@ -95,7 +95,7 @@ async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(help_search, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(placing, "REQUEST_SECONDS", 0.1)
     specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
     specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
     scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))
