@@ -1,10 +1,10 @@
 """Prints the hosts that nova-scheduler's own code finds feasible for random RequestSpecs, as JSON lines.
 
-It runs in the environment of `make nova-test`; tests/nova/test_same_hosts.py starts it:
+It runs in the environment of `make nova-test`; test_same_hosts.py starts it:
 
-    .venv-nova/bin/python -m tests.nova.nova_start CONFIGURATION SEED NUMBER CELL=DATABASE…
+    .venv-nova/bin/python features/nova/tests/real/nova_start.py CONFIGURATION SEED NUMBER CELL=DATABASE…
 
-First it writes a cloud (tests/nova/nova_cloud.py) and prints the roots without disks and the instances that
+First it writes a cloud (nova_cloud.py) and prints the roots without disks and the instances that
 are being moved. After a line on standard input it prints a line for each request: half of them with Nova's
 default filters, half with all filters.
 """

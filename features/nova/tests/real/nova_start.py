@@ -1,4 +1,4 @@
-"""Starts tests/nova/nova_feasible.py with native threads, which must be chosen before Nova is imported."""
+"""Starts nova_feasible.py with native threads, which must be chosen before Nova is imported."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Random RequestSpecs for the synthetic cloud of tests/nova/nova_cloud.py, made with Nova's objects."""
+"""Random RequestSpecs for the synthetic cloud of nova_cloud.py, made with Nova's objects."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ from tests.support.servers import installed
 pytestmark = [pytest.mark.nova, pytest.mark.services]
 
 SEED, REQUESTS = int(os.environ.get("BERTH_TEST_SEED", "7")), 500
-DOWN_SECONDS = 3600.0  # as in tests/nova/nova_cloud.py
+START = Path(__file__).with_name("nova_start.py")
+DOWN_SECONDS = 3600.0  # as in nova_cloud.py
 METRIC = "cpu.frequency"
 DEFAULT_FILTERS = (
     "ComputeFilter",
@@ -196,7 +197,7 @@ async def _nova_scheduler(
     } | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            str(find_nova()), "-m", "tests.nova.nova_start", str(configuration), str(SEED), str(REQUESTS),
+            str(find_nova()), str(START), str(configuration), str(SEED), str(REQUESTS),
             *cells, env=environment, cwd=ROOT, stderr=errors, stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, limit=1 << 22,
         )  # fmt: skip
