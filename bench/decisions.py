@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench.candidates import CELLS, fleet
 from berth.composition import parts_of_scheduler
+from berth.features import add_filters
 from berth.loadtest import mixed
 from berth.services import settle_in
 from berth.settings import Settings
@@ -36,6 +37,7 @@ from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 from scheduler_worker.queries import PlacementQueries
 
+add_filters()
 PARTS = parts_of_scheduler(Settings())
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from berth.composition import cell_queries, open_placement, parts_of_scheduler, placement_queries
-from berth.features import packages
+from berth.features import add_filters, packages
 from berth.settings import Settings
 from bus import topics
 from bus.candidates import CandidateSource
@@ -22,6 +22,7 @@ from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 from tests.support.feature_parts import conductor_parts
 
+add_filters()
 Make = Callable[[Bus], Worker]
 
 
