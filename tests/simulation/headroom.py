@@ -71,13 +71,15 @@ def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
     policy is not affinity.
     """
     own = Random(request.request)
-    group = own.choice((GROUPS[0], GROUPS[1], GROUPS[3])).group if own.random() < 0.3 else None
+    joins = own.choice((GROUPS[0], GROUPS[1], GROUPS[3])) if own.random() < 0.3 else None
     flavor = msgspec.structs.replace(
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
     zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
     parts = request.parts.without(GroupPart)
-    parts = parts.having(GroupPart(group=group)) if group else parts
+    if joins:
+        request = msgspec.structs.replace(request, project=joins.project)
+        parts = parts.having(GroupPart(group=joins.group))
     return msgspec.structs.replace(request, flavor=flavor, parts=parts, zone=zone)
 
 

@@ -32,11 +32,14 @@ METAL = {
     "resources:MEMORY_MB": "0",
     "resources:DISK_GB": "0",
 }
+PROJECTS = ("p1", "p2", "p3")
 GROUPS = (
-    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity"),
-    MakeGroup(group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2),
-    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity"),
-    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
+    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity", project="p1"),
+    MakeGroup(
+        group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2, project="p2"
+    ),
+    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity", project="p3"),
+    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity", project="p1"),
 )
 ZONES = tuple(
     MakeAggregate(aggregate=str(UUID(int=10 + index)), name=zone, metadata={"availability_zone": zone})
@@ -44,7 +47,6 @@ ZONES = tuple(
 )
 
 
-PROJECTS = ("p1", "p2", "p3")
 PRIORITIES = (
     PriorityClass(name="batch", value=1, grace=0.5, requeue=True),
     PriorityClass(name="web", value=4, preempts=True, budget=3),
@@ -65,13 +67,13 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
     else:
         flavor = Flavor(name="small", vcpus=chance.randint(1, 4), memory_mb=256)
     count = chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
-    joins = chance.choice(GROUPS).group if chance.random() < 0.4 else None
+    joins = chance.choice(GROUPS) if chance.random() < 0.4 else None
     wait = chance.choice(("", "5s", "20s", "60s"))
     smaller = Flavor(name="tiny", vcpus=1, memory_mb=128)
     request = new_id()
     return BuildRequested(
         request=request,
-        project=PROJECTS[int(request[-1], 16) % len(PROJECTS)],
+        project=joins.project if joins else PROJECTS[int(request[-1], 16) % len(PROJECTS)],
         instances=tuple(new_id() for _ in range(count)),
         flavor=flavor,
         or_else=(smaller,) if chance.random() < 0.2 else (),
@@ -79,7 +81,7 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
         zone=chance.choice(ZONES).name if chance.random() < 0.1 else "",
         forced_host=chance.choice(hosts).host if chance.random() < 0.1 else "",
         parts=RequestParts(
-            GroupPart(group=joins) if joins else None,
+            GroupPart(group=joins.group) if joins else None,
             WaitPart(wait=wait, priority=chance.choice((0, 0, 5))) if wait else None,
         ),
     )
