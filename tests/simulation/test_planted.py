@@ -16,6 +16,7 @@ QUICK = {
     "retired-consumer": (1, _SMALL),
     "release-generation": (1, _SMALL),
     "capacity": (18, _SMALL),
+    "server-group": (6, _SMALL),
     "leftover": (0, _SMALL),
     "move-source": (0, _SMALL),
     "source-stopped": (1, _SMALL),
