@@ -25,7 +25,7 @@ def _driver_of_the_page() -> Any:
     return module.MovingFolderDriver
 
 
-MovingFolderDriver = _driver_of_the_page()
+MovingFolderDriver: Any = _driver_of_the_page()
 
 
 async def test_the_example_of_the_documentation_follows_all_rules_of_moves(tmp_path: Path) -> None:
