@@ -28,8 +28,7 @@ from placement_worker.store.changes import (
     new_rules_edition,
     rules_edition,
 )
-from placement_worker.store.claimed_providers import IS_SHARING
-from placement_worker.store.hosts import labels_of
+from placement_worker.store.hosts import IS_SHARING, labels_of
 from placement_worker.store.hosts import registered as registered_cells
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.stored_trees import load as load_trees

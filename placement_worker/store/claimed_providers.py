@@ -1,20 +1,13 @@
 """Reads the providers that claims name, after they were locked: inventories, usage, shapes and siblings."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from bus.reports import EXCLUDES_SIBLINGS, SHARES
+from bus.reports import EXCLUDES_SIBLINGS
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import capacity_of
 from placement_worker.core.capacity import ClaimedProvider, Stock
 from placement_worker.store.numbered_names import Book
 
-IS_SHARING = """
-    EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
-    WHERE m.resource_provider_id = p.id AND t.name = :shares)
-"""
-_SHARING = sql(f"""
-    SELECT p.uuid FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {IS_SHARING}
-""")
 # Executed after all providers are locked: a statement does not see commits made while it waits for a lock.
 _CAPACITIES = sql("""
     SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
@@ -74,8 +67,3 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
     for uuid, sibling in await _SIBLINGS(tx, [(id_,) for id_ in providers], excludes=EXCLUDES_SIBLINGS):
         found[uuid] = (*found.get(uuid, ()), sibling)
     return found
-
-
-async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
-    """Return those of the providers that share their inventory, such as storage pools."""
-    return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}

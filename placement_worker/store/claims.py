@@ -17,8 +17,8 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, Transaction, sql
 from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
 from placement_worker.core.capacity import ClaimWorld, Holder, ended
-from placement_worker.store.claimed_providers import read_providers, sharing
-from placement_worker.store.hosts import limits
+from placement_worker.store.claimed_providers import read_providers
+from placement_worker.store.hosts import limits, sharing
 from placement_worker.store.numbered_names import Book
 
 _INSERT = """
