@@ -178,7 +178,7 @@ def claim_scope(claims: Sequence[ConsumerClaim], providers: Iterable[str], cell:
     scope.reads_pools = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
     scope.leaves_holders = any(claim.keep for claim in claims)
     for claim in claims:
-        if claim.generation is None or not claim.fenced:
+        if claim.generation in (None, "any"):
             scope.new_consumers.setdefault(claim.consumer, claim)
         else:
             scope.other_consumers.add(claim.consumer)

@@ -78,7 +78,7 @@ def _unfenced_releases() -> Sequence[Any]:
 
     def unfenced(order: Any, world: ClaimWorld) -> Any:
         holder = world.holders.get(order.consumer)
-        if holder is not None and holder.generation and order.fenced:
+        if holder is not None and holder.generation and order.generation != "any":
             order = replace(order, generation=holder.generation)
         return release(order, world)
 
