@@ -96,7 +96,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.hosts": "scheduler",
     "scheduler_worker.refusals": "scheduler",
-    "cell_conductor.applying": "conductor",
+    "cell_conductor.builds": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
 }

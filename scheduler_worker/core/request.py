@@ -39,7 +39,7 @@ from scheduler_worker.core.attributes import (
 )
 from scheduler_worker.core.order import flavors_of
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.rules.demands import TENANT
+from scheduler_worker.core.rules import TENANT
 
 # Translates flavor and image into groups of resources, devices and traits for the search of candidates.
 

@@ -45,7 +45,7 @@ from cell_conductor.gateway import (
     relayed,
 )
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
