@@ -30,7 +30,6 @@ from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
-from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
@@ -44,13 +43,21 @@ from scheduler_worker.core.order import (
     Verdict,
     attempts_of,
     size_of,
+    step,
     too_much,
 )
-from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import HasReservations
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
-from scheduler_worker.core.rule import ITS_OWN, Alternative, ClaimPart, RuleError, as_anybodys
+from scheduler_worker.core.rule import (
+    ITS_OWN,
+    Alternative,
+    ClaimPart,
+    RequestOptions,
+    RuleError,
+    Unreadable,
+    as_anybodys,
+)
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
 from scheduler_worker.hosts import CROSSED
 from scheduler_worker.known_hosts import KnownHosts

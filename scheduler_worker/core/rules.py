@@ -10,16 +10,22 @@ from bus.aggregates import Aggregate
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
 from bus.reports import HostState
 from bus.requests import Image
-from scheduler_worker.core.attributes import (
+from scheduler_worker.core.rule import (
     OPERATORS,
+    Alternative,
+    HostFacts,
+    Number,
+    OneHost,
+    Rule,
     UnreadableQuery,
+    View,
+    array_rule,
     attribute,
     capability,
     holds,
     meets,
     parsed,
 )
-from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
 # Filters for the reported state of a host, and for the other instances on it.
 

@@ -12,7 +12,7 @@ from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT, seconds_of
-from scheduler_worker.core.attributes import MAX_NOTES, Unreadable
+from scheduler_worker.core.rule import MAX_NOTES, Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import OPTIONS, alternatives, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL

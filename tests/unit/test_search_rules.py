@@ -19,7 +19,7 @@ from placement_worker.core import fits as core_ways
 from placement_worker.core.index import Index, ReservedAmounts, Snapshot
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
-from placement_worker.source import ReservedSnapshot
+from placement_worker.memory import ReservedSnapshot
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.placement_builders import looking_for
