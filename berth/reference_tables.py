@@ -97,7 +97,7 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.hosts": "scheduler",
     "scheduler_worker.refusals": "scheduler",
     "cell_conductor.builds": "conductor",
-    "bus.ferry.passage": "ferry",
+    "berth.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
 }
 
