@@ -25,7 +25,7 @@ from bus.requests import ResourceGroup
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.search import SearchResult, at_once, page_steps, search_steps
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.source import IndexedSource
+from placement_worker.memory import IndexedSource
 
 CELLS = 10
 RESERVED = 200

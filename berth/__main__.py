@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from berth import __version__, traces
+from berth import __version__, logs
 from berth.commands import descriptions
 from berth.commands.index import EveryCommand
 from berth.commands.options import Json
@@ -56,7 +56,7 @@ def _before_every_command(
             raise typer.BadParameter(f"--set takes NAME=VALUE: there is no = in {described(pair)}")
         sets[name.replace("-", "_")] = value
     given(config, sets)
-    traces.begin()
+    logs.begin_traces()
 
 
 @app.command("commands", rich_help_panel="Inspect and check")

@@ -10,8 +10,8 @@ from hashlib import sha256
 from secrets import token_bytes
 from typing import Any, Literal
 
+from berth.ferry.crossings import Crossing, Way
 from bus import topics
-from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.topics import QUERIES, TOPIC_OF, Query, Topic
 from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queue

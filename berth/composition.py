@@ -28,9 +28,9 @@ from bus.relayed_orders import with_shared_queues
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:
+    from berth.ferry.crossings import Crossing
     from bus.candidates import CandidateSource
     from bus.clock import Clock
-    from bus.ferry.crossings import Crossing
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
     from placement_worker import Placement, SharedMemory
@@ -125,7 +125,7 @@ async def workers(
     index, for a scheduler in the same process.
     """
     if role.worker == "ferry":
-        from bus.ferry.passage import ferry
+        from berth.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
 
         assert isinstance(bus.transport, RabbitTransport)  # embedded cells have no separate broker
@@ -398,7 +398,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
     """Return what this cell's ferry forwards (topics, queries, answers), from the tables of all workers."""
-    from bus.ferry.crossings import crossings
+    from berth.ferry.crossings import crossings
 
     return crossings(cell, all_workers_without_a_bus(cell))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from berth.checks import check_broker_url
+from berth.configuration import check_broker_url
 from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
 from berth.settings import BadSetting, IronicNodeSettings, Settings
 from berth.worker_roles import Role

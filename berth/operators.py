@@ -9,11 +9,11 @@ from pathlib import Path
 from berth.settings import BadSetting, Settings
 from bus.audit_trail import Operator
 from bus.broker_urls import user_of
+from bus.clients import client_user
 from bus.clock import Clock
 from bus.delivery.recording import Caller, RecordingBus, RelayedBus
 from bus.errors import OperationRefused
 from bus.protocol import Transport
-from bus.rabbit.topology import client_user
 
 
 def operator_bus(settings: Settings, transport: Transport, through: str, request: str = "") -> RecordingBus:

@@ -96,8 +96,8 @@ MODULES: Mapping[str, str] = {
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.hosts": "scheduler",
     "scheduler_worker.refusals": "scheduler",
-    "cell_conductor.applying": "conductor",
-    "bus.ferry.passage": "ferry",
+    "cell_conductor.builds": "conductor",
+    "berth.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
 }
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from berth import __version__
+from berth.ferry.crossings import ways
 from berth.reference_tables import markdown_table
-from bus.ferry.crossings import ways
 from bus.parts import schema_components
 from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic, is_of_client
 from bus.worker import Worker, cell_of

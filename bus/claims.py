@@ -1,6 +1,6 @@
 """Messages that claim and release resources, with their results and the reasons of refusals."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID, uuid5
 
 from msgspec import Meta, field
@@ -47,18 +47,21 @@ class Choice(Compact, frozen=True):
     parts: ChoiceParts | None = None
 
 
+# the generation that a consumer must have; None: no allocations; any: not compared
+ExpectedGeneration = Ordinal | Literal["any"] | None
+
+
 class ConsumerClaim(Value, frozen=True, kw_only=True):
     """A claim that replaces a consumer's allocations by one of `choices`: the first set that fits.
 
     The claim is refused if the consumer's generation is not `generation` (None: the consumer must have no
-    allocations). If `fenced` is False, generations are not compared (Placement API before 1.28). With `keep`,
-    the former allocations go to a consumer with the id `keep` and type CLEANUP, because the guest may still
+    allocations; "any": generations are not compared, as in the Placement API before 1.28). With `keep`, the
+    former allocations go to a consumer with the id `keep` and type CLEANUP, because the guest may still
     exist.
     """
 
     consumer: Id
-    generation: Ordinal | None
-    fenced: bool = True
+    generation: ExpectedGeneration
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
     project: KeystoneId = UNSAID_ID
     user: KeystoneId = UNSAID_ID
@@ -209,13 +212,12 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Release all allocations of a consumer. With `retire`, its build has ended and it can never claim again.
 
     The release is refused if the consumer's generation is not `generation` (None: the consumer has no
-    allocations and is only retired). If `fenced` is False, generations are not compared. With `keep`, the
-    allocations go to a consumer with the id `keep`, as in a claim.
+    allocations and is only retired; "any": generations are not compared). With `keep`, the allocations go to
+    a consumer with the id `keep`, as in a claim.
     """
 
     consumer: Id
-    generation: Ordinal | None
-    fenced: bool = True
+    generation: ExpectedGeneration
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: no host was found
     revivable: bool = False  # with `retire`: shelved, so a claim that begins a move revives the consumer

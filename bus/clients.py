@@ -142,6 +142,11 @@ class RelayAnswered(Message, frozen=True, kw_only=True):
     why: Cause = ""
 
 
+def client_user(name: str, exchange: str = "berth") -> str:
+    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
+    return f"{exchange}.client.{name}"
+
+
 def client_key(client: str, key: str) -> str:
     """Return the routing key for a client's results: `key` if it is the client's name, or begins with this
     name and `_`; else the client's name.

@@ -12,9 +12,8 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_REPORT
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
-from cell_conductor.applying import show_outcomes
 from cell_conductor.build_claims import AskMany
-from cell_conductor.builds import Builds
+from cell_conductor.builds import Builds, show_outcomes
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.extension import ConductorPart
 from cell_conductor.removed_agents import RemovedAgents

@@ -21,9 +21,8 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
-from compute_sim.disk import AgentDisk
 from compute_sim.driven_guests import DrivenGuests
-from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
+from compute_sim.guests import AgentDisk, AgentJob, AgentJobs, GuestRecord, PowerSupply
 
 # Probes whether other hosts are reachable, for the scheduler's vote about a host without heartbeats.
 

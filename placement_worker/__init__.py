@@ -1,8 +1,7 @@
 """The placement worker, the only writer of providers, inventories, allocations and claims."""
 
-from placement_worker.memory import Memory, SharedMemory
+from placement_worker.memory import IndexedSource, Memory, SharedMemory
 from placement_worker.replicas import BusReader, Replica, replica
-from placement_worker.source import IndexedSource
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
 
 __all__ = [

@@ -18,7 +18,6 @@ from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
 from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
 from placement_worker.core.index import Index, Row
 from placement_worker.core.trees import ProviderState, Tree, packed, unpacked
-from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.store.aggregates import described as describe_aggregates
 from placement_worker.store.changes import KEEP as KEEP_CHANGES
 from placement_worker.store.changes import (
@@ -28,13 +27,12 @@ from placement_worker.store.changes import (
     new_rules_edition,
     rules_edition,
 )
-from placement_worker.store.claimed_providers import IS_SHARING
-from placement_worker.store.hosts import labels_of
+from placement_worker.store.hosts import IS_SHARING, labels_of
 from placement_worker.store.hosts import registered as registered_cells
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.stored_trees import load as load_trees
 from placement_worker.store.stored_trees import roots_after
-from placement_worker.transactions import ClaimOperations
+from placement_worker.transactions import ClaimOperations, PlacementOperations, again, changing, contended
 
 __all__ = [
     "IS_SHARING",

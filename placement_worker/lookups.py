@@ -17,9 +17,9 @@ from bus.resources import (
 from bus.sql.statement import Transaction
 from bus.vocabulary import MAX_INT
 from placement_worker.core.trees import ROOM, Packing
-from placement_worker.operations import PlacementOperations
 from placement_worker.store import changes, lookups, stored_trees
 from placement_worker.store.hosts import limits, with_labels
+from placement_worker.transactions import PlacementOperations
 
 UNKNOWN = "unknown"  # the reported type of consumers without one
 

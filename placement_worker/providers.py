@@ -14,8 +14,8 @@ from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
-from placement_worker.operations import PlacementOperations, again, changing, contended, contended_each
 from placement_worker.store import hosts, reshapes, stored_trees
+from placement_worker.transactions import PlacementOperations, again, changing, contended, contended_each
 
 EDITS_A_TRANSACTION = 200
 

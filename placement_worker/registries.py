@@ -47,11 +47,11 @@ from placement_worker.core.aggregates import (
 )
 from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import WorkingTrees, renamed
-from placement_worker.operations import PlacementOperations, again, changing, contended
 from placement_worker.reports import ReportOperations
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes, hosts, stored_trees
 from placement_worker.store.numbered_names import RENAME_CLASS, ROOTS_WITH, drop_name, entries, names_of
+from placement_worker.transactions import PlacementOperations, again, changing, contended
 
 
 class ClassesAndTraits(PlacementOperations):

@@ -26,8 +26,8 @@ from placement_worker.core.reports import (
 )
 from placement_worker.core.reshape import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.trees import Tree
-from placement_worker.operations import PlacementOperations, again, changing
 from placement_worker.store import changes, hosts, reshapes, stored_trees
+from placement_worker.transactions import PlacementOperations, again, changing
 
 PROVIDERS_A_TRANSACTION = 2000
 NOBODY_GOES: Mapping[str, Moves] = {}

@@ -26,11 +26,10 @@ from placement_worker.core.search import page_steps
 from placement_worker.extension import PlacementNeeds, PlacementPart
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
-from placement_worker.operations import again
 from placement_worker.providers import BulkLoad, ProviderOperations
 from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits
 from placement_worker.reports import ReportOperations
-from placement_worker.transactions import ClaimOperations
+from placement_worker.transactions import ClaimOperations, again
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

@@ -4,8 +4,8 @@ The module `worker` is not imported here, so that commands that only parse a req
 code.
 """
 
-from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 from scheduler_worker.core.policy import (
+    DEVICES,
     FILTER_BOOK,
     NEEDLESS,
     WEIGHER_BOOK,
@@ -17,7 +17,7 @@ from scheduler_worker.core.policy import (
 )
 from scheduler_worker.core.ranking import replay, scores_of
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.weighing import DEVICES
+from scheduler_worker.core.rule import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 
 __all__ = [
     "DEVICES",

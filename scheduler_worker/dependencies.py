@@ -12,11 +12,10 @@ from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.parts import replaced_by
 from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
-from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
-from scheduler_worker.core.order import Order, place_of
-from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
+from scheduler_worker.core.order import LONGEST_PAUSE, PATIENCE, Order, place_of
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rule import RequestOptions
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.queries import PlacementQueries
 

@@ -17,7 +17,9 @@ from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
     DELETED,
+    LONGEST_PAUSE,
     MAX_CHOICES_EACH,
+    SOON,
     BuildPurpose,
     EndedInstance,
     Order,
@@ -33,7 +35,6 @@ from scheduler_worker.core.order import (
     unplaceable,
     with_ended,
 )
-from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
     WEIGHER_BOOK,

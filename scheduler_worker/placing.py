@@ -23,14 +23,13 @@ from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
-from bus.queries import DecisionFound, FindCandidates
+from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.relays import HeartbeatsMerged
 from bus.topics import Topic
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
-from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
@@ -44,13 +43,21 @@ from scheduler_worker.core.order import (
     Verdict,
     attempts_of,
     size_of,
+    step,
     too_much,
 )
-from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import HasReservations
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
-from scheduler_worker.core.rule import ITS_OWN, Alternative, ClaimPart, RuleError, as_anybodys
+from scheduler_worker.core.rule import (
+    ITS_OWN,
+    Alternative,
+    ClaimPart,
+    RequestOptions,
+    RuleError,
+    Unreadable,
+    as_anybodys,
+)
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
 from scheduler_worker.hosts import CROSSED
 from scheduler_worker.known_hosts import KnownHosts
@@ -357,6 +364,9 @@ class Fallback(Protocol):
         extend or, if it has taken the request over, replace.
         """
 
+    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
+        """Return the requests that the fallback has taken over, or None if it takes over none."""
+
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         """Return, by id, the project of each build or request that the fallback has taken over."""
 
@@ -380,6 +390,9 @@ class BaseFallback:
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
         return found
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
+        return None
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         return {}

@@ -14,12 +14,12 @@ from msgspec import structs
 from berth.features import add_messages
 from bus import protocol
 from bus.broker_urls import user_of
-from bus.clients import ClientAnswered, ClientAsked, ClientRequested
+from bus.clients import ClientAnswered, ClientAsked, ClientRequested, client_user
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.invalid_requests import KINDS
 from bus.parts import converted
-from bus.rabbit.topology import BrokerNames, client_user
+from bus.rabbit.topology import BrokerNames
 from bus.topics import client_topics
 from bus.vocabulary import Message
 

@@ -23,10 +23,9 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.audit_trail import Role
 from bus.broker_urls import vhost_of
-from bus.clients import ClientEditRequested, FindClients, RegisteredClient
+from bus.clients import ClientEditRequested, FindClients, RegisteredClient, client_user
 from bus.errors import OperationRefused
 from bus.masking import printable
-from bus.rabbit.topology import client_user
 
 PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters

@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from berth import composition
-from berth.checks import is_loopback
 from berth.commands.audit import show_audit
 from berth.commands.nodes import node_event
 from berth.commands.options import (
@@ -37,6 +36,7 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import coloured, complain, effective, say
+from berth.configuration import is_loopback
 from berth.control_room_place import room_url, with_room_address
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_missing_databases

@@ -16,7 +16,7 @@ from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.vocabulary import Message, portions
-from placement_worker.operations import Batched
+from placement_worker.transactions import Batched
 
 IDS_ASKED = 10_000  # in one query for projects
 

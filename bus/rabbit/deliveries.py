@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bus.clients import client_user
 from bus.protocol import MAX_IN_HAND_BYTES, UNVERIFIED, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
-from bus.rabbit.topology import BrokerNames, client_user
+from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Arrived
 

@@ -343,8 +343,3 @@ class Topology:
             self._channel = await open_channel(self._connection, confirms=False)
         async with answered():
             return await request(self._channel)
-
-
-def client_user(name: str, exchange: str = "berth") -> str:
-    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
-    return f"{exchange}.client.{name}"

@@ -46,7 +46,7 @@ def release_due(build: Build, now: float, is_settled: bool) -> Effects:
         # the last attempt.
         undecided = left.attempt == build.attempt and not is_settled
         if now >= left.until and not undecided:
-            release = ReleaseRequested(consumer=build.holder_of(left), generation=None, fenced=False)
+            release = ReleaseRequested(consumer=build.holder_of(left), generation="any")
             return (release,) if left.is_destroyed else (destroy(build, left), release)
     return ()
 

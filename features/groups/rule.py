@@ -31,7 +31,7 @@ class GroupWorld:
 
 def may_have_members(scope: ClaimScope) -> bool:
     """Return whether claims join a group, or consumers may exist, which may be members of a group."""
-    claimed = any(GroupClaim in claim.parts or not claim.fenced for claim in scope.claims)
+    claimed = any(GroupClaim in claim.parts or claim.generation == "any" for claim in scope.claims)
     return claimed or scope.leaves_holders or bool(scope.other_consumers)
 
 

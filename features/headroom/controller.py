@@ -174,7 +174,7 @@ class HeadroomController(PlacementOperations):
         )
 
     async def _remove(self, slots: Sequence[str]) -> None:
-        orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
+        orders = [ReleaseRequested(consumer=slot, generation="any") for slot in slots]
         # In the transaction of the releases: a released slot that has a record counts as drawn.
         await self.claims.release_many(orders, last=[stored.FORGET_EMPTY.of([(slot,) for slot in slots])])
 

@@ -8,8 +8,8 @@ from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor.extension import CellBuilds, Event
 from features.moves import cell_store as move_store
+from features.moves.core.course import undone_unknown
 from features.moves.core.move import MoveImpossible
-from features.moves.core.placed_move import undone_unknown
 from features.moves.messages import FindMoves, MovePlaced, MovesFound
 
 METAL = "an instance on bare metal does not move: its node is all of it"

@@ -18,9 +18,17 @@ from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
-from features.moves.following import VERIFYING, FollowedMoves, MoveListener, MoveOutcome, following, moves_of
 from features.moves.messages import FindMoves, MoveRequested
-from features.moves.moving import SupposedMove, supposed
+from features.moves.moving import (
+    VERIFYING,
+    FollowedMoves,
+    MoveListener,
+    MoveOutcome,
+    SupposedMove,
+    following,
+    moves_of,
+    supposed,
+)
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress

@@ -13,9 +13,8 @@ from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from control_room.shared_data import BackgroundTasks
 from features.moves.emptying import Emptying, EmptyingListener
-from features.moves.following import MoveListener
 from features.moves.messages import MoveRequested, MoveStands, Steering
-from features.moves.moving import ANY, steering
+from features.moves.moving import ANY, MoveListener, steering
 
 log = logging.getLogger(__name__)
 

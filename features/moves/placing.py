@@ -4,40 +4,169 @@ A move has begun when its claim is stored. If its cell has not recorded it, the 
 the allocations of the claim and published again.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
+from msgspec.structs import replace
 from prometheus_client import Counter
 
-from bus.claims import BEGUN, Held, Released, Retired
+from bus import claims
+from bus.claims import (
+    BEGUN,
+    MIGRATION,
+    Claimed,
+    Held,
+    NothingHeld,
+    Refused,
+    Released,
+    Retired,
+    holder_consumer,
+)
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
 from bus.parts import DecisionParts
-from bus.vocabulary import Id
-from features.moves.begun_claims import claims_of_begun
+from bus.resources import Consumer, FindAllocations
+from bus.vocabulary import Contended, Id, portions
 from features.moves.core import state as move_state
-from features.moves.core.purpose import asked_by
 from features.moves.core.rebuild_fit import unfit
-from features.moves.core.start import Barred, MoveStart, no_conductor_reason, refused, undo_claim_id
+from features.moves.core.start import (
+    SEEKING,
+    Barred,
+    MoveStart,
+    asked_by,
+    no_conductor_reason,
+    refused,
+    undo_claim_id,
+    undoing,
+)
 from features.moves.handovers import Handovers
 from features.moves.lookups import MoveLookups
-from features.moves.messages import DecidedMove, MovePlaced, MoveRefused, MoveRequested
-from features.moves.undoing import MoveUndoing
+from features.moves.messages import (
+    SHELVED,
+    DecidedMove,
+    HandoverProgress,
+    MovePlaced,
+    MoveRefused,
+    MoveRequested,
+)
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
+    PLACEMENT_ASKED,
     SOON,
     ComeAgain,
     DeadLetterRequest,
     HostLimit,
     Order,
+    PlacementQueries,
     RuleError,
     Scheduler,
     Verdict,
     decisions,
+    log,
     postponed,
     together,
 )
+
+# Finds the claims of moves that began at an earlier delivery of their request.
+#
+# A scheduler can stop after it has claimed a move's destination and before it has published the move's order.
+# Until the request is delivered again, the cell does not know of the move, and may rebuild, shelve or delete
+# the instance.
+
+
+REBUILDS = 16  # earlier attempt numbers of a guest that may have been current when the move was claimed
+
+# the move, with the guest's attempt number at the time of the claim; the claim's allocations or None
+BegunClaim = tuple[MoveStart, Held | None]
+
+
+async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
+    """Return a pair for each move that an earlier delivery began: its `MoveStart` with the guest's attempt at
+    the time of the claim, and the claim's allocations, or None if they were released or a later move holds
+    them.
+    """
+    names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
+    found: dict[Id, Consumer] = {}
+    for some in portions(names, PLACEMENT_ASKED):
+        answer = await placement.allocations(FindAllocations(consumers=some))
+        found |= {consumer.id: consumer for consumer in answer.consumers}
+    return [_claim_of(start, found) for start in starts]
+
+
+def _holders(start: MoveStart) -> dict[int, Id]:
+    """Return the consumers that may hold the allocations of a move's source: attempt → id, newest first. Any
+    of these attempts may have been the guest's when the move began.
+    """
+    attempts: Iterable[int] = range(start.attempt, max(start.attempt - REBUILDS, 0), -1)
+    return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}
+
+
+def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim:
+    build = found.get(start.asked.build)
+    held = None if build is None else Held(generation=build.generation, allocations=build.allocations)
+    if start.keep is None or start.keep in found:
+        return start, held
+    # The cell knows this generation, so the present allocations are not those of the move's claim.
+    if build is not None and start.generation == build.generation:
+        return start, None
+    for attempt, holder in _holders(start).items():
+        if holder in found and found[holder].type == MIGRATION:
+            return replace(start, attempt=attempt), held
+    return start, None
+
+
+# Undoes moves that have begun although their cell has no conductor to carry them out.
+
+
+class MoveUndoing:
+    """Releases the claims of moves whose orders no conductor receives, and makes their refusals."""
+
+    def __init__(self, scheduler: Scheduler, handovers: Handovers) -> None:
+        self._scheduler = scheduler
+        self._handovers = handovers
+
+    async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
+        """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
+        return its refusal, or None if its cell continues it.
+        """
+        move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
+        asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
+        refusal = refused(asked, why, "no_conductor", placed.decision)
+        if isinstance(placed, HandoverProgress):
+            return refusal if await self._handovers.unheard(placed) else None
+        self._scheduler.ending.wait_for_consumer(placed.move, placed.cell)
+        match await self._undo(placed):
+            case Released() | Claimed() | Retired():
+                log.warning("move %s: %s", placed.move, why)
+                return refusal
+            case Held():
+                return None  # the cell has received the order, and continues the move
+            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
+                return None
+            case _:
+                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
+
+    async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
+        if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
+            return await self._scheduler.ending.retire(
+                undo_claim_id(placed.move), no_conductor_reason(placed.cell)
+            )
+        claim = undoing(placed, placed.generation)
+        [answer] = await self._scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
+        result = answer.results[0]
+        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
+            await self.park_again(placed.build, placed.cell)
+        return result
+
+    async def park_again(self, build: Id, cell: str) -> None:
+        """Mark an instance as shelved in placement after a refused unshelve, unless it has a host by now."""
+        question = claims.ReleaseRequested(
+            consumer=build, generation=None, retire=SHELVED, cell=cell, revivable=True
+        )
+        if isinstance((await self._scheduler.placement.release(question)).result, Contended):
+            raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
+
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = move_state.MoveMessages | Retry | Poison

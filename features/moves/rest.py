@@ -14,7 +14,7 @@ from berth.rest.ends import EVENTS, REPLY_TO, EndRule
 from berth.rest.extension import RestOperation, RestPart
 from berth.rest.store import IdTaken
 from bus import protocol
-from features.moves.client_rules import permitted_move
+from features.moves.client_requests import permitted_move
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from berth.checks import check_broker_url
+from berth.configuration import check_broker_url
 from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock

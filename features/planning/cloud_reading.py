@@ -8,8 +8,7 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.vocabulary import Id
 from features.groups.core.joined_group import group_of_alternative
-from features.moves.core.purpose import asked_by
-from features.moves.core.start import MoveStart
+from features.moves.core.start import MoveStart, asked_by
 from features.moves.lookups import MoveLookups
 from features.moves.messages import MoveRequested
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove

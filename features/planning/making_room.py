@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from berth.operations.request_sense import asked_amounts
+from berth.operations.boot_options import asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
-from features.moves.following import MoveListener, following
+from features.moves.moving import MoveListener, following
 from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
 from features.planning.planned_moves import MovesDone, PlannedMoves
 from features.reservations.messages import Reservation

@@ -16,8 +16,8 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.resources import FindAllocations
 from bus.vocabulary import MAX_CAUSE, Id, portions
-from features.moves.following import FollowedMoves, MoveListener, MoveOutcome
 from features.moves.messages import MovePlan
+from features.moves.moving import FollowedMoves, MoveListener, MoveOutcome
 from features.planning.messages import GUARD_EXCHANGE, BalanceMove, GuardExchange, PlannedStep
 
 POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances

@@ -16,7 +16,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import UNANSWERED, Unavailable, Unroutable
 from bus.replication import PlacementChanged
-from features.moves.following import MoveListener, following
+from features.moves.moving import MoveListener, following
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
     PLAN_BALANCE,

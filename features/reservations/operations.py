@@ -151,7 +151,7 @@ class ReservationOperations(PlacementOperations):
         return len(held) if await self._release(held) else None
 
     async def _release(self, slots: list[str], *last: BoundStatement) -> bool:
-        orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
+        orders = [ReleaseRequested(consumer=slot, generation="any") for slot in slots]
         answers = await self.claims.release_many(orders, last=last) if orders else ()
         return all(isinstance(answer.result, Released) for answer in answers)
 

@@ -16,7 +16,7 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
-from features.moves.core.purpose import MovePurpose, asked_by
+from features.moves.core.start import MovePurpose, asked_by
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.core.waiting_request import names_other_instances
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since

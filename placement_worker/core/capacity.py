@@ -423,10 +423,10 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
         return claims.Refused(refusals=(claims.OutsideCell(why=why),) * len(claim.choices))
     holder = world.holders.get(claim.consumer)
     if holder is None:
-        if claim.generation is None or not claim.fenced:
+        if claim.generation in (None, "any"):
             raise Unread
         return claims.Held(generation=0, allocations={})
-    if claim.fenced and claim.generation != (holder.generation or None):
+    if claim.generation not in ("any", holder.generation or None):
         return as_held(holder, world)
     if claim.begins and claim.keep and world.holds(claim.keep):
         return as_held(holder, world)  # the guest that this attempt left behind must be deleted first
@@ -483,7 +483,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
     if claim.begins:
         return f"consumer {claim.consumer}: a cell begins no moves"
     holder = world.holders.get(claim.consumer)
-    if (holder is None or not holder.generation) and claim.fenced and claim.generation is not None:
+    if (holder is None or not holder.generation) and claim.generation not in (None, "any"):
         return ""  # `fence` refuses the claim, because the consumer has no allocations
     if why := _bars_holder(holder, claim.consumer, claim.keep, world):
         return why
@@ -586,7 +586,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     if ended is None and (why := bars_release(order, holder, world)):
         return claims.OutsideCell(why=why)
     if holder is not None and holder.generation:
-        if order.fenced and order.generation != holder.generation:
+        if order.generation not in ("any", holder.generation):
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")

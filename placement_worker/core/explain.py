@@ -10,10 +10,17 @@ import numpy as np
 from bus.decisions import NearMiss, Removal
 from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
-from placement_worker.core.fits import NAMED, SearchPlan, options_at
+from placement_worker.core.fits import (
+    BREATH,
+    NAMED,
+    AssignmentSearch,
+    Demand,
+    JointRules,
+    SearchPlan,
+    options_at,
+    top,
+)
 from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, Snapshot
-from placement_worker.core.request_groups import Demand, JointRules
-from placement_worker.core.ways import BREATH, AssignmentSearch, top
 
 NEAREST = 5
 PATIENCE = 100_000  # maximum number of search steps on all hosts together

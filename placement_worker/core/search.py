@@ -12,9 +12,8 @@ from msgspec import structs
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from placement_worker.core.explain import Why, explain
-from placement_worker.core.fits import Fit, FitFinder, SearchPlan, plan
+from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.index import Bools, Ints, Row, Snapshot, lone_candidate, sums
-from placement_worker.core.ways import BREATH
 
 # The sequences in which a search can visit hosts: all rows of the index from a random start, or by score.
 

@@ -12,6 +12,7 @@ from bus.claims import (
     ClaimRequested,
     ClaimResult,
     ConsumerClaim,
+    ExpectedGeneration,
     Released,
     ReleaseRequested,
     Retired,
@@ -102,7 +103,7 @@ async def post(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 async def delete(call: api_call.ApiCall) -> api_call.ApiAnswer:
     id_ = _consumer(call)
-    order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
+    order = ReleaseRequested(consumer=id_, generation="any")
     match (await call.release(order)).result:
         case Released(number=0):
             raise errors.not_found(f"No allocations for consumer '{id_}'")
@@ -173,15 +174,21 @@ def _consumer(call: api_call.ApiCall) -> str:
     return str(uuid.UUID(given)) if is_uuid_like(given) else given
 
 
+def _expected(claim: dict[str, Any], minor: int) -> ExpectedGeneration:
+    """Return the generation that the consumer of a claim must have."""
+    if minor < 28:
+        return "any"
+    key = "consumer_generation"
+    return generation_in(claim, key) if claim.get(key) is not None else None
+
+
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
     """Return a claim for each consumer in an HTTP request's body; numbers such as 1.0 are converted to
     integers."""
-    key = "consumer_generation"
     return tuple(
         ConsumerClaim(
             consumer=consumer,
-            generation=generation_in(claim, key) if claim.get(key) is not None else None,
-            fenced=minor >= 28,
+            generation=_expected(claim, minor),
             choices=(Choice(_allocations_from(claim["allocations"])),),
             project=claim.get("project_id", NOBODY),
             user=claim.get("user_id", NOBODY),

@@ -24,7 +24,7 @@ from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.queries import Pairs, pairs_of
 from placement_worker.http.schemas import Schema, refuse_nul
-from placement_worker.operations import Batched
+from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
 
 VERSION_HEADER = "openstack-api-version"

@@ -43,7 +43,7 @@ from placement_worker.http.api_call import (
 from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
 from placement_worker.http.extension import HttpPart
 from placement_worker.http.recording import WRITES, RecordedRequests
-from placement_worker.operations import Batched
+from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
 
 # The routes of the Placement API: methods, versions, policy rules and handlers of each URL pattern.

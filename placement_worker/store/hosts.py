@@ -3,7 +3,7 @@ deleted. The rows are locked in the order of their roots, before providers.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,15 +11,23 @@ from msgspec import structs
 
 from bus.cells import RegisteredCell
 from bus.domains import NO_LABELS
+from bus.reports import SHARES
 from bus.resources import Provider
 from bus.sql.statement import BoundStatement, Transaction, sql
 from placement_worker.core.capacity import CellLimits
 from placement_worker.core.index import as_stored, effective_labels, stored_labels
 from placement_worker.core.trees import Tree
-from placement_worker.store.claimed_providers import sharing
 
 # SQL that reads the labels of hosts by level, for claims that join a server group with a topology.
 
+
+IS_SHARING = """
+    EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
+    WHERE m.resource_provider_id = p.id AND t.name = :shares)
+"""
+_SHARING = sql(f"""
+    SELECT p.uuid FROM {{n: uuid str}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {IS_SHARING}
+""")
 
 _LABELS = sql("""
     SELECT n.root, h.cell, h.zone, h.labels FROM {n: root str} LEFT JOIN hosts h ON h.root = n.root
@@ -175,3 +183,8 @@ async def registered(tx: Transaction) -> list[RegisteredCell]:
 
 def cell_of(row: Mapping[str, Any]) -> RegisteredCell:
     return RegisteredCell(name=row["name"], enabled=bool(row["enabled"]), note=row["note"])
+
+
+async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
+    """Return those of the providers that share their inventory, such as storage pools."""
+    return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}

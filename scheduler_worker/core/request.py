@@ -25,9 +25,11 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image, ResourceGroup
 from bus.vocabulary import MAX_INT, Resources
-from scheduler_worker.core.attributes import (
+from scheduler_worker.core.order import flavors_of
+from scheduler_worker.core.rule import (
     MAX_NOTES,
     NUMA_POLICIES,
+    Alternative,
     GuestSpecs,
     RequestOptions,
     SpecValue,
@@ -37,9 +39,7 @@ from scheduler_worker.core.attributes import (
     parsed,
     unknown,
 )
-from scheduler_worker.core.order import flavors_of
-from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.rules.demands import TENANT
+from scheduler_worker.core.rules import TENANT
 
 # Translates flavor and image into groups of resources, devices and traits for the search of candidates.
 

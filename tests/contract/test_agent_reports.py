@@ -17,7 +17,7 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
 from compute_sim.core.faults import CrashPlan, SimOptions
 from compute_sim.core.provider_tree import ProviderTree, child_id
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports, HostTrees
 from placement_worker import Placement

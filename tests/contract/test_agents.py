@@ -13,7 +13,7 @@ from bus.messages import AgentReported, InventoryReported
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, SimOptions
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from compute_sim.machines import SimAgent, SimHost, fleet
 from compute_sim.worker import compute_sim
 from tests.support.buses import queues_of

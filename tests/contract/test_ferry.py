@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from berth import composition
+from berth.ferry.crossings import crossings
+from berth.ferry.passage import ferry
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable
-from bus.ferry.crossings import crossings
-from bus.ferry.passage import ferry
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
 from bus.protocol import Envelope, Inbox, QueueSpec
@@ -263,7 +263,7 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
 async def test_a_message_that_fails_by_a_bug_is_retried_and_then_a_dead_letter(
     brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.ferry.passage.FAULT_DELAYS", (0.1,))
+    monkeypatch.setattr("berth.ferry.passage.FAULT_DELAYS", (0.1,))
     middle = await brokers.connected(brokers.middle)
     tried: list[int] = []
 

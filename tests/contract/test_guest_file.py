@@ -11,8 +11,8 @@ import pytest
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import disk as module
-from compute_sim.disk import AgentDisk, GuestFile
+from compute_sim import guests as module
+from compute_sim.guests import AgentDisk, GuestFile
 from tests.support.ids import uid
 
 

@@ -41,7 +41,7 @@ async def test_deleting_allocations_of_a_retired_consumer_is_404_with_the_reason
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
     await door.made(at, claim_in_json((A, {"VCPU": 1})))
-    end = ReleaseRequested(consumer=uid(1), generation=None, fenced=False, retire="deleted")
+    end = ReleaseRequested(consumer=uid(1), generation="any", retire="deleted")
     await door.placement.claims.release_many([end])
     refusal = await door("DELETE", at)
     assert error_of(refusal)[0] == 404

@@ -140,13 +140,13 @@ async def test_new_consumers_take_three_statements_however_many(
 async def test_a_claim_without_a_generation_replaces_any_allocations(placement: Placement) -> None:
     await report(placement, a_report(1))
     for amount, generation in ((3, 1), (8, 2), (1, 3)):
-        order = an_order(a_claim(1, on_hosts(1, VCPU=amount), fenced=False, type=None))
+        order = an_order(a_claim(1, on_hosts(1, VCPU=amount), generation="any", type=None))
         (taken,) = await claim(placement, order)
         assert isinstance(taken, Claimed) and taken.generation == generation
     [(generation, held, _)] = (await holdings(placement.database)).values()
     assert (generation, held) == (3, on_hosts(1, VCPU=1))
-    assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=5)]
-    assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=0)]
+    assert await release(placement, a_release(1, "any")) == [Released(number=5)]
+    assert await release(placement, a_release(1, "any")) == [Released(number=0)]
     assert await holdings(placement.database) == {}
 
 

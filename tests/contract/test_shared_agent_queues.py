@@ -45,7 +45,7 @@ from cell_conductor.gateway import (
     relayed,
 )
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
@@ -203,8 +203,9 @@ async def test_no_order_is_lost_or_carried_out_twice_if_the_gateway_is_killed(af
 async def test_agents_declare_no_durable_queue() -> None:
     async with a_cell("agent0", "agent1") as cell:
         durable = [queue.spec.name for queue in cell.broker.queues.values() if queue.spec.durable]
-        orders = [f"gateway.{CELL}:agent.{order}.{CELL}.*" for order in ("asked", "build", "destroy", "move")]
-        assert sorted(durable) == [*orders, f"gateway.{CELL}:suspects"]
+        orders = {f"gateway.{CELL}:agent.{order}.{CELL}.*" for order in ("asked", "build", "destroy")}
+        assert {*durable} >= {*orders, f"gateway.{CELL}:suspects"}
+        assert all(name.startswith("gateway.") for name in durable)
 
 
 @in_virtual_time

@@ -201,14 +201,14 @@ async def test_reassigning_an_unknown_root_is_refused(two_cells: Placement) -> N
 
 FORGED_CLAIMS = {
     "a consumer of another cell": a_claim(12, on_hosts(1), generation=1),
-    "without its fence": a_claim(12, on_hosts(1), fenced=False),
+    "without its fence": a_claim(12, on_hosts(1), generation="any"),
     "onto a host of another cell": a_claim(11, on_hosts(2), generation=1),
     "onto its own and another's": a_claim(11, {**on_hosts(1), **on_hosts(2)}, generation=1),
     "onto what an operator shares with nobody": a_claim(11, {**on_hosts(1), **on_hosts(8)}, generation=1),
     "onto a pool and no host": a_claim(11, on_hosts(7, DISK_GB=1), generation=1),
     "onto nothing": a_claim(11, {}, generation=1),
     "somebody new": a_claim(14, on_hosts(1)),
-    "somebody new without a fence": a_claim(14, on_hosts(1), fenced=False),
+    "somebody new without a fence": a_claim(14, on_hosts(1), generation="any"),
     "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
     "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
 }
@@ -236,7 +236,7 @@ async def test_a_cell_can_claim_for_its_own_builds(two_cells: Placement) -> None
     assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
     more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # the holder has allocations
     assert isinstance(await claimed_by(two_cells, "c1", an_order(more)), Claimed)
-    given_back = ReleaseRequested(consumer=keep, generation=None, fenced=False)
+    given_back = ReleaseRequested(consumer=keep, generation="any")
     assert isinstance(await released_by(two_cells, "c1", given_back), Released)
 
 
@@ -258,10 +258,10 @@ async def test_one_forged_claim_fails_its_order_only(two_cells: Placement) -> No
 
 FORGED_RELEASES = {
     "a consumer of another cell": a_release(12, 1),
-    "without its fence": a_release(12, None, fenced=False),
+    "without its fence": a_release(12, "any"),
     "to retire another's": a_release(12, 1, retire="deleted"),
     "to retire one that was never placed": a_release(14, None, retire="error"),
-    "to retire one that was never placed, unfenced": a_release(14, None, retire="error", fenced=False),
+    "to retire one that was never placed, unfenced": a_release(14, "any", retire="error"),
     "leaving its room to another cell's": a_release(11, 1, keep=12),
     "leaving its room to a build to come": a_release(11, 1, keep=14),
 }

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from berth import broker_permissions, composition
+from berth.ferry.crossings import Way
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.ferry.crossings import Way
 from bus.messages import BuildEnded, BuildRequested
 from bus.parts import RequestParts
 from bus.rabbit import RabbitTransport

@@ -30,7 +30,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.requests import Flavor
-from compute_sim.disk import AgentDisk, GuestFile
+from compute_sim.guests import AgentDisk, GuestFile
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
 from tests.support.berth_processes import LAYOUTS, Running, in_one_process, joined, running, settled
 from tests.support.next_berth import next_version, workers_of

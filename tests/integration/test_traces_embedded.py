@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from berth.commands.run import ready
+from berth.logs import SpansOf
 from berth.services import embedded
 from berth.settings import Settings
-from berth.traces import SpansOf
 from bus import topics
 from bus.clock import Clock
 from bus.context import trace_by

@@ -11,10 +11,9 @@ from uuid import UUID, uuid5
 
 from bus.agent_builds import GuestOrder
 from bus.requests import BuildSpec
-from compute_sim import disk as guest_file
+from compute_sim import guests as guest_file
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.disk import AgentDisk
-from compute_sim.guests import GuestRecord
+from compute_sim.guests import AgentDisk, GuestRecord
 from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
 from features.moves.messages import MoveOrdered
 from tests.simulation.invariants import GuestSeen, check_guests

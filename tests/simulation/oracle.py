@@ -260,6 +260,9 @@ def canonical(value: object) -> object:
             return [canonical(each) for each in value]
         case dict():
             found: dict[str, object] = {}
+            if "generation" in value and value.keys() & {"choices", "retire"}:  # of a claim or release
+                compared = value["generation"] != "any"  # was the field `fenced`
+                value = value | ({"fenced": True} if compared else {"generation": None})
             for name, each in value.items():
                 inner = canonical(each)
                 if name == "choice" and isinstance(inner, list) and isinstance(inner[-1], dict):

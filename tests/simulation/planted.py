@@ -21,7 +21,7 @@ from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.ownership import GuestState
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from features.groups.places import GroupPlaces
 from features.headroom import plan as headroom
 from features.headroom.controller import HeadroomController
@@ -78,7 +78,7 @@ def _unfenced_releases() -> Sequence[Any]:
 
     def unfenced(order: Any, world: ClaimWorld) -> Any:
         holder = world.holders.get(order.consumer)
-        if holder is not None and holder.generation and order.fenced:
+        if holder is not None and holder.generation and order.generation != "any":
             order = replace(order, generation=holder.generation)
         return release(order, world)
 
@@ -145,9 +145,9 @@ def _reports_of_any_attempt() -> Sequence[Any]:
             event = replace(event, attempt=build.attempt, root=build.host.root)
         return step(build, event, now, limits, courses)
 
-    from cell_conductor import applying, builds
+    from cell_conductor import builds
 
-    return [patch.object(module, "step", trusting) for module in (applying, builds)]
+    return [patch.object(module, "step", trusting) for module in (builds, builds)]
 
 
 def _void_attempts_built() -> Sequence[Any]:
@@ -316,7 +316,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         _ends_not_fenced,
     ),
     "reported-before-disk": PlantedBug(
-        "compute_sim.disk.AgentDisk.settled: reports wait until the agent's file is on disk",
+        "compute_sim.guests.AgentDisk.settled: reports wait until the agent's file is on disk",
         _reported_before_on_disk, faults="torn",
     ),
     "orders-repeated": PlantedBug(

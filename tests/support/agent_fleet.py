@@ -19,7 +19,7 @@ from bus.relayed_orders import with_shared_queues
 from bus.relays import HeartbeatRelayed
 from bus.worker import Worker
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.disk import AgentDisk, GuestFile
+from compute_sim.guests import AgentDisk, GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
 from tests.support.feature_parts import agent_parts

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, ExpectedGeneration, Full, Retired
 from placement_worker.core.capacity import ClaimedProvider, ClaimWorld, Holder, Stock
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
@@ -28,7 +28,7 @@ def world(
     return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
 
 
-def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:
+def wants(consumer: str, *choices: Any, generation: ExpectedGeneration = None) -> ConsumerClaim:
     made = tuple(choice if isinstance(choice, Choice) else Choice(choice) for choice in choices)
     return ConsumerClaim(consumer=consumer, generation=generation, choices=made)
 

@@ -161,7 +161,7 @@ def in_short(effect: Message) -> str:
             if claim.take_over:
                 to = f"back {claim.generation} to {_kept(claim.take_over, claim.consumer)}"
             return to + (f" keeping {_kept(claim.keep, claim.consumer)}" if claim.keep else "")
-        case ReleaseRequested() if effect.fenced:
+        case ReleaseRequested() if effect.generation != "any":
             retired = {"": "", "shelved": " as shelved"}.get(effect.retire, " for good")
             kept = f" keeping {_kept(effect.keep, effect.consumer)}" if effect.keep else ""
             return f"release {effect.generation}{retired}{kept}"

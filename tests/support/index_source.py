@@ -14,7 +14,7 @@ from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.source import HostSearch
+from placement_worker.memory import HostSearch
 from tests.support.provider_trees import an_index
 
 ALWAYS_FREE = "CUSTOM_ALWAYS_FREE"

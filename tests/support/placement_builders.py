@@ -12,7 +12,7 @@ from sqlalchemy import text
 from berth.composition import open_placement
 from berth.features import packages
 from berth.settings import Settings
-from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, ExpectedGeneration, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
 from bus.queries import FindCandidates
@@ -73,7 +73,7 @@ def a_claim(
     *choices: Allocations | Choice,
     project: str = "p1",
     type: str | None = "INSTANCE",
-    generation: int | None = None,
+    generation: ExpectedGeneration = None,
     **fields: Any,
 ) -> ConsumerClaim:
     """Return a claim of user u1; the arguments have numbers in place of consumers' ids."""
@@ -90,21 +90,15 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 
 def a_release(
     consumer: int,
-    generation: int | None,
+    generation: ExpectedGeneration,
     retire: str = "",
     *,
-    fenced: bool = True,
     keep: int | None = None,
     revivable: bool = False,
 ) -> ReleaseRequested:
     keeps = None if keep is None else uid(keep)
     return ReleaseRequested(
-        consumer=uid(consumer),
-        generation=generation,
-        retire=retire,
-        fenced=fenced,
-        keep=keeps,
-        revivable=revivable,
+        consumer=uid(consumer), generation=generation, retire=retire, keep=keeps, revivable=revivable
     )
 
 

@@ -12,13 +12,12 @@ from bus.requests import Flavor
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
-from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import BUILD, Order
 from scheduler_worker.core.ranking import Pick, Ranking
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.rule import Alternative, RequestOptions
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.known_hosts import PendingChoices

@@ -10,10 +10,9 @@ from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor, ResourceGroup
-from scheduler_worker.core.attributes import PciAlias, RequestOptions
 from scheduler_worker.core.host_map import NOBODY, AllHosts
 from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import Alternative, HostFacts
+from scheduler_worker.core.rule import Alternative, HostFacts, PciAlias, RequestOptions
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import ALWAYS_FREE, RecordingSource

@@ -35,7 +35,7 @@ from bus.rabbit import deliveries
 from bus.rabbit.deliveries import Reading
 from bus.rabbit.underlay import BulkChannel
 from bus.worker import Outcome, Worker, on_many, suspects_queue
-from placement_worker.operations import AT_ONCE, Batched
+from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.buses import queues_of
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from bus.claims import Released
 from bus.messages import BuildPlaced
 from bus.parts import Part, PlacedParts
-from cell_conductor.applying import BUILD_OUTCOMES, BUILD_SECONDS, count_change
+from cell_conductor.builds import BUILD_OUTCOMES, BUILD_SECONDS, count_change
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, ReleaseAnswer
 from tests.support.conductor_builders import CELL, a_build_order, a_delete, a_placed, an_agent_report, step

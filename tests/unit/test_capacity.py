@@ -9,6 +9,7 @@ from bus.claims import (
     Choice,
     Claimed,
     ConsumerClaim,
+    ExpectedGeneration,
     Full,
     Held,
     Moved,
@@ -151,10 +152,10 @@ def test_each_order_increments_the_provider_generation_once() -> None:
 
 @pytest.mark.parametrize(
     ("generation", "held_generation", "fenced"),
-    [(None, 2, True), (1, 2, True), (3, 2, True), (2, 2, False), (0, 2, True)],
+    [(None, 2, True), (1, 2, True), (3, 2, True), (2, 2, False), (0, 2, True), ("any", 2, False)],
 )
 def test_a_claim_is_fenced_by_its_consumers_generation(
-    generation: int | None, held_generation: int, fenced: bool
+    generation: ExpectedGeneration, held_generation: int, fenced: bool
 ) -> None:
     holders = holding(X, held_generation, {A: {"VCPU": 1}})
     there = world(room(A, VCPU=stock(8, used=1)), holders=holders)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from berth import broker_permissions, composition
+from berth.ferry.crossings import Crossing, InvalidCrossing, Way, crossings, ways
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
-from bus.ferry.crossings import Crossing, InvalidCrossing, Way, crossings, ways
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
@@ -104,7 +104,7 @@ def test_a_new_topic_crosses_according_to_the_tables(
     monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
 ) -> None:
     topic = saying("thing.said.{cell}")
-    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     assert ways("c1", tables(topic, says, hears)) == {topic: way}
     carried = crossings("c1", tables(topic, says, hears))
     assert [(crossing.name, crossing.keys, crossing.way) for crossing in carried] == (
@@ -114,14 +114,14 @@ def test_a_new_topic_crosses_according_to_the_tables(
 
 def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said")
-    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="does not contain the cell"):
         ways("c1", tables(topic, "in", "out"))
 
 
 def test_a_topic_that_would_cross_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = saying("thing.said.{cell}")
-    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="circles"):
         ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
 

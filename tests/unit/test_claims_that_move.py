@@ -337,7 +337,7 @@ def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
             one = replace(one, take_over=chance.choice(kept[build]))
         elif what < 0.8:
             gone = chance.choice(kept[build])
-            release(ReleaseRequested(consumer=gone, generation=None, fenced=False), there)
+            release(ReleaseRequested(consumer=gone, generation="any"), there)
             continue
         before = {name: (found.generation, found.held) for name, found in there.holders.items()}
         [result] = claim(order(one), there) or ()

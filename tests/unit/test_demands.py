@@ -11,7 +11,8 @@ from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
 from scheduler_worker import placing as remembering
-from scheduler_worker.core.attributes import (
+from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
+from scheduler_worker.core.rule import (
     Attribute,
     RequestOptions,
     UnreadableQuery,
@@ -20,7 +21,6 @@ from scheduler_worker.core.attributes import (
     meets,
     parsed,
 )
-from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.placing import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
@@ -239,7 +239,6 @@ def orders() -> Orders:
         ({}, {"metadata": {"a": "b"}, "user": "you", "reply_to": "me"}, True),
         ({}, {"flavor": Flavor(name="large", vcpus=8)}, False),
         ({}, {"project": "p2"}, False),
-        ({}, {"priority": 3}, False),
     ],
 )
 def test_requests_with_equal_alternatives(

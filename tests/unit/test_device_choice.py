@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core.trees import ProviderState
-from placement_worker.source import IndexedSource
+from placement_worker.memory import IndexedSource
 from scheduler_worker.core.fitting import best_first
-from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.weighing import devices, fullness
+from scheduler_worker.core.policy import ChoicePolicy, devices, fullness
 from tests.support.ids import uid
 from tests.support.provider_trees import an_index, state, tree
 from tests.unit.test_source import Remembered

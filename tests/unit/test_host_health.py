@@ -12,7 +12,7 @@ from bus.host_health import DISABLED, DRAIN, FORCED_DOWN, HELD, HostHealth, stan
 from bus.messages import HostReported
 from scheduler_worker import hosts
 from scheduler_worker.core.host_map import HostMap
-from scheduler_worker.core.rules.state import enabled, few_failures, up
+from scheduler_worker.core.rules import enabled, few_failures, up
 from scheduler_worker.hosts import RECENT, HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource

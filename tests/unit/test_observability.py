@@ -13,12 +13,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import Histogram
 
-from berth import command_table, reference_tables, traces
+from berth import command_table, logs, reference_tables
 from berth.__main__ import app
 from berth.features import features
-from berth.logs import JsonLines, TextLines, ids_of, secrets_of
+from berth.logs import JsonLines, TextLines, exporter_named, ids_of, secrets_of
 from berth.settings import BadSetting, Settings
-from berth.traces import exporter_named
 from bus.clock import Clock
 from bus.context import Span, current_tracer, envelope_of, handling, trace_by
 from bus.masking import masked, masked_text
@@ -265,7 +264,7 @@ def test_traces_are_exported_if_the_environment_names_an_exporter(
 
 def test_an_unknown_exporter_is_refused_with_a_remedy() -> None:
     with pytest.raises(BadSetting, match=r"OTEL_TRACES_EXPORTER=jaeger_of_old: .*berth\[traces\]"):
-        traces.begin({"OTEL_TRACES_EXPORTER": "jaeger_of_old"})
+        logs.begin_traces({"OTEL_TRACES_EXPORTER": "jaeger_of_old"})
     assert current_tracer() is None
 
 

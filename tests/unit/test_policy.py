@@ -12,10 +12,16 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.requests import Flavor, Hints, Image
-from scheduler_worker.core.policy import FILTER_BOOK, BadChoice, ChoicePolicy
+from scheduler_worker.core.policy import (
+    FILTER_BOOK,
+    WEIGHERS,
+    WEIGHERS_CALLED,
+    WEIGHERS_OF_OTHERS,
+    BadChoice,
+    ChoicePolicy,
+)
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
-from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 from tests.support.ids import uid
 from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
 from tests.support.scheduler_builders import a_request
@@ -305,7 +311,6 @@ FIRST, SECOND = uid(1, "c"), uid(2, "c")
         ({"image": None}, {"image": Image(name="i")}, ["up"], ["ram"]),
         ({}, {"flavor": OTHER}, ["up"], ["ram"]),
         ({"hints": Hints(query="[]")}, {}, ["up"], ["ram"]),
-        ({"priority": 1, "wait": "1h"}, {}, None, None),
     ],
 )
 def test_fields_that_no_rule_reads_do_not_distinguish_requests(

@@ -12,10 +12,9 @@ import pytest
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Image
-from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.policy import WEIGHERS, ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule
-from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.ids import uid
 from tests.support.ranking_builders import a_hall, free, hosts_of, take
 from tests.support.rule_builders import a_wish, the_facts

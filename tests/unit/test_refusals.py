@@ -160,7 +160,7 @@ def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> Non
 
 
 ROOT = Path(__file__).parents[2]
-SAYING = ("features", "scheduler_worker", "placement_worker/core", "placement_worker/source.py")
+SAYING = ("features", "scheduler_worker", "placement_worker/core", "placement_worker/memory.py")
 
 
 def literal_codes() -> set[str]:

@@ -25,7 +25,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFail
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.vocabulary import Contended
-from placement_worker.source import HostSearch
+from placement_worker.memory import HostSearch
 from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler

@@ -19,7 +19,7 @@ from tests.support.provider_trees import a_query, a_world, an_index, page, searc
 @pytest.fixture(autouse=True)
 def pauses_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "IN_A_ROW", 1)
-    monkeypatch.setattr("placement_worker.core.ways.BREATH", 2)
+    monkeypatch.setattr("placement_worker.core.fits.BREATH", 2)
 
 
 def upset(chance: Random, index: Index, world: list[Tree], number: int) -> None:
@@ -87,7 +87,7 @@ def tied(groups: int, amount: int) -> FindCandidates:
 def test_a_hopeless_query_of_a_wide_tree_is_cut_and_marked(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.core.ways.BREATH", 256)
+    monkeypatch.setattr("placement_worker.core.fits.BREATH", 256)
     index = an_index([wide(400)])
     steps, pauses = page_steps(Snapshot(index), tied(groups, 3)), 0
     try:

@@ -15,11 +15,11 @@ from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker import IndexedSource
-from placement_worker.core import ways as core_ways
+from placement_worker.core import fits as core_ways
 from placement_worker.core.index import Index, ReservedAmounts, Snapshot
-from placement_worker.core.reserved_snapshot import ReservedSnapshot
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
+from placement_worker.memory import ReservedSnapshot
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.placement_builders import looking_for

@@ -13,13 +13,12 @@ from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
 from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
+from placement_worker.core import fits
 from placement_worker.core import search as searching
-from placement_worker.core import ways
-from placement_worker.core.fits import options_at, plan
+from placement_worker.core.fits import AssignmentSearch, options_at, plan
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.search import TOGETHER
 from placement_worker.core.trees import Tree
-from placement_worker.core.ways import AssignmentSearch
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch, all_pages, as_way
 from tests.support.provider_trees import (
@@ -130,8 +129,8 @@ def test_searches_beyond_the_stored_number_start_again(monkeypatch: pytest.Monke
 )
 def test_a_dead_end_is_recognised_when_it_comes_again(world: Tree, query: FindCandidates) -> None:
     """By trial alone it would take longer than the universe is old."""
-    ways, steps = steps_of(world, query)
-    assert ways == 0
+    fits, steps = steps_of(world, query)
+    assert fits == 0
     assert steps < 20_000
 
 
@@ -146,8 +145,8 @@ HARD = groups(*(5 + position % 7 for position in range(24)), limit=10)
 def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(searching, "PATIENCE", 50 * ways.BREATH)
-    monkeypatch.setattr(searching, "HOST_PATIENCE", 20 * ways.BREATH)
+    monkeypatch.setattr(searching, "PATIENCE", 50 * fits.BREATH)
+    monkeypatch.setattr(searching, "HOST_PATIENCE", 20 * fits.BREATH)
     index = an_index([hard(0), wide(100, 40, 30), hard(200)])
     found = search(index, HARD)
     assert len(found.fits) == 10 and found.cut
@@ -157,8 +156,8 @@ def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
 
 
 def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "PATIENCE", 5 * ways.BREATH)
-    monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * ways.BREATH)
+    monkeypatch.setattr(searching, "PATIENCE", 5 * fits.BREATH)
+    monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * fits.BREATH)
     index = an_index([*(hard(100 * position) for position in range(5)), wide(5000, 40, 30)])
     query = msgspec.structs.replace(HARD, per_host=1)
     pages = all_pages(index, query)
@@ -244,7 +243,7 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(seed: int) -> None:
             pages = all_in_order(index, query)
             told = [candidate.root for found in pages for candidate in found.candidates]
             assert len(told) == len(set(told))
-            assert set(told) == {root for root, ways in expected.items() if ways}, query
+            assert set(told) == {root for root, fits in expected.items() if fits}, query
             scale = pages[0].order
             assert all(found.order == scale for found in pages)
             fitting = [tree for tree in world if expected[tree.root]]
@@ -413,7 +412,7 @@ def test_remembered_dead_ends_hide_no_candidate(seed: int, monkeypatch: pytest.M
         for mixed in (False, True):
             found = []
             for wary in (NEVER, ALWAYS):
-                monkeypatch.setattr(ways, "WARY", wary)
+                monkeypatch.setattr(fits, "WARY", wary)
                 merging = AssignmentSearch(Snapshot(index), made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
@@ -437,7 +436,7 @@ CELLS = tree(
 def test_a_dead_end_in_one_numa_cell_is_not_remembered_for_another(
     taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "WARY", ALWAYS)
+    monkeypatch.setattr(fits, "WARY", ALWAYS)
     asks = {"cell": {"VCPU": 1}, "port": {"CUSTOM_VF": 1}, "disk": {"DISK_GB": 1}}
     groups = [ResourceGroup(suffix=name, resources=asks[name]) for name in names]
     first = ResourceGroup(suffix="first", resources={taken: 1}, required=("CUSTOM_A",))

@@ -40,7 +40,7 @@ from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import access, schemas
 from placement_worker.http.access import BadTokens, TokenFile
 from placement_worker.http.errors import Problem
-from scheduler_worker.core.attributes import UnreadableQuery, parsed
+from scheduler_worker.core.rule import UnreadableQuery, parsed
 
 CHANNEL, OTHER = 3, 4
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8

@@ -31,9 +31,8 @@ from features.moves.emptying import (
     requests_for,
     suppose_emptying,
 )
-from features.moves.following import MoveOutcome
 from features.moves.messages import MoveKind, MoveRequested
-from features.moves.moving import ANY, AT_ONCE, why_not
+from features.moves.moving import ANY, AT_ONCE, MoveOutcome, why_not
 
 _SHOWN = 20  # instances or consumers that are listed
 

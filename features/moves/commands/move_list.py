@@ -18,9 +18,8 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.queries import WaitingRequest
 from features.moves.commands.move_output import MovePrinter, moves_table, phases_table
-from features.moves.following import MoveOutcome, moves_of, waiting_moves
 from features.moves.messages import FindMoves, MoveStands, Steering
-from features.moves.moving import end_wait, move_in_progress, steering
+from features.moves.moving import MoveOutcome, end_wait, move_in_progress, moves_of, steering, waiting_moves
 
 commands = Commands()
 moves = Commands(name="moves", no_args_is_help=True)

@@ -10,9 +10,8 @@ from berth.commands.instances import duration
 from berth.commands.terminal import Cli, plain_table, write_json
 from bus.masking import printable
 from bus.queries import WaitingRequest
-from features.moves.following import REFUSED, VERIFYING, MoveListener, MoveOutcome
 from features.moves.messages import MoveProgress, MoveRequested, MoveStands
-from features.moves.moving import SupposedMove, why_not
+from features.moves.moving import REFUSED, VERIFYING, MoveListener, MoveOutcome, SupposedMove, why_not
 
 _SHOWN = 20  # instances shown per reason
 _DONE = {

@@ -210,8 +210,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
     """
     return ReleaseRequested(
         consumer=order.placed.build,
-        generation=None,
-        fenced=False,
+        generation="any",
         retire="deleted" if deleted else moves.SHELVED,
         revivable=not deleted,
         cell="" if deleted else order.placed.out_of,  # the source cell may end a build that is shelved again

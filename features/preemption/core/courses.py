@@ -29,8 +29,8 @@ from cell_conductor.extension import (
     is_stale,
     leftovers,
 )
+from features.moves.core.course import begins
 from features.moves.core.move import MoveImpossible, given_back, held, move_in_progress
-from features.moves.core.placed_move import begins
 from features.moves.messages import SHELVED, MovePlaced
 from features.preemption.messages import REQUEUE_WAIT, BuildPreempted, Vacating, Victims, victims_of_placed
 from features.waiting.messages import priority_of

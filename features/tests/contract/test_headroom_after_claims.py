@@ -147,7 +147,7 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     assert await holdings(placement.database) == held  # nothing was claimed
     await must_take(placement, *claims)
     for victim in victims_of(claims):
-        destroyed = ReleaseRequested(consumer=victim.holder, generation=None, fenced=False)
+        destroyed = ReleaseRequested(consumer=victim.holder, generation="any")
         await placement.claims.release_many([destroyed])
     await placement.of(HeadroomController).adjust()
     after = await found(placement)

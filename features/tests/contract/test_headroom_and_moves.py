@@ -12,8 +12,7 @@ from features.headroom.tests.contract.test_headroom_controller import (
     with_cells,
 )
 from features.headroom.tests.contract.test_headroom_controller import hosts as hosts
-from features.moves.core.purpose import MovePurpose
-from features.moves.core.start import MoveStart
+from features.moves.core.start import MovePurpose, MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.reservations.core.drawing import draw_of
 from features.reservations.drawn_reservations import DrawnReservations

@@ -5,8 +5,7 @@ from unittest.mock import AsyncMock
 from bus.clock import Clock
 from bus.requests import BuildSpec, Flavor
 from features.headroom.tests.support.evacuations import HEADROOM
-from features.moves.core.purpose import MovePurpose
-from features.moves.core.start import MoveStart
+from features.moves.core.start import MovePurpose, MoveStart
 from features.moves.tests.support.move_builders import MOVE, a_move, on_host
 from features.reservations.drawn_reservations import DrawnReservations
 from features.reservations.messages import ReservationsFound, ReservedSlot

@@ -9,11 +9,10 @@ from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
 from scheduler_worker.core.narrowing import claims_of
-from scheduler_worker.core.order import BUILD, Order
-from scheduler_worker.core.placing import PATIENCE, step
+from scheduler_worker.core.order import BUILD, PATIENCE, Order, step
+from scheduler_worker.core.rule import RequestOptions
 from scheduler_worker.extension import Purpose
 from scheduler_worker.placing import Orders
 from tests.support.ids import uid

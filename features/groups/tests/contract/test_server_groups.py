@@ -169,7 +169,7 @@ async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placemen
     assert there.left == {uid(100): (H1,)}
     [late] = await take(placement, a_claim(3, on_hosts(1), parts=joining(GROUP)))
     assert late == Refused(refusals=(crowded(H1),))
-    await release(placement, a_release(100, None, fenced=False))
+    await release(placement, a_release(100, "any"))
     await must_take(placement, a_claim(3, on_hosts(1), parts=joining(GROUP)))
 
 

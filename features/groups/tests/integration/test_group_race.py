@@ -159,7 +159,7 @@ async def test_concurrent_claims_swaps_and_releases_of_a_group(
                 leaving = chance.choice(list(known))
                 await placement.claims.release_many([a_release(leaving, known.pop(leaving))])
             while kept and chance.random() < 0.6:
-                await placement.claims.release_many([a_release(kept.pop(), None, fenced=False)])
+                await placement.claims.release_many([a_release(kept.pop(), "any")])
 
     async with processes(database_url, policy) as racers:
 

@@ -88,7 +88,7 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     assert found.kept and (found.slots, found.domains, found.instances) == (1, 3, 1)
     [(root, vcpus)] = (await slots(placement)).values()
     assert root in (uid(2, "a"), uid(3, "a")) and vcpus == 4
-    await placement.claims.release_many([a_release(2, None, fenced=False)])
+    await placement.claims.release_many([a_release(2, "any")])
     await adjusted(placement)
     assert await holdings(placement.database) == {}
     assert await placement_breaches(placement.database) == []
@@ -190,7 +190,7 @@ async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_other
     await must_take(placement, move)
     found = await adjusted(placement)
     assert not found.kept and "without members of server group web" in found.lacking[0]
-    await placement.claims.release_many([a_release(30, None, fenced=False)])
+    await placement.claims.release_many([a_release(30, "any")])
     assert (await adjusted(placement)).kept
 
 
@@ -206,7 +206,7 @@ async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placem
     move = a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30, begins=31)
     [answer] = await placement.claims.claim_many([an_order(move)])
     assert isinstance(answer.results[0], Refused)
-    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    await placement.claims.release_many([a_release(3, "any")])
     assert (await adjusted(placement)).kept
     await must_take(placement, move)
 
@@ -246,7 +246,7 @@ async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement:
     assert not found.kept  # host 3 has two cells, and both instances need a slot there
     assert "free capacity for 4 PCPU on providers like those of the instance's host" in found.lacking[0]
     assert await held_by_slots(placement) == [on_hosts(31, 32, PCPU=4)]
-    await placement.claims.release_many([a_release(3, None, fenced=False)])
+    await placement.claims.release_many([a_release(3, "any")])
     assert (await adjusted(placement)).kept
     assert await placement_breaches(placement.database) == []
 

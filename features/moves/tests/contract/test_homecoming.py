@@ -13,7 +13,7 @@ from bus.errors import Unavailable
 from bus.guests import GuestsAsked
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.core.faults import Durations, FaultPlan
-from compute_sim.disk import AgentDisk
+from compute_sim.guests import AgentDisk
 from compute_sim.recovery import GuestRecovery
 from features.moves.tests.support.moving_agent import (
     BUILD,

@@ -18,7 +18,7 @@ from bus.requests import Image
 from bus.resources import AllocationsFound, FindAllocations
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
-from features.moves import following
+from features.moves import moving
 from features.moves.commands import move_list, moves
 from features.moves.messages import MoveRequested, MovesFound, PhaseOver
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
@@ -37,7 +37,7 @@ async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
     monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
-    monkeypatch.setattr(following, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(moving, "POLL_SECONDS", 0.01)
     monkeypatch.setenv("BERTH_CELLS", "c1")
     # Without an answer about allocations, the audit trail of each command would wait 2 s for it.
     placement = Worker("placement", answers=[answers(topics.ALLOCATIONS, no_allocations)])
@@ -251,7 +251,7 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
 async def test_a_lost_refusal_is_requested_again(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(moving, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
     await berth("move", B1, "--wait", ends=1)
     assert {request.move for request in movers.asked} == {movers.asked[0].move}
@@ -277,11 +277,11 @@ def failing_bus(meanwhile: Callable[[], None] = lambda: None) -> Mock:
 @in_virtual_time
 async def test_a_move_that_could_not_be_published_is_not_requested_again() -> None:
     bus = failing_bus()
-    followed = following.FollowedMoves(bus, "me", following.MoveListener())
+    followed = moving.FollowedMoves(bus, "me", moving.MoveListener())
     with pytest.raises(Unavailable):
         await followed.ask(MIGRATE)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(3 * following.AGAIN_SECONDS):
+        async with asyncio.timeout(3 * moving.AGAIN_SECONDS):
             await followed.poll()
     assert bus.publish.await_count == 1
 
@@ -289,8 +289,8 @@ async def test_a_move_that_could_not_be_published_is_not_requested_again() -> No
 @in_virtual_time
 async def test_a_move_whose_publication_was_not_confirmed_may_have_a_result() -> None:
     bus = failing_bus(lambda: followed.refused(FakeMovers().refused(MIGRATE)))
-    followed = following.FollowedMoves(bus, "me", following.MoveListener())
-    assert (await followed.ask(MIGRATE)).end == following.REFUSED
+    followed = moving.FollowedMoves(bus, "me", moving.MoveListener())
+    assert (await followed.ask(MIGRATE)).end == moving.REFUSED
 
 
 async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:
@@ -302,7 +302,7 @@ async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, 
 async def test_a_waiting_move_prints_its_missing_resources_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(moving, "AGAIN_SECONDS", 0.0)
     movers.doing = lambda asked: []
 
     async def has_room() -> None:

@@ -144,7 +144,7 @@ async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancel
                 assert ended == BEGAN
                 assert there.keys() == {BUILD, KEEP} and there[KEEP][1] == MIGRATION
                 generation = began.generation
-                await release(placement, KEEP, None, fenced=False)
+                await release(placement, KEEP, "any")
             else:
                 won.add("fence")
                 assert isinstance(ended, Released)
@@ -170,7 +170,7 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
     assert await told_of(placement, seen) == {H1, H2}
     again = Held(generation=3, allocations=on_hosts(1, **FIVE), roots=(H1,))
     assert await claim(placement, is_returning(keep=LEFT)) == [again]
-    assert isinstance(await release(placement, LEFT, None, fenced=False), Released)
+    assert isinstance(await release(placement, LEFT, "any"), Released)
     assert placement.memory.index.rows[H2].free == {"VCPU": 8}
 
 
@@ -214,7 +214,7 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
             )
             assert not any(isinstance(one, Contended) for one in results)
             for build in chance.sample(builds, 2):
-                await release(by, chance.choice(kept[build]), None, fenced=False)
+                await release(by, chance.choice(kept[build]), "any")
 
     every_commit.kept = {uid(build): size for build in builds}
     async with a_placement(url, Clock(chance=random.Random(1))) as other:

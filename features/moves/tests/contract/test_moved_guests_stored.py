@@ -7,9 +7,9 @@ from zlib import crc32
 import pytest
 from msgspec.structs import replace
 
-from compute_sim import disk as module
+from compute_sim import guests as module
 from compute_sim.core.faults import FaultPlan, MoveFaults
-from compute_sim.disk import AgentDisk, GuestFile
+from compute_sim.guests import AgentDisk, GuestFile
 from features.moves.core.guest_phases import MoveSteps
 from features.moves.tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from features.moves.tests.support.moving_agent import a_destroy as a_move_destroy

@@ -15,7 +15,8 @@ from bus.queries import BuildsFound, BuildStands, Candidate, FindBuilds
 from bus.reports import Inventory
 from bus.requests import BuildSpec
 from bus.resources import AllocationsFound, Consumer, FindAllocations, Provider
-from features.groups.messages import FindGroups, GroupsFound, ServerGroup
+from bus.topics import Query
+from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.moves.messages import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
@@ -121,6 +122,9 @@ class MovingPlacement(FakePlacement):
         if question.members:
             found = [one for one in found if not one.members.keys().isdisjoint(question.members)]
         return GroupsFound(groups=tuple(found))
+
+    def asker(self, query: Query[Any, Any], /) -> Any:
+        return self.find_groups if query is GROUPS else super().asker(query)
 
     def provider(self, one: Candidate) -> Provider:
         inventories = {name: Inventory(total=amount) for name, amount in one.capacity.items()}

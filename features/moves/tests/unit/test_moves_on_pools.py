@@ -6,8 +6,8 @@ from bus.claims import Choice
 from bus.messages import Selection
 from bus.vocabulary import Allocations
 from cell_conductor.core.events import AttemptLimits
+from features.moves.core.course import undone_unknown
 from features.moves.core.phases import claim_or_release
-from features.moves.core.placed_move import undone_unknown
 from features.moves.core.start import MoveStart, move_start, undoing
 from features.moves.tests.support.conductor_moves import a_move, a_report_of
 from features.moves.tests.support.move_builders import a_build_that_stands, on_host

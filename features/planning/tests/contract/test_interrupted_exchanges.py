@@ -21,7 +21,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
-from features.moves.following import FollowedMoves, MoveListener, following
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_ENDED,
@@ -31,6 +30,7 @@ from features.moves.messages import (
     MoveRequested,
     MoveStands,
 )
+from features.moves.moving import FollowedMoves, MoveListener, following
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.exchanges import NOTE, STOPPED_SECONDS, ExchangeGuard
 from features.planning.host_holds import HostHolds

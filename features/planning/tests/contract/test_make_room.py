@@ -22,8 +22,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
-from features.moves.following import MoveListener, following
 from features.moves.messages import MoveRequested
+from features.moves.moving import MoveListener, following
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import making_room, rebalancing
 from features.planning.host_holds import HostHolds

@@ -13,7 +13,7 @@ from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.worker import Worker, answers
-from features.moves.following import FollowedMoves, MoveListener
+from features.moves.moving import FollowedMoves, MoveListener
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning import rebalance_command as command
 from features.planning import rebalancing

@@ -22,8 +22,8 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from features.moves.following import MoveOutcome, moves_of
 from features.moves.messages import FindMoves, MoveProgress
+from features.moves.moving import MoveOutcome, moves_of
 from features.planning import rebalancing
 from features.planning.making_room import MakingRoom, RoomListener
 from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom

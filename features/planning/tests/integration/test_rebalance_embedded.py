@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from features.moves.following import MoveListener
+from features.moves.moving import MoveListener
 from features.planning import rebalancing
 from features.planning.messages import SWITCH_BALANCING, PlanBalance, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened

@@ -106,7 +106,7 @@ async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
     assert isinstance(await take(placement, LOW, 1), Retired)
     [answer] = await placement.claims.release_many([a_release(LOW, 1, "deleted")])
     assert isinstance(answer.result, Retired)
-    [answer] = await placement.claims.release_many([a_release(HOLDER, None, fenced=False)])
+    [answer] = await placement.claims.release_many([a_release(HOLDER, "any")])
     assert isinstance(answer.result, Released) and uid(HOLDER) not in await held(placement)
 
 

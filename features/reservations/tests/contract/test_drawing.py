@@ -271,7 +271,7 @@ async def test_a_build_uses_the_providers_of_its_slot_and_not_other_free_provide
     fillers = [a_claim(cell, on_hosts(cell, VCPU=8)) for cell in cells[:-1]]
     await hosts.claims.claim_many([an_order(*fillers)])
     await reserve(hosts, scheduler, count=1, hosts=("host-1",))
-    await hosts.claims.release_many([a_release(cell, None, fenced=False) for cell in cells[:-1]])
+    await hosts.claims.release_many([a_release(cell, "any") for cell in cells[:-1]])
     assert await placed_on(scheduler, naming(1)) == ["host-1"]
     assert await undrawn(hosts) == 0
 
@@ -320,7 +320,7 @@ async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) 
     assert slot_drawn(spare.choice) is not None
     claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
     await must_take(hosts, replace(claim, consumer=placed.build))
-    await hosts.claims.release_many([a_release(50, None, fenced=False)])
+    await hosts.claims.release_many([a_release(50, "any")])
     assert await undrawn(hosts) == 1
 
 

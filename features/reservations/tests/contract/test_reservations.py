@@ -93,7 +93,7 @@ async def slots(placement: Placement) -> dict[str, tuple[dict[str, dict[str, int
 
 
 async def release(placement: Placement, consumer: int, **fields: Any) -> None:
-    [answer] = await placement.claims.release_many([a_release(consumer, None, fenced=False, **fields)])
+    [answer] = await placement.claims.release_many([a_release(consumer, "any", **fields)])
     assert isinstance(answer.result, Released)
 
 
@@ -275,7 +275,7 @@ async def test_a_reverted_move_draws_from_the_slot_as_before(placement: Placemen
 async def test_instances_released_in_one_batch_return_together(placement: Placement) -> None:
     await reserve(placement)
     await take(placement, draws(2, vcpus=2), draws(3, vcpus=2))
-    orders = [a_release(consumer, None, fenced=False) for consumer in (2, 9, 3)]
+    orders = [a_release(consumer, "any") for consumer in (2, 9, 3)]
     answers = await placement.claims.release_many(orders)
     assert all(isinstance(answer.result, Released) for answer in answers)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}

@@ -87,10 +87,10 @@ async def draw_and_release(placement: Placement, worker: int, slots: list[str]) 
                 refused += 1
         ending = chance.sample(sorted(held), len(held) // 2)
         held.difference_update(ending)
-        releases = [a_release(consumer, None, fenced=False) for consumer in ending]
+        releases = [a_release(consumer, "any") for consumer in ending]
         for released in await placement.claims.release_many(releases):
             assert isinstance(released.result, Released)
-    releases = [a_release(consumer, None, fenced=False) for consumer in held]
+    releases = [a_release(consumer, "any") for consumer in held]
     assert all(isinstance(each.result, Released) for each in await placement.claims.release_many(releases))
     return drawn, refused
 

@@ -21,14 +21,13 @@ from control_room import queries, shared_data
 from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from features.waiting.fallback import WaitingFallback
-from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import TentativeHosts
 from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, TakenOver
 from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.host_map import mixed, slice_of
-from scheduler_worker.core.order import BUILD, ROUNDS, Order, attempts_of
-from scheduler_worker.core.placing import PATIENCE, step
+from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
 from scheduler_worker.core.request import alternatives_of
+from scheduler_worker.core.rule import RequestOptions
 from scheduler_worker.hosts import GONE_SECONDS, HostBook, Roster
 from scheduler_worker.known_hosts import PendingChoice, PendingChoices
 from tests.support.ids import uid

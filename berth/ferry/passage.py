@@ -13,10 +13,10 @@ from itertools import islice
 import msgspec
 from prometheus_client import Counter, Gauge
 
+from berth.ferry.crossings import Crossing, Way
 from bus.clock import Backoff, Clock
 from bus.delivery.settling import FAULT_DELAYS, letter_of, refusal_of
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
-from bus.ferry.crossings import Crossing, Way
 from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker
 
