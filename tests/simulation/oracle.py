@@ -42,7 +42,8 @@ _REQUESTS = 6  # of a world
 _LAST = 0.5  # seconds without the messages of requests, at the end of a world
 _LEAST, _LONGEST = 0.001, 0.02  # seconds until a message arrives
 _CALM = FaultRates(reorder=0.0, duplicate=0.0, late_copies=0.0, crashes=0, waits=0.3)
-_TIME = re.compile(rf"{str(START)[:5]}\d{{5}}(?:\.\d+)?")
+# A time in seconds, or in microseconds as in sequences of reports, whose last digit depends on rounding.
+_TIME = re.compile(rf"{str(START)[:5]}\d{{5}}(?:\.\d+|\d{{6}})?")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8,32}\b")
 _DIGEST = re.compile(r"[0-9a-f]{12}")  # of an equivalence class of requests
 # Surrogate keys of placement's tables: column → the table and the column that replace it.
