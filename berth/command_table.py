@@ -9,11 +9,10 @@ import click
 import typer
 
 from berth.commands.index import Later
+from berth.features import features
 from berth.reference_tables import markdown_table
 
-# Meanings of exit code 1 other than "it could not be done".
-ONE: dict[str, str] = {
-    "adopt": "some could not be adopted, and are listed",
+EXIT_CODES = {  # command → the meaning of its exit code 1, if it is not "it could not be done"
     "audit": "something is over-allocated, doubled or without an owner",
     "boot": "fewer became active than were asked for (with `--wait`)",
     "cell drain": "something is still there",
@@ -21,17 +20,11 @@ ONE: dict[str, str] = {
     "dead replay": "some stay, or there is no letter with that id",
     "dead show": "there is no letter with that id",
     "doctor": "there are warnings; **2**: something is broken",
-    "drain": "an instance stays, which is listed with the reason",
     "host enable": "a host stays disabled for another cause, or by its agent",
-    "evacuate": "an instance stays, which is listed with the reason",
     "heal": "something is still wrong",
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
     "load": "boots were lost, changed or not active, the audit is not clean, or an instance was not deleted",
-    "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
-    "at capacity": "it did not fit",
-    "replay": "decisions differ; **2**: the replay is not possible",
-    "what-if": "it does not fit",
     "why": "with `--replay` the decision differs; with `--now` it does not fit",
 }
 
@@ -55,6 +48,12 @@ def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, c
     return below(typer.main.get_command(app), ())
 
 
+def meaning_of_1(name: str) -> str:
+    """Return the meaning of exit code 1 of a command, or "" if it is that the command could not be done."""
+    of_features = (feature.exit_codes for feature in features())
+    return next((codes[name] for codes in (EXIT_CODES, *of_features) if name in codes), "")
+
+
 def speaks_json(command: click.Command) -> bool:
     return any("--json" in parameter.opts for parameter in command.params)
 
@@ -65,7 +64,7 @@ def as_json(app: typer.Typer) -> list[dict[str, Any]]:
             "command": name,
             "does": _first(command),
             "json": speaks_json(command),
-            "one": ONE.get(name, ""),
+            "one": meaning_of_1(name),
             "options": [option for parameter in command.params for option in parameter.opts],
         }
         for name, command in commands(app)
@@ -74,7 +73,7 @@ def as_json(app: typer.Typer) -> list[dict[str, Any]]:
 
 def markdown(app: typer.Typer) -> str:
     rows = [
-        (f"`berth {name}`", _first(command), "yes" if speaks_json(command) else "", ONE.get(name, ""))
+        (f"`berth {name}`", _first(command), "yes" if speaks_json(command) else "", meaning_of_1(name))
         for name, command in commands(app)
     ]
     return markdown_table(("command", "does", "JSON", "exit code 1"), rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bus import acts, decisions, invalid_requests, parts, topics
+from bus import acts, context, decisions, invalid_requests, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
@@ -54,6 +54,7 @@ def add_messages() -> None:
         decisions.WAKES.update(feature.wakes)
         if (messages := module_of(feature, "messages")) is not None:
             topics.add(messages)
+            context.BEGINNINGS.update(type_.__name__ for type_ in getattr(messages, "BEGINNINGS", ()))
             for owner, part in getattr(messages, "PARTS", {}).items():
                 parts.TYPES.add(feature.name, owner, part)
         if (judged := module_of(feature, "acts")) is not None:

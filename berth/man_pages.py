@@ -10,7 +10,7 @@ import click
 import typer
 
 from berth import __version__
-from berth.command_table import ONE, commands
+from berth.command_table import commands, meaning_of_1
 from berth.reference_tables import toml_value
 from berth.setting_tables import settings_there_are, simulator_options
 from berth.settings import PREFIX
@@ -65,7 +65,7 @@ def _of_command(name: str, command: click.Command, below: list[click.Command]) -
         for term, meaning in records:
             yield from _item(f"\\fB{_text(term)}\\fR", _joined(meaning))
     if not below:
-        own = ONE.get(name.removeprefix("berth "), "")
+        own = meaning_of_1(name.removeprefix("berth "))
         yield ".SH EXIT STATUS"
         for code, meaning in _EXITS:
             more = f" Here: {own}." if own and code == "1" else ""

@@ -16,12 +16,9 @@ from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 
 # Only messages of these types begin a trace; if all did, most traces would be about heartbeats.
-BEGINNINGS = frozenset(
-    {
-        "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "BuildAdoptRequested",
-        "MoveRequested", "MoveSteered", "NodeChanged", "InventoryReported",
-    }
-)  # fmt: skip
+BEGINNINGS = {
+    "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "NodeChanged", "InventoryReported",
+}  # fmt: skip
 
 
 class Span(Protocol):

@@ -4,8 +4,9 @@ A feature's folder has a module `feature` with the value FEATURE. Other modules 
 their names, and each may be missing:
 
     messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
-                 (`bus.parts`). PAGE_ASKS are the queries of its pages, PAGE_PUBLISHES the types of messages
-                 that they publish, PAGE_EVENTS the topics for clients with messages after which they refresh
+                 (`bus.parts`). Messages of the types BEGINNINGS begin a trace. PAGE_ASKS are the queries of
+                 its pages, PAGE_PUBLISHES the types of messages that they publish, PAGE_EVENTS the topics for
+                 clients with messages after which they refresh
     acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
@@ -86,6 +87,7 @@ class Feature:
     # panel of `berth --help` → command or group of commands → module of the feature that defines it;
     # "GROUP NAME" is a command that the feature adds to a group of the kernel
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    exit_codes: Mapping[str, str] = field(default_factory=dict)  # command → a meaning of its exit code 1
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
     pages: Mapping[str, str] = field(default_factory=dict)  # address → name in the navigation
     reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals

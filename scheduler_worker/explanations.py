@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bus.clock import Clock
 from bus.decisions import FindRefused, RefusedFound
-from bus.queries import DecisionFound, FindDecision
+from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound
 from bus.sql.database import Database
 from scheduler_worker.placing import Fallback
 from scheduler_worker.store import decisions
@@ -33,6 +33,13 @@ class Explanations:
         for fallback in self.fallbacks:
             found = await fallback.explain(question.id, found)
         return found
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound:
+        """Return the requests that wait for capacity."""
+        for fallback in self.fallbacks:
+            if (found := await fallback.waiting(question)) is not None:
+                return found
+        return WaitingFound(waiting=(), count=0)
 
     async def prune(self, keep: float) -> None:
         await self.database.delete_old(decisions.prune, self.clock.now() - keep, PAGE)

@@ -23,7 +23,7 @@ from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
-from bus.queries import DecisionFound, FindCandidates
+from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.relays import HeartbeatsMerged
 from bus.topics import Topic
 from bus.vocabulary import Allocations, Id, Message
@@ -364,6 +364,9 @@ class Fallback(Protocol):
         extend or, if it has taken the request over, replace.
         """
 
+    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
+        """Return the requests that the fallback has taken over, or None if it takes over none."""
+
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         """Return, by id, the project of each build or request that the fallback has taken over."""
 
@@ -387,6 +390,9 @@ class BaseFallback:
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
         return found
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
+        return None
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         return {}

@@ -135,6 +135,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
         ],
         answers=[
             answers(topics.HOST_HEALTH, records.find),
+            answers(topics.WAITING, explanations.waiting),
             answers(topics.REFUSED, explanations.refused),
             answers(topics.DECISION, explanations.decision),
             answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),

@@ -6,4 +6,5 @@ FEATURE = Feature(
     name="adoption",
     says="a cell takes over instances that existed before berth",
     commands={"Other systems": {"adopt": "commands"}},
+    exit_codes={"adopt": "some could not be adopted, and are listed"},
 )

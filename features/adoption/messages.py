@@ -46,6 +46,7 @@ class Adopts(Part, frozen=True, kw_only=True):
 
 
 PARTS = {ClaimParts: Adopts}
+BEGINNINGS = (BuildAdoptRequested,)
 
 # fmt: off
 BUILD_ADOPT = Topic("build.adopt.{cell}", BuildAdoptRequested,

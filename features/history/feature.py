@@ -7,6 +7,7 @@ FEATURE = Feature(
     says="archives all changes of placement, and shows its state at a past time",
     needs=("capacity_plans",),
     commands={"Inspect and check": {"at": "commands"}},
+    exit_codes={"at capacity": "it did not fit"},
     command_groups={
         "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
         " `berth at 2h show host-7`."

@@ -15,6 +15,7 @@ FEATURE = Feature(
             "moves": "commands.move_list",
         }
     },
+    exit_codes=dict.fromkeys(("drain", "evacuate"), "an instance stays, which is listed with the reason"),
     command_groups={
         "moves": "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."

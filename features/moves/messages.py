@@ -341,6 +341,7 @@ class DecidedMove(Part, frozen=True, kw_only=True):
 
 
 PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove}
+BEGINNINGS = (MoveRequested, MoveSteered)
 
 
 def decided_move(found: DecisionFound) -> MoveRequested | None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
-from bus.queries import DecisionFound
+from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.messages import wait_of
@@ -27,6 +27,9 @@ class WaitingFallback(BaseFallback):
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
         return await self._owner.explain(id_, found)
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound:
+        return await self._owner.waiting(question)
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         return await self._owner.projects_of(ids)

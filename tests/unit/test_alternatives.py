@@ -475,7 +475,6 @@ def image(**properties: str) -> Image:
         ({"zone": "a,b"}, "zone: 'a,b': one zone; its name contains no comma"),
         # How many, how long.
         ({"instances": 2, "at_least": 3}, "at_least: 3, of 2 instances"),
-        ({"wait": "8d"}, "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)"),
         # Preferred.
         ({"flavor": flavor({"trait:A": "forbidden"}), "preferred_traits": {"A": 1.0}},
          "preferred_traits: A is forbidden"),
@@ -511,7 +510,6 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
         ({"or_else": (flavor({"zzz:q": "1"}),)}, ["or_else[0].extra_specs: zzz:q: not known here"]),
         ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
         ({"hints": Hints(cidr="/16")}, ["hints.cidr: means something only with hints.build_near_host_ip"]),
-        ({"priority": 3, "wait": "5m"}, []),
     ],
     ids=str,
 )  # fmt: skip

@@ -239,7 +239,6 @@ def orders() -> Orders:
         ({}, {"metadata": {"a": "b"}, "user": "you", "reply_to": "me"}, True),
         ({}, {"flavor": Flavor(name="large", vcpus=8)}, False),
         ({}, {"project": "p2"}, False),
-        ({}, {"priority": 3}, False),
     ],
 )
 def test_requests_with_equal_alternatives(

@@ -277,9 +277,9 @@ def test_the_help_of_run_names_every_worker() -> None:
 @pytest.mark.parametrize(
     ("command", "row"),
     [
-        ("topology", {"topic or query": "move.told.{cell}", "message": "MoveProgress", "wall": "out"}),
+        ("topology", {"topic or query": "build.ended.{cell}", "message": "BuildEnded", "wall": "out"}),
         ("metrics", {"name": "berth_info", "kind": "gauge", "labels": ["version"], "by": "every process"}),
-        ("commands", {"command": "drain", "json": True}),
+        ("commands", {"command": "boot", "json": True}),
         ("rules", {"name": "up", "on": True, "options": {}, "called": ["ComputeFilter"]}),
         ("reasons", {"code": "cell", "of": "hosts", "says": "the host is in another cell"}),
         ("http", {"address": "/reshaper", "method": "POST", "since": "1.30", "until": ""}),
@@ -297,7 +297,7 @@ def test_commands_that_print_one_document_print_it_as_json() -> None:
     assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
     described = in_json("asyncapi")
     assert {"channels", "operations", "components"} <= set(described)
-    assert "MoveProgress" in described["components"]["schemas"]
+    assert "BuildEnded" in described["components"]["schemas"]
     may = in_json("cell", "permissions", "c1")["permissions"]
     assert [(one["user"], one["vhost"]) for one in may] == [("berth-c1", "/")]
 

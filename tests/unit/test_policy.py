@@ -311,7 +311,6 @@ FIRST, SECOND = uid(1, "c"), uid(2, "c")
         ({"image": None}, {"image": Image(name="i")}, ["up"], ["ram"]),
         ({}, {"flavor": OTHER}, ["up"], ["ram"]),
         ({"hints": Hints(query="[]")}, {}, ["up"], ["ram"]),
-        ({"priority": 1, "wait": "1h"}, {}, None, None),
     ],
 )
 def test_fields_that_no_rule_reads_do_not_distinguish_requests(

@@ -85,7 +85,6 @@ def a_cloud(kind: str, made: Callable[..., Any]) -> tuple[FakePlacement, Schedul
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "at once": {},
-    "that would wait": {"wait": "30m"},
     "of three instances": {"instances": 3},
     "with another flavor": {"or_else": (Flavor(name="less", vcpus=1, memory_mb=512),)},
 }

@@ -63,7 +63,9 @@ def _singles(berth: BenchBerth, sizes: FairSizes, seconds: float) -> LoadOutcome
 
 def _flood(berth: BenchBerth, boots: int, project: str = FLOOD) -> "subprocess.Popen[bytes]":
     words = ["--publish", str(boots), "--project", project, "--amqp", berth.settings.bus.amqp_url]
-    return subprocess.Popen([sys.executable, "-m", "bench.fair_share", *words], env=berth.environment)
+    return subprocess.Popen(
+        [sys.executable, "-m", "features.waiting.bench.fair_share", *words], env=berth.environment
+    )
 
 
 def _text(name: str, outcomes: Sequence[LoadOutcome]) -> str:

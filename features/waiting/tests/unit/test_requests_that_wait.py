@@ -1,0 +1,54 @@
+"""Requests that permit a wait for capacity: the option of `berth boot`, refusals, rules that fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from features.waiting.messages import wait_of
+from scheduler_worker.core.rule import Unreadable
+from tests.support.rule_builders import alternatives
+from tests.unit import test_rule_errors
+from tests.unit.test_boot_command import Published, said
+from tests.unit.test_boot_command import published as published
+
+
+@pytest.mark.parametrize(
+    ("options", "wait"), [(["--wait", "30m"], "30m"), (["--wait=90s"], "90s"), (["--wait"], "")]
+)
+def test_the_option_and_the_request_that_it_describes(
+    published: Published, options: list[str], wait: str
+) -> None:
+    assert said(*options) == (0, "")
+    assert wait_of(published.request.parts) == wait
+
+
+@pytest.mark.parametrize(
+    ("options", "timeout"), [(["--wait", "30m"], 2400), (["--wait=90s", "--timeout", "10"], 100)]
+)
+def test_a_request_is_followed_in_addition_to_its_waiting_time(
+    published: Published, options: list[str], timeout: float
+) -> None:
+    assert said(*options)[0] == 0
+    assert (published.followed, published.timeout) == (True, timeout)
+
+
+def test_a_wait_beyond_the_maximum_is_refused() -> None:
+    with pytest.raises(Unreadable) as refused:
+        alternatives(wait="8d")
+    assert "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)" in str(refused.value)
+
+
+def test_a_wait_without_effect_is_not_noted() -> None:
+    assert not alternatives(wait="5m")[-1].notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "why"), test_rule_errors.RULES.values(), ids=test_rule_errors.RULES.keys()
+)
+async def test_a_request_that_may_wait_is_refused_with_the_name_of_the_rule_that_failed(
+    kind: str, made: Callable[..., Any], why: str
+) -> None:
+    await test_rule_errors.test_a_request_is_refused_with_the_name_of_the_rule_that_failed(
+        kind, made, why, {"wait": "30m"}
+    )
