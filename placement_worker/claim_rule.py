@@ -49,7 +49,9 @@ class ClaimRule(ClaimJudge):
         """
 
     def needs(self, scope: ClaimScope) -> bool:
-        """Return whether the rule concerns the requests; if so, add to `scope` what must be locked."""
+        """Return whether the rule concerns the requests; if so, add to `scope` what must be locked, and
+        its `locks` to `scope.locks`.
+        """
         return False
 
     async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:

@@ -1,6 +1,6 @@
 """Chooses and claims hosts and alternates for many build requests at a time.
 
-Each request is placed by the pure state machine of core/placing.py. Its effects are executed for the whole
+Each request is placed by the pure state machine of core/order.py. Its effects are executed for the whole
 batch: one search and one evaluation for equal requests, one claim for all, one lookup of allocations. The
 choice of hosts contains no await, so no host changes during it.
 """

@@ -11,7 +11,7 @@
 A guest left behind on a host keeps its resources there until its agent confirms the destruction or a time
 limit passes; meanwhile the build continues on another host, or is deleted.
 
-Courses (`core/course.py`) are asked first, and may have an active build: it is `held`, for example while it
+Courses (`Course`, below) are asked first, and may have an active build: it is `held`, for example while it
 moves.
 
 All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, all others are
@@ -381,8 +381,9 @@ def is_stale(build: Build, report: AgentReported) -> bool:
 def stale_report(build: Build, report: AgentReported) -> Effects:
     """Return the messages that answer an agent's report about a guest which is not the build's current guest.
 
-    The messages order the agent to destroy the reported guest. In the status `building` the build order is
-    sent again, too.
+    The messages order the agent to destroy the reported guest, unless it is destroyed already, or an unknown
+    attempt is in progress or later than the build's. In the status `building` the build order is sent again,
+    too.
     """
     if report.outcome == "destroyed":
         return ()

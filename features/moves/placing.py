@@ -1,4 +1,4 @@
-"""Begins, refuses or stores moves of a batch; the decisions are made in core/move_state.py.
+"""Begins, refuses or stores moves of a batch; the decisions are made in core/state.py.
 
 A move has begun when its claim is stored. If its cell has not recorded it, the order to the cell is made from
 the allocations of the claim and published again.

@@ -1,7 +1,7 @@
 """Chooses and claims hosts for instances that another system builds, such as Nova.
 
-The queries are placed by the state machine of build requests (core/placing.py). The result is returned as the
-reply to the query; no message is published.
+The queries are placed by the state machine of build requests (`scheduler_worker/core/order.py`). The result
+is returned as the reply to the query; no message is published.
 """
 
 from collections import deque

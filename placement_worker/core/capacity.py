@@ -414,7 +414,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
     outdated generation; None if there is no such reason.
     """
     for name in (claim.begins, claim.consumer, claim.keep):
-        if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
+        if name and name in world.retired and not (name == claim.consumer and revives(claim, world)):
             return world.retired[name]
     for name in (claim.begins, claim.keep):
         if name and name not in world.holders:
@@ -435,7 +435,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
     return None
 
 
-def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
+def revives(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
     """Return whether a claim begins a move of a shelved instance, or adopts the guest of an instance that was
     retired as unplaceable; all other claims for a retired instance are refused.
     """
@@ -521,7 +521,7 @@ def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]
 
 
 # (provider, resource class) → usage before the consumers of a request released their allocations.
-_Before = dict[tuple[str, str], int]
+_UsedBefore = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
@@ -531,7 +531,7 @@ class Former(NamedTuple):
 
     generation: int
     held: Allocations
-    used: _Before
+    used: _UsedBefore
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
@@ -567,7 +567,7 @@ def _accept(order: claims.ClaimRequested, world: ClaimWorld) -> None:
     for claim in order.claims:
         if claim.begins:
             world.retire(claim.begins, claims.Retired(why=BEGUN))
-        if wakes(claim, world):
+        if revives(claim, world):
             world.wake(claim.consumer)
 
 
@@ -625,18 +625,18 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld) -> Sequence[claims.C
     holders = [world.holders[claim.consumer] for claim in order.claims]
     former = [holder.held for holder in holders]
     generations = [holder.generation for holder in holders]
-    before: _Before = {}
+    used_before: _UsedBefore = {}
     for claim, holder in zip(order.claims, holders, strict=True):
         for provider, resources in holder.held.items():
             for name in resources:
-                before.setdefault((provider, name), world.provider(provider).stocks[name].used)
+                used_before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
             type_ = claims.MIGRATION if claim.begins else claims.CLEANUP
             world.leave(holder, world.holders[claim.keep], type_)
         elif holder.held:
             world.hold(holder, 0, {}, None)
     results: Sequence[claims.ClaimResult] = [
-        _take(claim, holder, Former(generation, held, before), world)
+        _take(claim, holder, Former(generation, held, used_before), world)
         for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True)
     ]
     for rule in world.rules:
@@ -695,12 +695,12 @@ def _choice_refusal(
     claim: claims.ConsumerClaim,
     choice: claims.Choice,
     shared: Allocations,
-    before: _Before,
+    used_before: _UsedBefore,
     world: ClaimWorld,
 ) -> claims.Refusal | None:
     """Return the first refusal of a choice: by the rules that provide capacity, by the capacity, by the other
     rules; None if the choice is possible. The amounts in `shared` are not counted, because the consumer holds
-    them already. `before` is the usage before the consumers of the request released their allocations.
+    them already. `used_before` is the usage before the consumers of the request released their allocations.
     """
     refusal: claims.Refusal | None
     for rule in world.rules:
@@ -709,7 +709,7 @@ def _choice_refusal(
     mark = world.journal.mark()
     world.journal.note(world.count, shared, +1)
     world.count(shared, -1)
-    refusal = _refusal(choice, before, world)
+    refusal = _refusal(choice, used_before, world)
     world.journal.undo(mark)
     if refusal is not None:
         return refusal
@@ -719,7 +719,7 @@ def _choice_refusal(
     return None
 
 
-def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claims.Refusal | None:
+def _refusal(choice: claims.Choice, used_before: _UsedBefore, world: ClaimWorld) -> claims.Refusal | None:
     shapes = choice.shapes
     if world.wall is not None:
         if any(uuid not in world.providers for uuid in choice.allocations):
@@ -745,7 +745,7 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
                 )
             after = stock.used + asked
             # On an overcommitted provider a consumer may still claim as much as it had before.
-            if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
+            if (is_excluded or after > stock.capacity) and after > used_before.get((provider, name), 0):
                 free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
                 return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
             if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):

@@ -18,7 +18,7 @@ from placement_worker.core.capacity import CellLimits
 from placement_worker.core.index import as_stored, effective_labels, stored_labels
 from placement_worker.core.trees import Tree
 
-# SQL that reads the labels of hosts by level, for claims that join a server group with a topology.
+# SQL that reads the labels of hosts by level.
 
 
 IS_SHARING = """

@@ -10,7 +10,7 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → in its former state, on the source host
 
-    to another cell            leaving (handover.py): [send →] away → moved; or resume → former state
+    to another cell            leaving (course.py): [send →] away → moved; or resume → former state
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests

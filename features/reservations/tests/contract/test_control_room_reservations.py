@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bus.claims import Choice, ConsumerClaim
+from bus.queries import BuildsFound
 from bus.requests import Flavor
 from bus.worker import Worker, answers
 from features.reservations import pages
@@ -19,12 +20,14 @@ from features.reservations.messages import (
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
+    ReservationsFound,
     choice_from,
     slot_consumer,
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
+from tests.contract.test_control_room_builds import FLAVOR, NOTHING, STANDS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import report, silent_placement
@@ -166,3 +169,15 @@ async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
         await room.sign_in("admin")
         assert (await room.send("/reservations", act="<x>")).status_code == 400
         assert "Placement does not answer: no consumer" in await room.page("/reservations?wait=1")
+
+
+async def test_the_page_of_a_build_names_its_reservation() -> None:
+    season = Reservation(id=uid(5), name="season", project="shop", flavor=FLAVOR)
+    told = {
+        **NOTHING,
+        "builds": BuildsFound(builds=(STANDS,)),
+        RESERVATIONS.name: ReservationsFound(reservations=(season,)),
+    }
+    async with a_visited_room(told=told) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+    assert 'Draws from reservation <a href="/reservations">season</a> of project shop.' in page

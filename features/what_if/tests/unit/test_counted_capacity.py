@@ -10,6 +10,7 @@ from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.protocol import decode, encode
 from bus.requests import Flavor
+from features.quotas.tests.support.unlimited import UnlimitedPlacement
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
@@ -18,7 +19,7 @@ from scheduler_worker import placing
 from scheduler_worker.placing import Scheduler
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
-from tests.support.scheduler_builders import FakePlacement, a_request
+from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
 
 ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
@@ -33,7 +34,7 @@ def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
 
 
 def a_scheduler(source: CandidateSource, clock: Clock | None = None) -> Scheduler:
-    return scheduler_of(FakePlacement(), source=source, clock=clock or Clock())
+    return scheduler_of(UnlimitedPlacement(), source=source, clock=clock or Clock())
 
 
 async def room(*hosts: Tree, clock: Clock | None = None) -> WhatIfAnswered:

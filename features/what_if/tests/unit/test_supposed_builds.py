@@ -5,20 +5,21 @@ from msgspec.structs import replace
 
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
+from features.quotas.tests.support.unlimited import UnlimitedPlacement
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
 from scheduler_worker import ChoicePolicy
 from tests.support.ids import uid
 from tests.support.rule_builders import recent_builds
-from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate, a_heartbeat, a_request
+from tests.support.scheduler_builders import SMALL, a_candidate, a_heartbeat, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
 from tests.unit.test_refusals import HOSTS, HeldForOthers, a_scheduler, of
 
 
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
-    placement = FakePlacement(a_candidate(1))
+    placement = UnlimitedPlacement(a_candidate(1))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock, narrowings=[HeldForOthers()])
     answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
     assert not answer.fits
@@ -38,7 +39,7 @@ WHAT_IF = [
 async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     instances: int, flavor: Flavor, fits: bool, room: int
 ) -> None:
-    placement = FakePlacement(*HOSTS)
+    placement = UnlimitedPlacement(*HOSTS)
     scheduler = a_scheduler(placement)
     request = a_request(instances=instances, flavor=flavor)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
@@ -57,7 +58,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
 
 
 async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = a_scheduler(FakePlacement(*HOSTS))
+    scheduler = a_scheduler(UnlimitedPlacement(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room
     monkeypatch.setattr(what_if, "SLICE", -1.0)
@@ -73,13 +74,13 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
     ],
 )
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
-    answer = await WhatIfs(a_scheduler(FakePlacement(*HOSTS))).answer(WhatIf(request=request_))
+    answer = await WhatIfs(a_scheduler(UnlimitedPlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
 
 
 async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     """Two hosts that may build two at a time: five do not fit, four do."""
-    placement = FakePlacement(*HOSTS[:2])
+    placement = UnlimitedPlacement(*HOSTS[:2])
     policy = ChoicePolicy.from_names(("io_ops",), max_builds=2)
     scheduler = scheduler_of(placement, policy=policy, clock=TurnedClock().clock)
     for number in (1, 2):
