@@ -137,14 +137,14 @@ async def boot_command(
 
 def print_notes(request: BuildRequested) -> None:
     """Print which parts of a build request berth ignores, because they have no meaning for berth."""
-    from berth.operations.boot_options import sense_of  # loads the scheduler's parser, which takes long
+    from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
     for text in sense_of(checked(request)):
         note(text)
 
 
 async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, names: ByName) -> int:
-    from berth.operations.boot_options import sense_of
+    from berth.operations.request_sense import sense_of
 
     if wait:
         request = msgspec.structs.replace(request, reply_to=f"boot-{request.request[:8]}")

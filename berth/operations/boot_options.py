@@ -6,15 +6,13 @@ import difflib
 import math
 import re
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from berth.features import modules
 from berth.operations.host_states import ByName, HostRequestOptions, names_listed
@@ -30,55 +28,6 @@ from bus.parts import TYPES, Part, Parts, RequestParts, waits_for
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
-from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_of
-from scheduler_worker.core.rule import Alternative
-
-# Checks a build request before its publication, and refuses a request that no scheduler can satisfy.
-
-
-class _AnyAlias(Mapping[str, PciAlias]):
-    """A mapping with a PCI alias for every name: only the scheduler's settings list the valid names."""
-
-    def __getitem__(self, name: str) -> PciAlias:
-        return PciAlias("CUSTOM_ANY")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-_EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscoped=True)
-
-
-def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Raise BadSetting if no cloud could satisfy the request; return notes about parts that berth ignores."""
-    try:
-        alternatives = _alternatives(request)
-    except Unreadable as problem:
-        raise BadSetting(str(problem)) from None
-    return tuple(dict.fromkeys(note for alternative in alternatives for note in alternative.notes))
-
-
-def asked_amounts(request: BuildRequested) -> Counter[str]:
-    """Return the amounts of all instances of a request by resource class; empty if no cloud satisfies it."""
-    sections = [(section.flavor, section.count) for section in request.parts.sections]
-    alone = request.parts.without(*[type(part) for part in request.parts if part.sections])
-    total = Counter[str]()
-    for flavor, count in sections or [(request.flavor, len(request.instances))]:
-        try:
-            asked = _alternatives(replace(request, flavor=flavor, parts=alone, or_else=()))[0].asked
-        except Unreadable:
-            return Counter()
-        total.update({name: amount * count for name, amount in asked.items()})
-    return total
-
-
-def _alternatives(request: BuildRequested) -> Sequence[Alternative]:
-    anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
-    return alternatives_of(anywhere, _EVERYWHERE, lambda host: ())
-
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")

@@ -8,9 +8,9 @@ from hashlib import sha256
 import msgspec
 from msgspec import structs
 
-from berth.operations.boot_options import sense_of
 from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, known_cells
 from berth.operations.publishing import checked, publish
+from berth.operations.request_sense import sense_of
 from berth.rest import store
 from berth.rest.accepted import AcceptedRequests
 from berth.rest.bodies import (

@@ -48,7 +48,7 @@ class Expired(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class EndRule:
-    """How the log stores the messages of a type."""
+    """The rules by which the log stores the messages of a type."""
 
     request: Callable[[Any], str]  # id of the request
     subject: Callable[[Any], str]  # a message with the subject of a stored one is a repetition

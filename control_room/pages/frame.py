@@ -83,7 +83,7 @@ class AddedPages:
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePages:
-    """How the control room makes the pages of a feature."""
+    """The navigation and templates of a feature's pages, and the function that makes the pages."""
 
     navigation: Sequence[NavigationEntry]  # a page below another one of the navigation is a tab of it
     make: "Callable[[PageContext, Renderer], AddedPages]"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from berth.operations.boot_options import asked_amounts
+from berth.operations.request_sense import asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable

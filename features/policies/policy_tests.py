@@ -9,8 +9,9 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import structs
 
-from berth.operations.boot_options import asked_amounts, recorded_request
+from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
+from berth.operations.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import parts, topics
 from bus.decisions import FindRefused, Record, RefusedBuild

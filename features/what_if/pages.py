@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request, sense_of
+from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request
 from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from berth.operations.refusing import operations_refused
+from berth.operations.request_sense import sense_of
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from bus.agent_builds import GuestOrder
 from bus.requests import BuildSpec
-from compute_sim import guests as guest_file
+from compute_sim import guests
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.guests import AgentDisk, GuestRecord
 from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
@@ -51,23 +51,23 @@ class TornFile:
         self.content = content
         self._waiting: list[bytes] = []
         self._added = self._written = 0
-        self._snapshot: Callable[[], Iterable[guest_file.Line]] = tuple
+        self._snapshot: Callable[[], Iterable[guests.Line]] = tuple
 
     @property
     def unwritten(self) -> int:
         """Return the number of lines that are not on disk yet."""
         return len(self._waiting)
 
-    def open(self) -> list[guest_file.Line]:
-        lines, sound = guest_file._read(self.content)
+    def open(self) -> list[guests.Line]:
+        lines, sound = guests._read(self.content)
         self.content = self.content[:sound]
         return lines
 
-    def shorten_by(self, snapshot: Callable[[], Iterable[guest_file.Line]]) -> None:
+    def shorten_by(self, snapshot: Callable[[], Iterable[guests.Line]]) -> None:
         self._snapshot = snapshot
 
-    def add(self, *lines: guest_file.Line) -> None:
-        self._waiting += map(guest_file._line, lines)
+    def add(self, *lines: guests.Line) -> None:
+        self._waiting += map(guests._line, lines)
         self._added += len(lines)
 
     async def settled(self) -> None:
@@ -84,7 +84,7 @@ class TornFile:
         del self._waiting[:count]
         self._written = until
         if not self._waiting and self.content.count(b"\n") > _COMPACTED_AFTER:
-            self.content = b"".join(map(guest_file._line, self._snapshot()))
+            self.content = b"".join(map(guests._line, self._snapshot()))
 
     def close(self) -> None:
         pass

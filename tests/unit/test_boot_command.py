@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.__main__ import app
 from berth.commands import builds, terminal
-from berth.operations import boot_options
+from berth.operations import request_sense
 from berth.operations.boot_options import BootOptions, boot_request, image_named
 from berth.operations.host_states import ByName
 from berth.settings import BadSetting
@@ -115,7 +115,7 @@ def test_options_of_waiting_for_the_end(
 def test_flavors_that_would_do_instead(
     published: Published, monkeypatch: pytest.MonkeyPatch, given: str, name: str, vcpus: int, specs: Any
 ) -> None:
-    monkeypatch.setattr(boot_options, "sense_of", lambda request: ())
+    monkeypatch.setattr(request_sense, "sense_of", lambda request: ())
     assert said("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
     flavor = Flavor(name=name, vcpus=vcpus, memory_mb=512, disk_gb=1, extra_specs=specs)
     assert published.request.or_else == (flavor,)

@@ -9,8 +9,7 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
-from scheduler_worker import ChoicePolicy
-from scheduler_worker import placing as remembering
+from scheduler_worker import ChoicePolicy, placing
 from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.core.rule import (
     Attribute,
@@ -280,7 +279,7 @@ def test_alternatives_of_a_request_contain_nothing_of_its_owner() -> None:
 
 
 def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(placing, "REMEMBERED_BYTES", 100_000)
     made = orders()
 
     def alternatives(number: int) -> object:

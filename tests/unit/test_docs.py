@@ -256,6 +256,18 @@ def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands
     assert said.stdout.rstrip().endswith("loaded: set()")
 
 
+@pytest.mark.parametrize("command", ["boot", "delete", "load"])
+def test_a_command_loads_the_parser_of_the_scheduler_only_when_it_runs(command: str) -> None:
+    script = (
+        f"import sys; from berth.__main__ import app; app(['{command}', '--help'], standalone_mode=False);"
+        "print('loaded:', {'numpy', 'scheduler_worker'} & {*sys.modules})"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.rstrip().endswith("loaded: set()")
+
+
 def test_every_finite_command_has_json_output() -> None:
     assert {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)} == IN_WORDS
 

@@ -15,7 +15,7 @@ from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker import IndexedSource
-from placement_worker.core import fits as core_ways
+from placement_worker.core import fits
 from placement_worker.core.index import Index, ReservedAmounts, Snapshot
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
@@ -234,12 +234,12 @@ def random_searches(chance: Random) -> Iterator[Case]:
             yield world, plain, index, a_query(chance, world)
 
 
-@pytest.mark.parametrize("wary", [core_ways.WARY, -1], ids=["", "dead ends remembered from the first"])
+@pytest.mark.parametrize("wary", [fits.WARY, -1], ids=["", "dead ends remembered from the first"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_search_equals_an_exhaustive_search(
     seed: int, wary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_ways, "WARY", wary)
+    monkeypatch.setattr(fits, "WARY", wary)
     fruitful = 0
     for world, plain, index, query in random_searches(Random(seed)):
         expected = plain.search(query)

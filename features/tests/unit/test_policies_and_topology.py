@@ -1,6 +1,6 @@
 """Policies are tried with gangs."""
 
-from berth.operations.boot_options import asked_amounts
+from berth.operations.request_sense import asked_amounts
 from bus.requests import Flavor
 from features.topology.messages import GangRole
 from tests.support.scheduler_builders import a_request
