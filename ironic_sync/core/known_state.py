@@ -44,7 +44,7 @@ from bus.messages import InventoryReported
 from ironic_sync.core.node import IronicNode, Place, ReceivedNotification
 from ironic_sync.core.rule import deletion_report, is_open, report, sequence_at
 
-Outcome = Literal["told", "gone", "read", "same", "late", "asked", "hint", "echo", "not ours", "no class"]
+Outcome = Literal["reported", "gone", "read", "same", "late", "asked", "hint", "echo", "not ours", "no class"]
 
 _ASKED_OF_THE_API = frozenset({"create", "update", "delete", "maintenance_set"})
 _SNAPSHOTS = frozenset({"update", "maintenance_set"})
@@ -148,18 +148,18 @@ def read(
     report = None if place is None else rules.report(node, place, sequence)
     outcome: Outcome = "not ours" if place is None else "no class" if report is None else "same"
     if report is not None and (in_placement is not None or not _same(report, belief.reported)):
-        outcome = "told"
+        outcome = "reported"
     if overtaken:
         was_open = belief.reported is not None and is_open(belief.reported)
         closes = was_open and report is not None and not is_open(report)
         # Report a closed node immediately, even from an outdated read: closing a node too late is worse.
-        if outcome == "told" and closes:
-            return Step(replace(belief, reported=report, sequence=sequence), "told", report, read=True)
-        return Step(belief, "read" if outcome == "told" else outcome, read=outcome == "told")
+        if outcome == "reported" and closes:
+            return Step(replace(belief, reported=report, sequence=sequence), "reported", report, read=True)
+        return Step(belief, "read" if outcome == "reported" else outcome, read=outcome == "reported")
     belief = replace(belief, node=node, gone=False, date=max(belief.date, began.at), version=node.updated_at)
-    if outcome != "told":
+    if outcome != "reported":
         return Step(belief, outcome)
-    return Step(replace(belief, reported=report, sequence=sequence), "told", report)
+    return Step(replace(belief, reported=report, sequence=sequence), "reported", report)
 
 
 def _seen(
@@ -198,7 +198,7 @@ def _seen(
     if opens and rules.can_read:
         return Step(belief, "read", read=True)
     return Step(
-        replace(belief, reported=report, sequence=sequence), "told", report, read=rules.can_read and doubt
+        replace(belief, reported=report, sequence=sequence), "reported", report, read=rules.can_read and doubt
     )
 
 

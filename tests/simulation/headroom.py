@@ -23,7 +23,7 @@ from features.reservations.messages import RESERVATION, MakeReservation, Reserva
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
-from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
+from tests.simulation.invariants import TYPES, Broken, allocations_by_consumer, capacity_left
 from tests.simulation.random_requests import GROUPS, ZONES
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class HeadroomCheck:
         slots = {slot for (slot,) in tables.execute(_SLOTS, (HEADROOM.id,))}
         types = dict(tables.execute(TYPES).fetchall())
         held: dict[str, Held] = {}
-        for (consumer, root), providers in holdings_by_consumer(tables).items():
+        for (consumer, root), providers in allocations_by_consumer(tables).items():
             assert consumer not in held, "a world with headroom has no shared pools"
             held[consumer] = root, {provider: dict(amounts) for provider, amounts in providers.items()}
         free = capacity_left(tables)

@@ -36,14 +36,14 @@ def test_opening_a_node_is_confirmed_by_a_read(event: str, phase: Phase) -> None
     case = closed(can_read=True)
     step = case.handle(event, phase, T + 2.5, updated_at=T + 2)
     assert (step.outcome, step.read, step.report) == ("read", True, None)
-    assert case.read(T + 2.6).outcome == "told" and case.open
+    assert case.read(T + 2.6).outcome == "reported" and case.open
 
 
 @pytest.mark.parametrize("event", ["provision_set", "power_state_corrected", "maintenance_set", "update"])
 def test_without_an_api_a_node_opens_immediately(event: str) -> None:
     case = closed(can_read=False)
     step = case.handle(event, "end", T + 2.5, updated_at=T + 2)
-    assert (step.outcome, step.read) == ("told", False) and case.open
+    assert (step.outcome, step.read) == ("reported", False) and case.open
 
 
 @with_and_without
@@ -66,7 +66,7 @@ def test_closing_notifications_take_effect_immediately(
 ) -> None:
     case = opened(can_read=can_read)
     step = case.handle(event, phase, updated_at + 0.5, updated_at=updated_at, **changes)
-    assert step.outcome == "told" and not case.open
+    assert step.outcome == "reported" and not case.open
     assert step.read == (can_read and event == "update"), "an update may be one of traits, with an old state"
     assert case.reported is not None and case.reported.sequence == int((updated_at + 0.5) * 1e6)
 
@@ -126,7 +126,7 @@ def test_a_late_contradiction_within_a_second_leads_to_a_read(updated_at: float,
 def test_the_update_time_decides_if_the_event_time_is_wrong(can_read: bool) -> None:
     case = opened(can_read=can_read)
     step = case.handle("provision_set", "start", T - 5, updated_at=T + 3, provision_state="deploying")
-    assert step.outcome == "told" and not case.open
+    assert step.outcome == "reported" and not case.open
     assert case.reported is not None and case.reported.sequence > T * 1e6, "or placement would not believe it"
 
 
@@ -240,8 +240,8 @@ def test_a_node_without_a_resource_class_is_not_reported() -> None:
 
 def test_a_future_event_time_is_limited_to_now() -> None:
     beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE))
-    said = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
-    step = beliefs.handle(said, latest=T)
+    reply = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
+    step = beliefs.handle(reply, latest=T)
     assert step.report is not None and step.report.sequence == T * 1e6
 
 

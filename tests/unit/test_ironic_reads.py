@@ -17,7 +17,7 @@ def test_a_read_overlapping_a_notification_opens_nothing() -> None:
     case.handle("provision_set", "end", T + 1, updated_at=T + 1)
     step = case.read(T + 1.1, received=before)
     assert (step.outcome, step.read) == ("read", True) and not case.open
-    assert case.read(T + 1.2).outcome == "told" and case.open
+    assert case.read(T + 1.2).outcome == "reported" and case.open
 
 
 def test_a_read_overlapping_a_notification_may_close_a_node() -> None:
@@ -25,7 +25,7 @@ def test_a_read_overlapping_a_notification_may_close_a_node() -> None:
     before = case.beliefs.received
     case.handle("power_set", "start", T + 1, updated_at=T + 1)
     step = case.read(T + 1.1, replace(READ, maintenance=True), received=before)
-    assert (step.outcome, step.read) == ("told", True) and not case.open
+    assert (step.outcome, step.read) == ("reported", True) and not case.open
 
 
 def test_a_read_overlapping_a_notification_does_not_delete_a_node() -> None:
@@ -66,7 +66,7 @@ def test_a_sweep_repeats_reports_that_placement_lacks() -> None:
 def test_a_node_reported_by_a_tool_is_reported_again() -> None:
     case = opened(can_read=False)
     case.beliefs.reported_elsewhere(NODE, int((T + 1) * 1e6))
-    assert case.handle("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
+    assert case.handle("power_set", "end", T + 2, updated_at=T + 2).outcome == "reported"
 
 
 def learned(case: BeliefCase, at: float) -> bool:
@@ -80,15 +80,15 @@ def test_a_report_by_another_process_invalidates_the_last_one(can_read: bool) ->
     assert not learned(case, T) and not learned(case, T - 1), "our own, or before it"
     assert case.handle("power_set", "end", T + 1, **again).outcome == "same"
     assert learned(case, T + 2)
-    assert case.handle("power_set", "end", T + 3, **again).outcome == "told"
+    assert case.handle("power_set", "end", T + 3, **again).outcome == "reported"
     case.beliefs.forget_reported()
-    assert case.handle("power_set", "end", T + 4, **again).outcome == "told"
+    assert case.handle("power_set", "end", T + 4, **again).outcome == "reported"
 
 
 @with_and_without
 def test_events_older_than_another_report_only_close(can_read: bool) -> None:
     for state, outcome, read in (
-        ("cleaning", "told", can_read),
+        ("cleaning", "reported", can_read),
         ("available", "read" if can_read else "late", can_read),
     ):
         case = BeliefCase(can_read=can_read)
@@ -131,7 +131,9 @@ def test_a_deleted_node_stays_deleted_until_created_again(can_read: bool) -> Non
     assert case.handle("delete", "end", T + 1).report is None
     echo = case.handle("power_state_corrected", "success", T + 1.2, power_state=None)
     assert (echo.report, echo.read) == (None, can_read)
-    assert case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "told"
+    assert (
+        case.handle("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "reported"
+    )
     assert not case.reported.gone
 
 
@@ -179,7 +181,7 @@ def test_a_node_selected_by_shard_is_read_before_its_report() -> None:
     case.read(T + 1, replace(READ, shard="a", provision_state="cleaning"))
     assert case.reported is not None
     case.read(T + 2, replace(READ, shard="a"))
-    assert case.handle("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
+    assert case.handle("provision_set", "start", T + 3, provision_state="deploying").outcome == "reported"
     assert case.handle("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
     stranger = BeliefCase(can_read=True, **rules)
     assert stranger.handle("provision_set", "end", T).read

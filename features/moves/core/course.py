@@ -48,12 +48,12 @@ from features.moves.core.move import (
     closed,
     end_messages,
     ended,
-    given_back,
     half_of,
     has_lost_claim,
     held,
     last_move,
     move_in_progress,
+    of_kernel,
     refused_move,
     with_move,
     without_record,
@@ -72,7 +72,7 @@ from features.moves.messages import (
 # Begins moves, applies placement's answers to them, and answers late messages about ended moves.
 
 
-UNKNOWN = "this cell does not know the build: the begun move is undone"
+UNKNOWN = "this cell does not know the build: the started move is undone"
 DELETED = "the instance was deleted"
 LOST = "placement released its claim before this cell received its order"
 
@@ -1027,7 +1027,7 @@ def _shelved(build: Build, event: Any, now: float, limits: AttemptLimits, kernel
         case AgentReported(outcome="progress"):
             return build, (builds.destroy(build),)  # the guest is not needed any more
         case BuildDeleteRequested():  # no guest is left, so its allocations are released immediately
-            after, _ = kernel(given_back(build, "active"), event, now, limits)
+            after, _ = kernel(of_kernel(build, "active"), event, now, limits)
             assert after is not None
             return after, (builds.claim_or_release(after), *phases.repeated_move_end(after))
         case _:

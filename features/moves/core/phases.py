@@ -102,7 +102,7 @@ def close(
     if status == "shelved" or status == "moved":
         build = trimmed(moves.held(build, status))
     else:
-        build = trimmed(moves.given_back(build, status))
+        build = trimmed(moves.of_kernel(build, status))
     return build, (*before, *repeated_move_end(build))
 
 

@@ -72,7 +72,7 @@ def in_short(effect: Message) -> str:
             force = " by force" if effect.force else ""
             return f"{effect.phase} {effect.attempt}{was} at {effect.host}{force}"
         case MoveProgress():
-            return f"told {effect.phase}{f': {effect.refused}' if effect.refused else ''}"
+            return f"progress {effect.phase}{f': {effect.refused}' if effect.refused else ''}"
         case MoveEnded():
             return f"ended {effect.end}{f' at {effect.host}' if effect.host else ''}"
         case _:

@@ -45,8 +45,8 @@ FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
 
 
 def agent_says(attempt: int, host: int, outcome: str, **more: object) -> AgentReported:
-    said = an_agent_report(a_destroy_order(a_placed(hosts=9), attempt, host), "built")
-    return replace(said, outcome=outcome, **more)
+    reply = an_agent_report(a_destroy_order(a_placed(hosts=9), attempt, host), "built")
+    return replace(reply, outcome=outcome, **more)
 
 
 def done(phase: str, number: int) -> MoveReported:
@@ -150,46 +150,46 @@ def event_in(state: Build, event: str) -> Event:
     if EVENTS[event] is not SAID:
         return EVENTS[event]
     phase = move.phase if move.phase in ("prepare", "send", "start", "resume", "rebuild") else "prepare"
-    said = a_report_of(MOVE, phase, max(move.step, 1), "done")
+    reply = a_report_of(MOVE, phase, max(move.step, 1), "done")
     match event:
         case "half":
-            return replace(said, outcome="progress", percent=50)
+            return replace(reply, outcome="progress", percent=50)
         case "done":
-            return said
+            return reply
         case _:
-            return replace(said, outcome="failed", cause="no", leftover=event != "failed")
+            return replace(reply, outcome="failed", cause="no", leftover=event != "failed")
 
 
 TABLE: dict[str, dict[str, str]] = {
     "prepare": {
         "placed | old report | built | not built | stalled": "prepare: prepare 2 at host5",
-        "done": "send: told send; send 1 at host0",
-        "failed | destroyed": "swap: told swap; swap 2 to 1",
-        "leftover | overdue": "swap: told swap; swap 2 to 1 keeping 2",
-        "half": "prepare: told prepare",
-        "abort": "back: destroy 2 at host5 above 1; told back; back 2 to 1 keeping 2",
+        "done": "send: progress send; send 1 at host0",
+        "failed | destroyed": "swap: progress swap; swap 2 to 1",
+        "leftover | overdue": "swap: progress swap; swap 2 to 1 keeping 2",
+        "half": "prepare: progress prepare",
+        "abort": "back: destroy 2 at host5 above 1; progress back; back 2 to 1 keeping 2",
         "delete": "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted",
     },
     "send": {
         "placed | old report | built | not built | stalled": "send: send 1 at host0",
-        "done": "start: told start; start 2 at host5",
+        "done": "start: progress start; start 2 at host5",
         "failed | leftover | overdue | abort":
-            "back: destroy 2 at host5 above 1; told back; back 2 to 1 keeping 2",
-        "half": "send: told send",
+            "back: destroy 2 at host5 above 1; progress back; back 2 to 1 keeping 2",
+        "half": "send: progress send",
         "delete": "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted",
     },
     "start": {
         "placed | old report | built | not built | stalled": "start: start 2 at host5",
         "done": "done: destroy 1 at host0; ended done at host5",
-        "failed | destroyed": "back: told back; back 2 to 1",
-        "leftover": "undo: told undo; destroy 2 at host5 above 1",
-        "half": "start: told start",
+        "failed | destroyed": "back: progress back; back 2 to 1",
+        "leftover": "undo: progress undo; destroy 2 at host5 above 1",
+        "half": "start: progress start",
         "overdue": "error: destroy 1 at host0; ended error at host5",
         "delete": "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted",
     },
     "verify": {
         "confirm": "done: destroy 1 at host0; ended done at host5",
-        "revert": "revert: told revert; destroy 2 at host5 above 1",
+        "revert": "revert: progress revert; destroy 2 at host5 above 1",
         "delete": "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted",
     },
     "swap": {
@@ -197,18 +197,19 @@ TABLE: dict[str, dict[str, str]] = {
             "swap: swap 2 to 1 keeping 2",
         "built | not built": "swap: destroy 2 at host5 above 1; swap 2 to 1 keeping 2",
         "destroyed": "swap: swap 2 to 1",
-        "abort | no claim": "back: destroy 2 at host5 above 1; told back; back 2 to 1 keeping 2",
+        "abort | no claim": "back: destroy 2 at host5 above 1; progress back; back 2 to 1 keeping 2",
         "delete":
             "deleting: destroy 2 at host5; destroy 2 at host5 above 1; destroy 1 at host0; ended deleted",
-        "claimed": "prepare: destroy 2 at host5 above 1; told prepare; prepare 3 at host6",
+        "claimed": "prepare: destroy 2 at host5 above 1; progress prepare; prepare 3 at host6",
         "stalled": "swap: overdue",
     },
     "undo": {
         "placed | done | failed | leftover | old report | built | not built | stalled":
             "revert: destroy 2 at host5 above 1",
-        "overdue": "revert: told revert: host5: no reply; the order is repeated; destroy 2 at host5 above 1",
-        "destroyed": "back: told back; back 2 to 1",
-        "revert": "revert: told revert; destroy 2 at host5 above 1",
+        "overdue": 
+            "revert: progress revert: host5: no reply; the order is repeated; destroy 2 at host5 above 1",
+        "destroyed": "back: progress back; back 2 to 1",
+        "revert": "revert: progress revert; destroy 2 at host5 above 1",
         "delete":
             "deleting: destroy 2 at host5; destroy 2 at host5 above 1; destroy 1 at host0; ended deleted",
     },
@@ -219,31 +220,31 @@ TABLE: dict[str, dict[str, str]] = {
         "destroyed": "back: back 2 to 1",
         "delete":
             "deleting: destroy 2 at host5; destroy 2 at host5 above 1; destroy 1 at host0; ended deleted",
-        "taken over": "resume: told resume; resume 3 (was 1) at host0",
+        "taken over": "resume: progress resume; resume 3 (was 1) at host0",
         "stalled": "back: overdue",
     },
     "resume": {
         "placed | old report | stalled": "resume: resume 3 (was 1) at host0",
         "done | failed | leftover | overdue": "error: destroy 2 at host5 above 1; ended error at host0",
-        "half": "resume: told resume",
+        "half": "resume: progress resume",
         "built | not built": "resume: destroy 2 at host5 above 1; resume 3 (was 1) at host0",
         "destroyed": "resume: resume 3 (was 1) at host0; free 2",
         "delete": "deleting: destroy 3 at host0; destroy 2 at host5 above 1; ended deleted",
     },
     "build": {
         "placed | done | failed | leftover | old report | stalled": "build: build 2 at host5",
-        "overdue": "swap: told swap; destroy 2 at host5 above 1",
+        "overdue": "swap: progress swap; destroy 2 at host5 above 1",
         "built": "done: destroy 1 at host0; ended done at host5",
-        "not built | destroyed": "swap: told swap; swap 2 to 1",
-        "abort": "abort: told abort; destroy 2 at host5 above 1",
+        "not built | destroyed": "swap: progress swap; swap 2 to 1",
+        "abort": "abort: progress abort; destroy 2 at host5 above 1",
         "delete": "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted",
     },
     "undo, then the next": {
         "placed | done | failed | leftover | old report | built | not built | stalled":
             "swap: destroy 2 at host5 above 1",
-        "overdue": "swap: told swap; swap 2 to 1 keeping 2",
-        "destroyed": "swap: told swap; swap 2 to 1",
-        "abort": "abort: told abort; destroy 2 at host5 above 1",
+        "overdue": "swap: progress swap; swap 2 to 1 keeping 2",
+        "destroyed": "swap: progress swap; swap 2 to 1",
+        "abort": "abort: progress abort; destroy 2 at host5 above 1",
         "delete":
             "deleting: destroy 2 at host5; destroy 2 at host5 above 1; destroy 1 at host0; ended deleted",
     },
@@ -251,13 +252,13 @@ TABLE: dict[str, dict[str, str]] = {
         "placed | old report | built | not built | stalled": "rebuild: rebuild 2 (was 1) at host0",
         "done": "done: ended done at host0",
         "failed | leftover | overdue": "error: ended error at host0",
-        "half": "rebuild: told rebuild",
+        "half": "rebuild: progress rebuild",
         "delete": "deleting: destroy 2 at host0; ended deleted",
     },
     "destroy": {
         "placed | done | failed | leftover | old report | stalled": "destroy: destroy 1 at host0",
-        "overdue": "release: told release; release 1 as shelved keeping 1",
-        "source destroyed": "release: told release; release 1 as shelved",
+        "overdue": "release: progress release; release 1 as shelved keeping 1",
+        "source destroyed": "release: progress release; release 1 as shelved",
         "delete": "deleting: destroy 1 at host0; ended deleted",
     },
     "release": {
@@ -289,7 +290,7 @@ def expected_of(state: str, before: Build, event: str) -> str | None:
         return f"{move.shown}: end active"
     if event in REFUSED:
         why = "it is being reverted already" if move.goal else REFUSED[event].format(move.phase)
-        return f"{move.shown}: told {move.shown}: {why}"
+        return f"{move.shown}: progress {move.shown}: {why}"
     return None
 
 
@@ -299,13 +300,13 @@ def test_every_event_in_every_phase_of_a_move(state: str, event: str) -> None:
     before = after(*STATES[state])
     build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
     assert build is not None and last_move(build) is not None
-    said = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
+    reply = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
     expected = expected_of(state, before, event)
     if expected is None:
-        assert (build, said) == (before, [])
+        assert (build, reply) == (before, [])
         return
     shown = build.status if build.status == "deleting" else move_of(build).shown
-    assert f"{shown}: {'; '.join(said)}" == expected
+    assert f"{shown}: {'; '.join(reply)}" == expected
     assert move_in_progress(build.parts) is not None or move_of(build).end
 
 
@@ -322,10 +323,10 @@ def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: s
     late, expected = step(before, reminder(before), 1000.0, LIMITS)
     assert early is not None and late is not None and last_move(early) is not None
     assert early.status == late.status and move_of(early).phases[-1].cause == "its agent was removed"
-    told = [
+    sent = [
         [in_short(each) for each in some if not isinstance(each, HostFailed)] for some in (effects, expected)
     ]
-    assert told[0] == told[1]
+    assert sent[0] == sent[1]
     another = replace(removed, step=move.step + 1)  # the phase that waits now has an agent
     assert step(before, another, 1.0, LIMITS)[0] is before
 
@@ -339,25 +340,25 @@ GONE = Refused(refusals=(NothingHeld(consumer="k"),))
 TO_THE_SOURCE = STATES["back"]
 ANSWERS: dict[str, tuple[Any, ...]] = {
     "contended": (Contended(), "back: back 2 to 1 keeping 2"),
-    "asked before": (held(0, 3), "resume: told resume; resume 3 (was 1) at host0"),
+    "asked before": (held(0, 3), "resume: progress resume; resume 3 (was 1) at host0"),
     "touched by somebody": (held(5, 4), "back: back 4 to 1 keeping 2"),
     "a swap was on its way": (held(6, 3), "back: back 3 to 1"),
     "nobody keeps it: claimed again": (GONE, "back: swap 2 to 1 keeping 2"),
-    "it cannot be had": (Refused(refusals=(FULL,)), "resume: told resume; resume 3 (was 1) at host0"),
-    "retired": (Retired(why="x"), "resume: told resume; resume 3 (was 1) at host0"),
+    "it cannot be had": (Refused(refusals=(FULL,)), "resume: progress resume; resume 3 (was 1) at host0"),
+    "retired": (Retired(why="x"), "resume: progress resume; resume 3 (was 1) at host0"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "then"), ANSWERS.values(), ids=ANSWERS)
 def test_answers_of_placement_while_a_move_is_reverted(answer: Any, then: str) -> None:
-    build, said = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
-    assert f"{move_of(build).phase}: {'; '.join(said)}" == then
+    build, reply = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
+    assert f"{move_of(build).phase}: {'; '.join(reply)}" == then
 
 
 def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     answers = [an_answer_in("back", 2, GONE), an_answer_in("back", 2, Refused(refusals=(FULL,)), afresh=True)]
-    build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
-    assert said[-1] == "ended error at host0"
+    build, reply = came(*TO_THE_SOURCE, *answers, done("resume", 3))
+    assert reply[-1] == "ended error at host0"
     assert "could not be claimed again: p: asked 4" in move_of(build).cause
 
 
@@ -372,19 +373,19 @@ def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     ],
 )  # fmt: skip
 def test_an_answer_that_ended_a_move_repeats_its_end(before: list[Dated], answer: Event, end: str) -> None:
-    ended, said = came(*before, answer)
-    assert move_in_progress(ended.parts) is None and end in said
-    again, said = came(*before, answer, answer)
-    assert again == ended and end in said
+    ended, reply = came(*before, answer)
+    assert move_in_progress(ended.parts) is None and end in reply
+    again, reply = came(*before, answer, answer)
+    assert again == ended and end in reply
 
 
 TO_THE_NEXT = STATES["swap"]
 NEXT: dict[str, tuple[Any, ...]] = {
-    "before": (held(6, 3), ["destroy 2 at host5 above 1", "told prepare", "prepare 3 at host6"]),
+    "before": (held(6, 3), ["destroy 2 at host5 above 1", "progress prepare", "prepare 3 at host6"]),
     "touched by somebody": (held(5, 4), ["swap 4 to 1 keeping 2"]),
-    "it is elsewhere": (held(9, 4), ["destroy 2 at host5 above 1", "told back", "back 4 to 1 keeping 2"]),
+    "it is elsewhere": (held(9, 4), ["destroy 2 at host5 above 1", "progress back", "back 4 to 1 keeping 2"]),
     "no room": (
-        Refused(refusals=(FULL,)), ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"],
+        Refused(refusals=(FULL,)), ["destroy 2 at host5 above 1", "progress back", "back 2 to 1 keeping 2"],
     ),
     "contended": (Contended(), ["swap 2 to 1 keeping 2"]),
 }  # fmt: skip
@@ -410,9 +411,9 @@ def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
 
 def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> None:
     deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
-    build, said = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
-    assert said == ["release 3 for good keeping 1"]
-    build, said = came(
+    build, reply = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
+    assert reply == ["release 3 for good keeping 1"]
+    build, reply = came(
         *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
     )
     assert build.status == "deleted" and [
@@ -439,10 +440,10 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "deleted": (DELETED, MOVE, "deleted: destroy 1 at host0; ended deleted"),
     "unshelved, deleted": (DELETED, UNSHELVE, "deleted: ended deleted"),
     "shelved": (SHELVED, OTHER, "shelved: destroy 1 at host0; ended error"),
-    "unshelved": (SHELVED, UNSHELVE, "moving: ended done; told build; build 2 at host5"),
+    "unshelved": (SHELVED, UNSHELVE, "moving: ended done; progress build; build 2 at host5"),
     "not shelved": (ACTIVE, UNSHELVE, "active: ended error"),
-    "of another attempt": (ACTIVE, a_move(attempt=4), "moving: told back; back 2 to 4"),
-    "impossible": (ACTIVE, MoveImpossible(MOVE, "metal"), "moving: told back; back 2 to 1"),
+    "of another attempt": (ACTIVE, a_move(attempt=4), "moving: progress back; back 2 to 4"),
+    "impossible": (ACTIVE, MoveImpossible(MOVE, "metal"), "moving: progress back; back 2 to 1"),
     "nor shelved": (ACTIVE, MoveImpossible(SHELVE, "metal"), "active: ended error at host0"),
     "in another move": (STATES["send"], a_move("shelve", number=7), "moving: ended error"),
     "without claim": (ACTIVE, LOST, "active: ended error"),
@@ -454,15 +455,15 @@ PLACES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("before", "event", "then"), PLACES.values(), ids=PLACES)
 def test_a_move_in_an_unexpected_state(before: list[Dated], event: Event, then: str) -> None:
-    build, said = came(*before, event)
-    assert f"{build.shown}: {'; '.join(said)}" == then
+    build, reply = came(*before, event)
+    assert f"{build.shown}: {'; '.join(reply)}" == then
     if move_in_progress(build.parts) is None:
-        assert came(*before, event, event)[1] == said
+        assert came(*before, event, event)[1] == reply
 
 
 def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
-    build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
-    assert said == ["ended error at host0"]
+    build, reply = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
+    assert reply == ["ended error at host0"]
     assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
     assert move_of(build).cause == "metal"
 
@@ -489,7 +490,7 @@ def test_a_move_of_an_unknown_build_ends_in_error() -> None:
     build, (end,) = step(None, MOVE, 0.0, LIMITS)
     assert build is None and isinstance(end, MoveEnded) and end.end == "error"
     assert [in_short(message) for message in step(None, a_steering(MOVE, "abort"), 0.0, LIMITS)[1]] == [
-        "told : the instance is in no such move"
+        "progress : the instance is in no such move"
     ]
 
 
@@ -503,10 +504,10 @@ def late(build: list[Dated], now: float) -> tuple[float, Event]:
 def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
     """Its agent has stopped it first, and may have lost power then."""
     shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
-    build, said = came(*shelving)
-    assert (build.shown, said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
-    build, said = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
-    assert (build.status, build.attempt, said) == ("active", 2, ["ended error at host0"])
+    build, reply = came(*shelving)
+    assert (build.shown, reply) == ("moving", ["progress resume", "resume 2 (was 1) at host0"])
+    build, reply = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
+    assert (build.status, build.attempt, reply) == ("active", 2, ["ended error at host0"])
 
 
 @pytest.mark.parametrize(("outcome", "attempt"), [("failed", 1), ("done", 2), ("progress", 2)])
@@ -518,24 +519,24 @@ def test_a_late_report_of_a_timed_out_rebuild(
     assert (after(*given_up).status, after(*given_up).attempt) == ("active", 2)
     build, _ = came(*given_up, a_report_of(REBUILD, "rebuild", 1, outcome))
     assert (build.attempt, build.spec == PLACED.spec) == (attempt, attempt == 1)
-    again, said = came(*given_up, *[a_report_of(REBUILD, "rebuild", 1, outcome)] * 2)
+    again, reply = came(*given_up, *[a_report_of(REBUILD, "rebuild", 1, outcome)] * 2)
     assert again == build
-    assert said == ([] if outcome == "progress" else ["ended error at host0"])
+    assert reply == ([] if outcome == "progress" else ["ended error at host0"])
 
 
 def test_a_possibly_running_guest_is_waited_for_while_its_allocations_are_held() -> None:
     reverting = STATES["undo"]
     assert came(*reverting, late(reverting, 599.0)) == (after(*reverting), [])
-    build, said = came(*reverting, late(reverting, 600.0))
+    build, reply = came(*reverting, late(reverting, 600.0))
     assert build.deadline == 1200.0
-    assert said == ["told revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"]
-    build, said = came(*reverting, late(reverting, 5000.0))
-    assert said == ["told back", "back 2 to 1 keeping 2"]
+    assert reply == ["progress revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"]
+    build, reply = came(*reverting, late(reverting, 5000.0))
+    assert reply == ["progress back", "back 2 to 1 keeping 2"]
 
 
 def test_a_guest_that_failed_to_start_is_waited_for_like_a_deletion() -> None:
     undoing = [*SENT, failed("start", 3, leftover=True)]
-    assert came(*undoing, late(undoing, 600.0))[1] == ["told back", "back 2 to 1 keeping 2"]
+    assert came(*undoing, late(undoing, 600.0))[1] == ["progress back", "back 2 to 1 keeping 2"]
 
 
 def test_a_move_is_confirmed_when_its_time_expires() -> None:
@@ -547,16 +548,19 @@ def test_a_move_is_confirmed_when_its_time_expires() -> None:
 
 
 def test_progress_extends_the_time_limit_and_is_published() -> None:
-    build, said = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
-    assert build.deadline == 190.0 and said == ["told send"]
+    build, reply = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
+    assert build.deadline == 190.0 and reply == ["progress send"]
 
 
 def test_forcing_a_live_migration_repeats_its_order() -> None:
     sending = [*ACTIVE, LIVE, done("prepare", 1)]
-    _, said = came(*sending, a_steering(LIVE, "force"))
-    assert said == ["told send", "send 1 at host0 by force"]
+    _, reply = came(*sending, a_steering(LIVE, "force"))
+    assert reply == ["progress send", "send 1 at host0 by force"]
     assert came(*sending, a_steering(LIVE, "force"), done("send", 2))[1] == ["send 1 at host0 by force"]
-    assert came(*sending, a_steering(LIVE, "force"), done("send", 3))[1] == ["told start", "start 2 at host5"]
+    assert came(*sending, a_steering(LIVE, "force"), done("send", 3))[1] == [
+        "progress start",
+        "start 2 at host5",
+    ]
 
 
 # The end
@@ -619,27 +623,27 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
-    build, said = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
-    assert (build.shown, said) == ("shelved", ["ended error"])
+    build, reply = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
+    assert (build.shown, reply) == ("shelved", ["ended error"])
     assert "not yours" in move_of(build).cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: object) -> None:
-    _, said = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
-    assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
+    _, reply = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
+    assert reply == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
     shelving = [*STATES["release"], ReleaseAnswer("held", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
-    build, said = came(*shelving, ReleaseAnswer("held", Released()))
-    assert (build.shown, said) == ("shelved", ["ended done", "free 1"])
+    build, reply = came(*shelving, ReleaseAnswer("held", Released()))
+    assert (build.shown, reply) == ("shelved", ["ended done", "free 1"])
 
 
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
-    _, said = came(*SHELVED, a_delete(PLACED))
-    assert said == ["release None for good", "ended done"]
+    _, reply = came(*SHELVED, a_delete(PLACED))
+    assert reply == ["release None for good", "ended done"]
     assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
 
@@ -647,6 +651,6 @@ def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_messages_and_queries_name_the_same_host_of_a_move(state: str) -> None:
     build = after(*STATES[state])
-    said = move_progress(build)
-    assert isinstance(said, MoveProgress)
-    assert (said.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])
+    reply = move_progress(build)
+    assert isinstance(reply, MoveProgress)
+    assert (reply.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])

@@ -33,7 +33,7 @@ from features.nova.tests.support.nova_database import (
     nova_tables,
 )
 from tests.support.command_line import CommandLine
-from tests.support.http_placement import HttpPlacement, a_door, claim_in_json
+from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
 
 pytestmark = pytest.mark.services
@@ -46,14 +46,14 @@ class CheckedRegion:
     api: NovaTables
     cell0: NovaTables
     cell: NovaTables
-    door: HttpPlacement
+    http: HttpPlacement
 
     def settings(self, **given: str) -> Settings:
         nova = {"nova_database_url": self.api.url, **given}
         return Settings().having(**nova)
 
     async def observe(self, **given: str) -> TakeoverFacts:
-        transport = httpx.ASGITransport(self.door.app, raise_app_exceptions=True)
+        transport = httpx.ASGITransport(self.http.app, raise_app_exceptions=True)
         client = PlacementClient("http://placement", "admin", transport=transport)
         return await nova_check.observed(self.settings(**given), client)
 
@@ -66,7 +66,7 @@ async def region(new_database: NewDatabase) -> AsyncIterator[CheckedRegion]:
     async with (
         new_database() as first, new_database() as second, new_database() as third,
         nova_tables(first, is_api=True) as api, nova_tables(second) as cell0, nova_tables(third) as cell,
-        a_door("sqlite+aiosqlite://") as door,
+        an_api("sqlite+aiosqlite://") as http,
     ):  # fmt: skip
         await add_cell(api, cell0, uuid=CELL0)
         cell_id = await add_cell(api, cell)
@@ -74,17 +74,17 @@ async def region(new_database: NewDatabase) -> AsyncIterator[CheckedRegion]:
         await add_service(cell0, "nova-scheduler", "controller")
         for number in (1, 2):
             root = await add_host(api, cell, number, cell_id=cell_id)
-            await door.made("/resource_providers", {"name": f"host-{number}", "uuid": root}, method="POST")
+            await http.made("/resource_providers", {"name": f"host-{number}", "uuid": root}, method="POST")
             inventory = {"inventories": {"VCPU": {"total": 8}}, "resource_provider_generation": 0}
-            await door.made(f"/resource_providers/{root}/inventories", inventory)
+            await http.made(f"/resource_providers/{root}/inventories", inventory)
             traits = {"traits": ["COMPUTE_NODE", "OWNER_NOVA"], "resource_provider_generation": 1}
-            await door.made(f"/resource_providers/{root}/traits", traits)
-        await hold(door, await add_instance(cell, 1, host=1), 1)
-        yield CheckedRegion(api, cell0, cell, door)
+            await http.made(f"/resource_providers/{root}/traits", traits)
+        await hold(http, await add_instance(cell, 1, host=1), 1)
+        yield CheckedRegion(api, cell0, cell, http)
 
 
-async def hold(door: HttpPlacement, consumer: str, host: int) -> None:
-    await door.made(f"/allocations/{consumer}", claim_in_json((uid(host, "a"), {"VCPU": 1})))
+async def hold(http: HttpPlacement, consumer: str, host: int) -> None:
+    await http.made(f"/allocations/{consumer}", claim_in_json((uid(host, "a"), {"VCPU": 1})))
 
 
 async def test_all_facts_of_a_region_are_read(region: CheckedRegion) -> None:
@@ -156,7 +156,7 @@ async def test_an_unreachable_cell_and_a_template_are_findings_and_nothing_is_ca
 async def test_cell0_needs_no_url(region: CheckedRegion) -> None:
     await region.api.run("UPDATE cell_mappings SET database_connection = '{scheme}://{hostname}/nova_cell0'"
                          f" WHERE uuid = '{CELL0}'")  # fmt: skip
-    await hold(region.door, uid(9), 2)
+    await hold(region.http, uid(9), 2)
     facts = await region.observe()
     assert facts.nova.is_complete
     found = {finding.about: finding.level for finding in judged(facts)}
@@ -179,7 +179,7 @@ async def test_the_options_of_nova_scheduler_are_compared_with_the_settings(
 
 
 async def test_orphans_and_missing_allocations_are_found(region: CheckedRegion) -> None:
-    await hold(region.door, uid(9), 2)
+    await hold(region.http, uid(9), 2)
     await add_instance(region.cell, 2, host=2)
     says = sorted(finding.says for finding in await region.findings("allocations"))
     assert says == [
@@ -195,9 +195,9 @@ async def test_changes_by_nova_during_the_check_are_no_findings(
     read = PlacementClient.world
 
     async def read_after_changes(client: PlacementClient) -> object:
-        await hold(region.door, await add_instance(region.cell, 2, host=2), 2)
+        await hold(region.http, await add_instance(region.cell, 2, host=2), 2)
         await region.cell.run(f"UPDATE instances SET deleted = id WHERE uuid = '{uid(1)}'")
-        await region.door("DELETE", f"/allocations/{uid(1)}")
+        await region.http("DELETE", f"/allocations/{uid(1)}")
         return await read(client)
 
     monkeypatch.setattr(PlacementClient, "world", read_after_changes)

@@ -24,24 +24,24 @@ INSTANCE, MIGRATION, OTHER = uid(1, "b"), uid(1, "c"), uid(2, "b")
 class Nova:
     """Nova's requests about allocations; the project is p1, with a limit of 4 VCPU."""
 
-    def __init__(self, door: HttpPlacement) -> None:
-        self.door = door
+    def __init__(self, api: HttpPlacement) -> None:
+        self.api = api
 
     async def start(self, vcpus: int = 4) -> None:
         for host in (SOURCE, TARGET):
-            await self.door.provider(host, VCPU=16)
+            await self.api.provider(host, VCPU=16)
         await self.ok(self.claim(INSTANCE, {SOURCE: vcpus}))
         await self.limit(4)
 
     async def limit(self, vcpus: int) -> None:
-        await self.door.made("/berth/quotas/p1", {"limits": {"VCPU": vcpus}})
+        await self.api.made("/berth/quotas/p1", {"limits": {"VCPU": vcpus}})
 
     async def used(self) -> dict[str, int]:
-        used: dict[str, int] = (await self.door.made("/berth/quotas/p1", method="GET"))["used"]
+        used: dict[str, int] = (await self.api.made("/berth/quotas/p1", method="GET"))["used"]
         return used
 
     async def body(self, consumer: str, shares: dict[str, int]) -> dict[str, Any]:
-        held = await self.door.made(f"/allocations/{consumer}", method="GET", minor=28)
+        held = await self.api.made(f"/allocations/{consumer}", method="GET", minor=28)
         return {
             "allocations": {host: {"resources": {"VCPU": amount}} for host, amount in shares.items()},
             "project_id": "p1", "user_id": "u1", "consumer_generation": held.get("consumer_generation"),
@@ -49,12 +49,12 @@ class Nova:
 
     async def claim(self, consumer: str, shares: dict[str, int]) -> httpx.Response:
         body = await self.body(consumer, shares)
-        return await self.door("PUT", f"/allocations/{consumer}", body, minor=28)
+        return await self.api("PUT", f"/allocations/{consumer}", body, minor=28)
 
     async def swap(self, giver: str, receiver: str, shares: dict[str, int]) -> httpx.Response:
         """Give the allocations of a consumer to another one, which loses its former allocations."""
         body = {receiver: await self.body(receiver, shares), giver: await self.body(giver, {})}
-        return await self.door("POST", "/allocations", body, minor=28)
+        return await self.api("POST", "/allocations", body, minor=28)
 
     async def ok(self, request: Any) -> None:
         answer = await request
@@ -62,8 +62,8 @@ class Nova:
 
 
 @pytest.fixture
-def nova(door: HttpPlacement) -> Nova:
-    return Nova(door)
+def nova(api: HttpPlacement) -> Nova:
+    return Nova(api)
 
 
 async def test_a_migration_at_the_limit_succeeds_and_counts_once_at_each_step(nova: Nova) -> None:
@@ -138,7 +138,7 @@ async def test_an_evacuation_at_the_limit_succeeds_and_counts_once(nova: Nova) -
 
 async def test_a_limit_that_is_set_during_a_move_counts_the_instance_once(nova: Nova) -> None:
     for host in (SOURCE, TARGET):
-        await nova.door.provider(host, VCPU=16)
+        await nova.api.provider(host, VCPU=16)
     await nova.ok(nova.claim(INSTANCE, {SOURCE: 4}))
     await nova.ok(nova.swap(INSTANCE, MIGRATION, {SOURCE: 4}))
     await nova.limit(4)
