@@ -103,24 +103,24 @@ def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
 def test_a_new_topic_crosses_according_to_the_tables(
     monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
 ) -> None:
-    topic = saying("thing.said.{cell}")
+    topic = saying("thing.reported.{cell}")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     assert ways("c1", tables(topic, says, hears)) == {topic: way}
     carried = crossings("c1", tables(topic, says, hears))
     assert [(crossing.name, crossing.keys, crossing.way) for crossing in carried] == (
-        [] if way is Way.WITHIN else [("thing.reply.c1", ("thing.reply.c1",), way)]
+        [] if way is Way.WITHIN else [("thing.reported.c1", ("thing.reported.c1",), way)]
     )
 
 
 def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = saying("thing.said")
+    topic = saying("thing.reported")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="does not contain the cell"):
         ways("c1", tables(topic, "in", "out"))
 
 
 def test_a_topic_that_would_cross_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = saying("thing.said.{cell}")
+    topic = saying("thing.reported.{cell}")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="endlessly"):
         ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
