@@ -185,10 +185,10 @@ async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, ti
     time.now += 99
     assert await builds.time_out() == []
     time.now += 1
-    (reminder,) = await builds.time_out()
-    assert await arrived(builds, reminder) == [[a_destroy_order(ONE, 1), SECOND]]
+    (report,) = await builds.time_out()
+    assert await arrived(builds, report) == [[a_destroy_order(ONE, 1), SECOND]]
     assert await builds.time_out() == []
-    assert await arrived(builds, reminder) == [
+    assert await arrived(builds, report) == [
         [a_destroy_order(ONE, 1), SECOND]
     ]  # the crash was before publishing
 

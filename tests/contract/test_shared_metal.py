@@ -267,8 +267,8 @@ async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(world: R
     second = next(iter(world.agents["b"].nodes))
     await world.builds[0].start_many([world.placed(1, first, second)])
     await world.pass_(100.5, "a")
-    reminders: Any = await world.builds[0].time_out()
-    (reply,) = await world.builds[0].report_many(reminders)
+    overdue: Any = await world.builds[0].time_out()
+    (reply,) = await world.builds[0].report_many(overdue)
     assert isinstance(reply, Sequence)
     again = reply[-1]
     assert isinstance(again, BuildOrdered)

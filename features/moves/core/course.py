@@ -594,7 +594,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case BuildPlaced():
             return build, builds.repeated_end(build)
         case events.Stalled():
-            again = (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            again = (phases.overdue_report(build),) if move.phase in ASKING else phases.waited_for(build)
             return build, (*again, *leftovers.destroy_all(build, roots=event.roots))
         case MoveReported() if event.move != move.id:
             return build, stale_move_report(build, event)
@@ -898,8 +898,8 @@ class MovesCourse(BaseCourse):
     def time_limits(self, build: Build) -> tuple[float, ...] | None:
         return None if move_in_progress(build.parts) is not None else ()
 
-    def reminders(self, build: Build) -> Effects:
-        return (phases.reminder(build),) if move_in_progress(build.parts) is not None else ()
+    def overdue_reports(self, build: Build) -> Effects:
+        return (phases.overdue_report(build),) if move_in_progress(build.parts) is not None else ()
 
 
 def _postpone_reason(build: Build, event: Any) -> str:

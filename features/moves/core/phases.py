@@ -269,7 +269,7 @@ def waited_for(build: Build) -> Effects:
             return (moves.half_report(move),)
 
 
-def reminder(build: Build) -> MoveReported:
+def overdue_report(build: Build) -> MoveReported:
     """Return the report that a move exceeded its time limit; the conductor sends it to itself."""
     move = open_move(build)
     fields = builds.attempt_fields(build)

@@ -175,8 +175,8 @@ async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
     cell.now += 99.0
     assert await cell.builds.time_out() == []
     cell.now += 1.0
-    (reminder,) = await cell.builds.time_out()
-    assert short(await cell.came_of(reminder)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
+    (report,) = await cell.builds.time_out()
+    assert short(await cell.came_of(report)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
     assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
 

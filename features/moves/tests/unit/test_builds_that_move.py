@@ -12,7 +12,7 @@ from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from features.moves.core.course import postpone_reason
 from features.moves.core.move import BuildMove, MoveImpossible, last_move, move_in_progress, move_state
-from features.moves.core.phases import move_progress, reminder
+from features.moves.core.phases import move_progress, overdue_report
 from features.moves.messages import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
 from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short
 from tests.support.conductor_builders import (
@@ -101,7 +101,7 @@ STATES: dict[str, list[Dated]] = {
     "back": [*PREPARED, failed("send", 2)],
     "resume": [*PREPARED, failed("send", 2), an_answer_in("back", 2, CLAIMED)],
     "build": [*ACTIVE, EVACUATE],
-    "undo, then the next": [*ACTIVE, (-2000.0, EVACUATE), (-200.0, reminder(after(*ACTIVE, EVACUATE)))],
+    "undo, then the next": [*ACTIVE, (-2000.0, EVACUATE), (-200.0, overdue_report(after(*ACTIVE, EVACUATE)))],
     "rebuild": [*ACTIVE, REBUILD],
     "destroy": [*ACTIVE, SHELVE, done("send", 1)],
     "release": [*ACTIVE, SHELVE, done("send", 1), agent_says(1, 0, "destroyed")],
@@ -146,7 +146,7 @@ def event_in(state: Build, event: str) -> Event:
     move = move_in_progress(state.parts)
     assert move is not None
     if event == "overdue":
-        return reminder(state)
+        return overdue_report(state)
     if EVENTS[event] is not SAID:
         return EVENTS[event]
     phase = move.phase if move.phase in ("prepare", "send", "start", "resume", "rebuild") else "prepare"
@@ -316,11 +316,11 @@ def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: s
     move = move_in_progress(before.parts)
     assert move is not None
     removed = replace(
-        reminder(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
+        overdue_report(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
     )
-    assert step(before, reminder(before), 1.0, LIMITS) == (before, ())
+    assert step(before, overdue_report(before), 1.0, LIMITS) == (before, ())
     early, effects = step(before, removed, 1.0, LIMITS)
-    late, expected = step(before, reminder(before), 1000.0, LIMITS)
+    late, expected = step(before, overdue_report(before), 1000.0, LIMITS)
     assert early is not None and late is not None and last_move(early) is not None
     assert early.status == late.status and move_of(early).phases[-1].cause == "its agent was removed"
     sent = [
@@ -498,7 +498,7 @@ def test_a_move_of_an_unknown_build_ends_in_error() -> None:
 
 
 def late(build: list[Dated], now: float) -> tuple[float, Event]:
-    return now, reminder(after(*build))
+    return now, overdue_report(after(*build))
 
 
 def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
