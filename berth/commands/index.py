@@ -23,7 +23,7 @@ _MODULES = {
     },
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
-        "waiting": "instances", "why": "why", "node": "nodes",
+        "why": "why", "node": "nodes",
     },
     "Moves": {},  # of features
     "Hosts": {

@@ -9,6 +9,7 @@ FEATURE = Feature(
     says="lets requests without a host wait for free capacity",
     settings=WaitingSettings,
     needs=("moves", "quotas"),
+    commands={"Builds": {"waiting": "commands"}},
     pages={"/waiting": "Waiting"},
     meters=(
         ("features.waiting.signal", "scheduler"),
