@@ -182,6 +182,7 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         cell,
         api,
         lease,
+        pool=pool,
         notifications=notifications,
         period=settings.agents.heartbeat,
         patience=settings.ironic.builds.build_patience,

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
 from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
 from bus.protocol import Ask
+from bus.topics import LEASE, REPORT_NODES
 from bus.vocabulary import portions
+from bus.worker import WorkerRows
+from ironic_sync.agent.right import Standing
 
 NEVER = float("-inf")
-
-# ours: the agent may act. not yet: the owner is unknown so far. over: another agent owns the node, or the
-# order's epoch has passed.
-Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
@@ -116,6 +115,10 @@ class NodeLease:
         self._seen = 0  # version of the last list of leased nodes whose receipt this agent has confirmed
         self._refused = False
         self._address: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
+
+    def rows(self, changed: Callable[[], None]) -> WorkerRows:
+        self.changed = changed
+        return WorkerRows(asks=[LEASE, REPORT_NODES], runs=[self.run], stops=[self.leave])
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return self._lent.standing(root, epoch, since, self.clock.monotonic())

@@ -190,7 +190,7 @@ async def shared() -> AsyncIterator[tuple[MetalWorld, Lender]]:
     lender = Lender()
     time = asyncio.get_running_loop().time
     lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
-    async with metal_world(lease=lease, progress_every=1e6) as world:
+    async with metal_world(right=lease, pool="pool", progress_every=1e6) as world:
         yield world, lender
 
 
@@ -278,7 +278,7 @@ async def test_a_stopping_agent_releases_its_lease() -> None:
     lender = Lender()
     time = asyncio.get_running_loop().time
     lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
-    async with metal_world(lease=lease) as world:
+    async with metal_world(right=lease, pool="pool") as world:
         await world.kill()
         await lease.leave()
         assert lender.questions[-1].leaves

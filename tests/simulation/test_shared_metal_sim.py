@@ -171,7 +171,7 @@ class RingCloud(MetalCell):
             name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock,
             bus.asker(topics.REPORT_NODES), nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
         )  # fmt: skip
-        agent = metal_agent(name, CELL, api, lease, clock=self.clock)
+        agent = metal_agent(name, CELL, api, lease, pool=POOL, clock=self.clock)
 
         async def live() -> None:
             async with bus:
