@@ -15,12 +15,10 @@ from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import portions
 from bus.worker import Worker, every, on
-from ironic_sync.agent.lease import ListNodes, NotLeased
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
 from ironic_sync.agent.right import NodeRight
-from ironic_sync.api import IronicApi, IronicRefused
-from ironic_sync.core.node import Malformed, ReceivedNotification, from_rest, opened
-from ironic_sync.core.selection import NodeSelection
+from ironic_sync.api import IronicApi
+from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.notifications import Notifications
 
 log = logging.getLogger(__name__)
@@ -156,28 +154,3 @@ def metal_agent(
         stops=[api.close],
     )
     return worker.with_rows([right.rows(orders.check_all)])
-
-
-def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
-    """Return a function that lists the Ironic nodes of the given cell and pool of agents."""
-
-    filters: dict[str, Any] = {**selection.filters()}
-
-    async def listed() -> Sequence[str]:
-        found = []
-        try:
-            async for page in api.nodes(fields=selection.fields(), **filters):
-                for fields in page:
-                    try:
-                        node = from_rest(fields)
-                    except Malformed as problem:  # the first order for the node will report the problem
-                        log.warning("a node that cannot be read is left out: %s", problem)
-                        continue
-                    place = selection.place(node)
-                    if place is not None and (place.cell, place.agent) == (cell, pool):
-                        found.append(node.uuid)
-        except IronicRefused as problem:
-            raise NotLeased(f"Ironic does not list its nodes: {problem}") from None
-        return found
-
-    return listed
