@@ -123,7 +123,8 @@ class RemovedAgents:
         found: list[Any] = list(messages)
         shared = await sharing.shared({found[at].root for at in positions})
         for at in positions:
-            found[at] = None if found[at].root in shared else self._report_instead(found[at])
+            order = found[at]
+            found[at] = None if order.epoch or order.root in shared else self._report_instead(order)
         now = self._clock.now()
         assumed = {
             (order.build, order.attempt, order.root, order.host, order.agent, now)

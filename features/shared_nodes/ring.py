@@ -50,14 +50,13 @@ FORGOTTEN_AFTER = 7 * 86400.0
 class Ring:
     """Assigns a cell's bare-metal nodes to agents by leases, and executes operators' commands about nodes."""
 
-    def __init__(self, cell: str, builds: CellBuilds, lease: float = LEASE_SECONDS) -> None:
+    def __init__(self, cell: str, builds: CellBuilds) -> None:
         self.cell = cell
         self.builds = builds
         self.database = builds.database
         self.clock = builds.clock
-        self.lease = lease
         self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
-        self._sightings = Sightings(lease / 2)
+        self._sightings = Sightings(LEASE_SECONDS / 2)
         self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
         self._settled: dict[str, object] = {}  # pool → its agents when its nodes were last distributed
         self._strays_at = self._look_at = float("-inf")
@@ -71,7 +70,7 @@ class Ring:
         self.database.on_new_history(self.forget)
 
     def rows(self) -> WorkerRows:
-        period = self.lease / CHECKS_PER_LEASE
+        period = LEASE_SECONDS / CHECKS_PER_LEASE
         return WorkerRows(
             answers=[
                 answers(LEASE, self.lend, cell=self.cell),
@@ -135,7 +134,7 @@ class Ring:
             left = self._sightings.left(before.agent, mark, before.lease, self.clock.monotonic())
             if left > 0:
                 return f"another process of this name may act, for at most {left:.1f} s more"
-        made = await store.join(tx, asked, before, self.lease, self.clock.now())
+        made = await store.join(tx, asked, before, LEASE_SECONDS, self.clock.now())
         if made is None:
             raise Conflict(f"agent {asked.agent} has just joined or sent a heartbeat")
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
