@@ -201,9 +201,9 @@ def status_in(statuses: Iterable[str]) -> str:
 UNSETTLED_STATUSES = ("building", "swapping", "deleting")
 UNSETTLED = status_in(UNSETTLED_STATUSES)
 ENDED = "status IN ('error', 'deleted')"
-LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
+SETTLED_WITH_DEADLINE = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 HELD = f"status NOT IN ({_listed(get_args(Status))})"
-LEFT_BEHIND = "leftovers <> ''"
+WITH_LEFTOVERS = "leftovers <> ''"
 _SETTLED = ("active", "error", "deleted")
 
 BUILDS = "builds JOIN placed_builds ON placed_builds.build = builds.id"
@@ -212,7 +212,7 @@ BUILD = """builds.id, builds.version, builds.status, builds.attempt, builds.gene
 _STATE = "status str, attempt int, generation int, deadline float, story str, parts str"
 _PLACE = "placed str, root str, host str, project str, called str"
 
-_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {LEFT_BEHIND}")
+_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {WITH_LEFTOVERS}")
 _ON_ROOTS = sql(f"""
     SELECT {BUILD} FROM {{n: root str}} JOIN placed_builds ON placed_builds.root = n.root
     JOIN builds ON builds.id = placed_builds.build
@@ -254,7 +254,7 @@ _OVERDUE = [
     sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {condition} AND deadline <= :NOW ORDER BY deadline LIMIT :most")
     for condition in (
         f"{UNSETTLED} AND status IN ('building', 'deleting')",
-        LEFTOVER,
+        SETTLED_WITH_DEADLINE,
         f"{HELD} AND deadline > 0",
     )
 ]
@@ -292,7 +292,7 @@ class BuildStore:
         self.unfinished = [_silent(UNSETTLED)]
         if held.waiting:
             self.unfinished.append(_silent(f"{HELD} AND {status_in(held.waiting)}"))
-        self.left_behind = _silent(f"{LEFT_BEHIND} AND {status_in((*_SETTLED, *held.settled))}")
+        self.with_leftovers = _silent(f"{WITH_LEFTOVERS} AND {status_in((*_SETTLED, *held.settled))}")
         self._prunes = [_prune(ENDED)]
         if held.ended:
             self._prunes.append(_prune(f"{HELD} AND {status_in(held.ended)}"))

@@ -103,8 +103,8 @@ async def builds_by_uuid(
     found = {stands.build: stands for answer in answers.values() for stands in answer.builds}
     missing = [build for build in builds if build not in found]
     if missing:
-        unheard = f"; did not answer: {named(silent)}" if silent else ""
-        raise OperationRefused(f"no cell knows a build {', '.join(missing)}{unheard}")
+        no_answer = f"; did not answer: {named(silent)}" if silent else ""
+        raise OperationRefused(f"no cell knows a build {', '.join(missing)}{no_answer}")
     return {build: found[build] for build in builds}
 
 

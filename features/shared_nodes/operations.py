@@ -53,8 +53,8 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if having:
         raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
     known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
-    unheard = f"; {named(silent)} did not answer" if silent else ""
-    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
+    no_answer = f"; {named(silent)} did not answer" if silent else ""
+    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{no_answer}")
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:

@@ -1,7 +1,7 @@
 """Grants leases to agents, and stores in the cell's database which agent owns each bare-metal node.
 
 Several conductors may run this at a time. Each decides under the lock of a pool, from stored data. Clocks of
-different machines are never compared (`Sightings` in `core/ring.py`).
+different machines are never compared (`LastRenewals` in `core/ring.py`).
 """
 
 import logging
@@ -17,7 +17,7 @@ from bus.vocabulary import Message
 from bus.worker import WorkerRows, answers, every
 from cell_conductor.extension import CellBuilds
 from features.shared_nodes import store
-from features.shared_nodes.core.ring import RingMember, Sightings, forgotten, moves
+from features.shared_nodes.core.ring import LastRenewals, RingMember, forgotten, moves
 from features.shared_nodes.messages import (
     EDIT_SHARING,
     FIND_AGENTS,
@@ -56,7 +56,7 @@ class Ring:
         self.database = builds.database
         self.clock = builds.clock
         self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
-        self._sightings = Sightings(LEASE_SECONDS / 2)
+        self._renewals = LastRenewals(LEASE_SECONDS / 2)
         self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
         self._settled: dict[str, object] = {}  # pool → its agents when its nodes were last distributed
         self._strays_at = self._look_at = float("-inf")
@@ -96,7 +96,7 @@ class Ring:
         since its last query.
         """
         agent, pool = asked.agent, asked.pool
-        self._sightings.renewed(self.clock.monotonic())
+        self._renewals.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
             if asked.leaves:
                 await store.LEFT(tx, agent=agent, run=asked.run)
@@ -131,7 +131,7 @@ class Ring:
         before = next((member for member in members if member.agent == asked.agent), None)
         if before is not None and before.alive:
             mark = (before.epoch, before.beat)
-            left = self._sightings.left(before.agent, mark, before.lease, self.clock.monotonic())
+            left = self._renewals.left(before.agent, mark, before.lease, self.clock.monotonic())
             if left > 0:
                 return f"another process of this name may act, for at most {left:.1f} s more"
         made = await store.join(tx, asked, before, LEASE_SECONDS, self.clock.now())
@@ -177,10 +177,10 @@ class Ring:
             self._look_at = now + IDLE_SECONDS
             return
         marks = {member.agent: (member.epoch, member.beat) for member in members if member.alive}
-        self._sightings.note(marks, now)
+        self._renewals.note(marks, now)
         for member in members:
             mark = marks.get(member.agent)
-            if mark and self._sightings.left(member.agent, mark, member.lease, now) <= 0:
+            if mark and self._renewals.left(member.agent, mark, member.lease, now) <= 0:
                 async with self.database.write() as tx:
                     if await store.EXPIRE(tx, agent=member.agent, epoch=member.epoch, beat=member.beat):
                         log.warning("agent %s is silent: its lease has expired", member.agent)

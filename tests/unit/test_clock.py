@@ -14,10 +14,10 @@ from tests.support.virtual_time import in_virtual_time
 
 
 def test_wall_time_may_jump_while_durations_do_not() -> None:
-    wall, passed = [1_700_000_000.0], [5.0]
-    clock = Clock(now=lambda: wall[0], monotonic=lambda: passed[0])
+    turned, passed = [1_700_000_000.0], [5.0]
+    clock = Clock(now=lambda: turned[0], monotonic=lambda: passed[0])
     began = clock.now(), clock.monotonic()
-    wall[0] -= 3600.0
+    turned[0] -= 3600.0
     passed[0] += 1.5
     assert (clock.now() - began[0], clock.monotonic() - began[1]) == (-3600.0, 1.5)
 
@@ -83,7 +83,7 @@ def a_job(number: int, due: float) -> AgentJob:
 
 
 @pytest.mark.parametrize(
-    ("due", "told"),
+    ("due", "sent"),
     [
         ([1.0], [1.0]),
         ([1.0, 1.0], [1.0, 1.0]),
@@ -97,7 +97,7 @@ def a_job(number: int, due: float) -> AgentJob:
     ],
 )
 @in_virtual_time
-async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], told: list[float]) -> None:
+async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], sent: list[float]) -> None:
     jobs, time = AgentJobs(), asyncio.get_running_loop().time
     times = {}
 
@@ -108,7 +108,7 @@ async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], 
     async with asyncio.TaskGroup() as group:
         for number in range(len(due)):
             group.create_task(wait_for(number))
-    assert [times[number] for number in range(len(due))] == pytest.approx(told)
+    assert [times[number] for number in range(len(due))] == pytest.approx(sent)
 
 
 @in_virtual_time
@@ -147,12 +147,12 @@ class Hands:
 def test_report_sequences_follow_the_clock_and_never_decrease() -> None:
     hands = Hands(1000.0)
     numbers = ReportSequence(hands.clock)
-    told = [numbers.next()]
+    sent = [numbers.next()]
     for now in (1000.0, 1001.0, 5000.0, 1000.5, 1000.6):
         hands.now = now
-        told.append(numbers.next())
-    assert told == sorted(set(told))
-    assert told[0] == 1_000_000_000
+        sent.append(numbers.next())
+    assert sent == sorted(set(sent))
+    assert sent[0] == 1_000_000_000
 
 
 def test_report_sequences_continue_after_an_earlier_run() -> None:

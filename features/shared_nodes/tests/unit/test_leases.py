@@ -2,7 +2,7 @@
 
 import pytest
 
-from features.shared_nodes.core.ring import DRIFT, GRACE, Sightings
+from features.shared_nodes.core.ring import DRIFT, GRACE, LastRenewals
 from features.shared_nodes.lease import LeasedNodes
 from features.shared_nodes.messages import LeaseAnswered, NodeLent
 from tests.support.ids import uid
@@ -11,21 +11,21 @@ N1, N2 = uid(1, "c"), uid(2, "c")
 LEASE = 2.0
 
 
-def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
-    sightings = Sightings(silent_after=1.0)
+def seen(*looks: tuple[float, dict[str, int]], arrived: tuple[float, ...] = ()) -> LastRenewals:
+    renewals = LastRenewals(silent_after=1.0)
     events = sorted(
-        [*((at, beats) for at, beats in looks), *((at, None) for at in heard)], key=lambda e: e[0]
+        [*((at, beats) for at, beats in looks), *((at, None) for at in arrived)], key=lambda e: e[0]
     )
     for at, beats in events:
         if beats is None:
-            sightings.renewed(at)
+            renewals.renewed(at)
         else:
-            sightings.note({agent: (1, beat) for agent, beat in beats.items()}, at)
-    return sightings
+            renewals.note({agent: (1, beat) for agent, beat in beats.items()}, at)
+    return renewals
 
 
-def over_at(sightings: Sightings, agent: str, beat: int) -> float:
-    return sightings.left(agent, (1, beat), LEASE, 0.0)
+def over_at(renewals: LastRenewals, agent: str, beat: int) -> float:
+    return renewals.left(agent, (1, beat), LEASE, 0.0)
 
 
 CERTAIN = LEASE * (1 + DRIFT) + GRACE
@@ -57,7 +57,7 @@ def test_after_a_common_silence_every_lease_is_extended() -> None:
 
 def test_a_lease_query_counts_as_a_heartbeat() -> None:
     looks = [(float(n), {"a": 1}) for n in range(4)]
-    assert over_at(seen(*looks, heard=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
+    assert over_at(seen(*looks, arrived=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
 
 
 def test_an_agent_ends_its_lease_before_the_conductor_does() -> None:
