@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 import httpx
 import msgspec
 
-from bench.permanent_lease import PermanentLease
 from berth.composition import (
     candidate_source,
     cell_queries,
@@ -44,6 +43,7 @@ from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
+from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
 from placement_worker import SharedMemory, placement_worker
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
@@ -183,7 +183,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
-            PermanentLease(AGENT, CELL),
+            EveryNode(),
             notifications=notification_source(
                 Notifications(site.amqp_url, queue="bench.agent", quorum=False)
             ),

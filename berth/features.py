@@ -29,6 +29,7 @@ FEATURES = (
     "maintenance",
     "capacity_history",
     "adoption",
+    "shared_nodes",
     "nova",
     "broker_forwarding",
     "database_copy",
@@ -125,8 +126,8 @@ def http_rules() -> dict[str, str]:
 
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:
-    """Return the parts of all features for a worker (placement, scheduler, conductor or agent), in the order
-    of the list. A part is made after those of the features that it needs, and gets what these offer.
+    """Return the parts of all features for a worker (placement, scheduler, conductor, agent or metal), in the
+    order of the list. A part is made after those of the features that it needs, and gets what these offer.
     """
     made: dict[str, Any] = {}
     for feature in _after_needed(features()):

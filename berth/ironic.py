@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.configuration import check_broker_url
+from berth.features import parts_of
 from berth.openstack_conf import BadConf, OsloConf, ironic_conf, ironic_options, keeps_used_nodes
 from berth.settings import BadSetting, IronicNodeSettings, Settings
 from berth.worker_roles import Role
@@ -13,11 +14,11 @@ from bus.delivery.runner import Bus
 from bus.openstack import cloud_access
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent.lease import NodeLease
-from ironic_sync.agent.worker import metal_agent, nodes_of, notification_source
+from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.core.selection import AGENT
+from ironic_sync.extension import MetalNeeds
 
-_LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
 _SELECTABLE = {  # name of a node's field in the settings → in the selection
     "conductor_group": "conductor_groups",
     "shard": "shards",
@@ -168,20 +169,16 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         receiver = f".{agent}.{clock.uuid()[:8]}"
         notifications = notification_source(_notifications(settings, clock, receiver, _NOTIFICATIONS_KEPT))
     api = IronicApi(access(settings), clock)
-    lease = NodeLease(
-        agent,
-        pool,
-        cell,
-        bus.asker(topics.LEASE, timeout=_LEASE_TIMEOUT),
-        clock,
-        bus.asker(topics.REPORT_NODES),
-        nodes_of(api, selection(settings), cell, pool),
-    )
+    needs = MetalNeeds(agent=agent, cell=cell, pool=pool, bus=bus, api=api, selection=selection(settings))
+    parts = parts_of("metal", needs, settings)
+    if not parts and agent != pool:
+        raise BadSetting(f"--agent {agent!r}: {pool} is the only agent of these nodes")
     return metal_agent(
         agent,
         cell,
         api,
-        lease,
+        parts[0].right if parts else EveryNode(),
+        pool=pool,
         notifications=notifications,
         period=settings.agents.heartbeat,
         patience=settings.ironic.builds.build_patience,

@@ -18,10 +18,10 @@ from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.clients import DERIVED, ClientEditRequested, FindClients, FindProjects, ProjectsFound, is_derived
 from bus.domains import LabelEditRequested, LabelsEdited
-from bus.leases import AgentEditRequested, FindAgents
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
 from bus.names import MakeName, NameEdited
 from bus.parts import builtins_of, encoder
+from bus.removed_agents import AgentEditRequested
 from bus.resources import (
     Edited,
     EditRequested,
@@ -84,7 +84,7 @@ _KERNEL: tuple[Act, ...] = (
         open_to=BOTH),
     Act("label hosts", "operator", "set labels of hosts, such as the rack", sent(topics.EDIT_LABELS),
         limited_by=("cells",)),
-    Act("agent", "operator", "disable, enable, remove or restore an agent", sent(topics.EDIT_AGENT),
+    Act("agent", "operator", "remove or restore an agent", sent(topics.EDIT_AGENT),
         limited_by=("cells",)),
     Act("aggregate", "operator", "aggregates with their metadata and hosts", sent(topics.EDIT_AGGREGATE)),
     Act("dead letters", "operator", "replay or drop dead letters"),
@@ -467,9 +467,7 @@ add(
             state=lambda message: (topics.AGGREGATES, FindAggregates(ids=(message.edit.aggregate,)))
         ),
         CellEditRequested: Requested(state=lambda message: (topics.CELLS, FindCells(counted=False))),
-        AgentEditRequested: Requested(
-            state=lambda message: (topics.FIND_AGENTS, FindAgents(cell=message.cell)), real=as_named
-        ),
+        AgentEditRequested: Requested(real=as_named),
         ClientEditRequested: Requested(
             state=lambda message: (topics.CLIENTS, FindClients(names=(message.client,)))
         ),

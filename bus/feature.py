@@ -10,7 +10,8 @@ their names, and each may be missing:
     acts         ACTS, REQUESTED and DONE are its rows of the table of acts (`bus.acts`), REQUEST_KINDS its
                  kinds of requests (`bus.invalid_requests`); each but ACTS may be missing
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
-                 or None. The modules scheduler, conductor and agent are alike
+                 or None. The modules scheduler, conductor, agent (simulated agents) and metal (agents that
+                 deploy on Ironic's nodes) are alike
     filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are

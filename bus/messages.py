@@ -238,7 +238,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     spec: BuildSpec
     allocations: Allocations = field(default_factory=dict)  # empty: the flavor's resources, from the root
     mappings: Mappings = field(default_factory=dict)  # as in Selection
-    epoch: Ordinal = 0  # lease epoch of a bare-metal agent; 0: the agent shares no nodes
+    epoch: Ordinal = 0  # number of agents that a shared node has had so far; 0: one agent acts on the host
     adopt: bool = False  # the guest exists already: take it over
 
 

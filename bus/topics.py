@@ -19,11 +19,11 @@ from bus import (
     guests,
     host_health,
     ironic,
-    leases,
     messages,
     names,
     queries,
     relays,
+    removed_agents,
     replication,
     resources,
 )
@@ -285,15 +285,9 @@ FIND_BUILDS = Query("cell.builds.{cell}", queries.FindBuilds, queries.BuildsFoun
     "states of builds, with the decisions that placed them", ANYONE, _CONDUCTOR)
 FIND_INSTANCES = Query("cell.instances.{cell}", queries.FindInstances, queries.InstancesFound,
     "instances of a cell by project, host, status or name, page by page", ANYONE, _CONDUCTOR)
-LEASE = Query("cell.lease.{cell}", leases.LeaseAsked, leases.LeaseAnswered,
-    "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
-REPORT_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTaken,
-    "report which bare-metal nodes exist, to divide them among agents", _AGENTS, _CONDUCTOR, within=True)
-FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
-    "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)
-EDIT_AGENT = Query("cell.agent.{cell}", leases.AgentEditRequested, leases.AgentEditAnswered,
-    "enable or disable a bare-metal agent, move its nodes to other agents; remove or restore any agent",
-    ANYONE, _CONDUCTOR)
+EDIT_AGENT = Query("cell.agent.{cell}", removed_agents.AgentEditRequested,
+    removed_agents.AgentEditAnswered, "remove an agent that will not return, or restore it", ANYONE,
+    _CONDUCTOR)
 AGENT_ORDER = Query("agent.order.{cell}.{agent}", relays.OrderRelayed, relays.OrderAnswered,
     "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
 WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,

@@ -30,8 +30,8 @@ from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUI
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.step import Postponed, overdue_reports, step, to_be_placed
 from cell_conductor.extension import Applied, ConductorPart, CourseStore
+from cell_conductor.node_sharing import NodeSharing, NoSharing
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
-from cell_conductor.ring import Ring
 from cell_conductor.store import UNSETTLED_STATUSES, BuildStore, Changed
 
 # Applies events (messages, answers of placement, silence of agents) to builds, and stores the changed builds
@@ -294,7 +294,6 @@ class Builds:
         self.placement = BuildClaims(claim_many, release_many)
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
-        self.ring = Ring(database, self.clock, self.limits.agent_lease, self.store.form)
         ended_orders = [each for part in parts for each in part.ended_orders]
         self.removed = removed or RemovedAgents(database, self.clock, ended_orders)
         self._prunes = (self.store.prune, *(prune for part in parts for prune in part.prunes), prune_assumed)
@@ -302,7 +301,10 @@ class Builds:
         self._applier = EventApplier(database, self.limits, self.clock, self.store, stores)
         self.effects: Sequence[Topic[Any]] = (*_EFFECTS, *(topic for part in parts for topic in part.effects))
         # topics of messages that timers repeat
-        self.repeated = (*_REPEATED, *(topic for part in parts for topic in part.repeats))
+        self.repeated: Sequence[Topic[Any]] = (
+            *_REPEATED,
+            *(topic for part in parts for topic in part.repeats),
+        )
         self._repeated: tuple[type[Message], ...] = tuple(topic.message for topic in self.repeated)
         self._resumed = False
         self._failed_over = False
@@ -311,6 +313,8 @@ class Builds:
         # count as stored before, and no silent builds are returned.
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
+        sharing = [part.sharing for part in parts if part.sharing is not None]
+        self.sharing: NodeSharing = sharing[0](self) if sharing else NoSharing()
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store the builds that the scheduler placed, and return for each new build its build order to an
@@ -333,14 +337,13 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply agents' reports to their builds. If the reporting agent no longer owns the bare-metal node,
-        ignore the report, and return the orders of the build again, addressed to the node's present agent.
+        """Apply agents' reports to their builds. If the reporting agent may no longer act on the node, ignore
+        the report, and return the orders of the build again, addressed to the node's present agent.
         """
-        outdated = await self.ring.outdated(reports)
+        outdated = await self.sharing.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
-                "build %s: agent %s reported %s for %s, which has been leased to another agent since "
-                "epoch %d",
+                "build %s: agent %s reported %s for %s, which has had another agent since epoch %d",
                 *(report.build, report.agent, report.outcome, report.host, report.epoch),
             )
         events: list[tuple[str, Event]] = [
@@ -355,10 +358,10 @@ class Builds:
             return await self.store.load(tx, ids)
 
     async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
-        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
+        """Return the ids of those placed builds whose host is a node that agents share."""
         roots = {build.id: build.host.root for build in builds if build.placed is not None}
-        owned = await self.ring.owned(roots.values()) if roots else set()
-        return {id_ for id_, root in roots.items() if root in owned}
+        shared = await self.sharing.shared({*roots.values()})
+        return {id_ for id_, root in roots.items() if root in shared}
 
     async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
         """Apply messages about builds, each with the field `build`."""
@@ -372,7 +375,7 @@ class Builds:
         lists = [[*outcome] if isinstance(outcome, list | tuple) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
         flat = [message for listed in lists for message in listed]
-        addressed = iter(await self.removed.addressed(flat, self.ring))
+        addressed = iter(await self.removed.addressed(flat, self.sharing))
         sent = [[message for _ in listed if (message := next(addressed)) is not None] for listed in lists]
         pairs = zip(outcomes, sent, strict=True)
         return [messages if isinstance(outcome, list | tuple) else outcome for outcome, messages in pairs]
@@ -458,11 +461,8 @@ class Builds:
         return builds
 
     def _forget(self) -> None:
-        """Clear the caches of builds, and of the pools and agents of bare-metal nodes: a fail-over of the
-        database may have lost their last changes.
-        """
+        """Clear the cache of builds: a fail-over of the database may have lost their last changes."""
         self._applier.cached.clear()
-        self.ring.forget()
         self._failed_over = True
 
     async def resume_after_failover(self) -> Sequence[Any]:
@@ -477,12 +477,11 @@ class Builds:
         self._failed_over = False
         return orders
 
-    async def move(self) -> Sequence[Any]:
-        """Return the unanswered orders of builds on bare-metal nodes that got a new agent, addressed to this
-        agent.
-        """
-        roots = frozenset(self.ring.moved)
-        return await self._repeated_orders(await self.ring.builds_moved(), roots)
+    async def remind(self, roots: Collection[str]) -> Sequence[Any]:
+        """Return again the unanswered orders about guests on the given root providers."""
+        async with self.database.read() as tx:
+            builds = await self.store.on_roots(tx, roots)
+        return await self._repeated_orders(builds, roots)
 
     async def _repeated_orders(
         self, builds: Iterable[Build], roots: Collection[str] | None = ()
@@ -494,7 +493,7 @@ class Builds:
         effects: list[Message] = []
         for build in builds:
             effects += step(build, Stalled(roots), now, self.limits, self.courses)[1]
-        addressed = await self.removed.addressed(effects, self.ring)
+        addressed = await self.removed.addressed(effects, self.sharing)
         return [message for message in addressed if isinstance(message, self._repeated)]
 
     async def prune(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from bus.clock import Clock
 from bus.feature import PartNeeds
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Transaction
@@ -28,7 +29,9 @@ from cell_conductor.core.step import (
     swap_result,
     with_allocations,
 )
+from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
+from cell_conductor.store import left_behind
 
 __all__ = [
     "Applied",
@@ -47,6 +50,7 @@ __all__ = [
     "Event",
     "HeldStatuses",
     "Leftover",
+    "NodeSharing",
     "OperationMark",
     "Postponed",
     "Prune",
@@ -58,6 +62,7 @@ __all__ = [
     "events",
     "holds_instead",
     "is_stale",
+    "left_behind",
     "leftovers",
     "position_of",
     "reshaped",
@@ -113,22 +118,27 @@ class CellBuilds(Protocol):
     """The builds of a cell, as the handlers of features use them."""
 
     database: Database
+    clock: Clock
     placement: BuildClaims
     # Topics of all messages of builds. Every row whose messages are events of builds declares them: a course
     # may have any build, and repeats after any event the messages that others wait for.
     effects: Sequence[Topic[Any]]
+    repeated: Sequence[Topic[Any]]  # topics of the messages that timers repeat
 
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""
 
     async def on_shared_nodes(self, builds: Collection[Build]) -> set[str]:
-        """Return the ids of those placed builds whose host is a bare-metal node that agents share."""
+        """Return the ids of those placed builds whose host is a node that agents share."""
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
         """Apply events to builds; return messages, with each order addressed to the node's present agent."""
 
     async def receive_many(self, messages: Sequence[Any]) -> Sequence[Outcome]:
         """Apply messages about builds, each with the field `build`."""
+
+    async def remind(self, roots: Collection[str]) -> Sequence[Any]:
+        """Return again the unanswered orders about guests on the given root providers."""
 
 
 def _no_rows(builds: CellBuilds) -> WorkerRows:
@@ -153,4 +163,5 @@ class ConductorPart:
     ended_orders: tuple[EndedOrders, ...] = ()  # how its orders for removed agents end
     repeats: tuple[Topic[Any], ...] = ()  # those of `effects` that timers publish until they are answered
     offers: tuple[object, ...] = ()
+    sharing: Callable[[CellBuilds], NodeSharing] | None = None  # at most one feature has it
     rows: Callable[[CellBuilds], WorkerRows] = _no_rows

@@ -4,7 +4,7 @@ An operator who removes an agent states that no guest runs on its hosts. So the 
 of an order for the agent, a report that ends the order: a build failed, a guest is destroyed, a phase of a
 move got no answer. Each guest whose destruction was assumed is stored, and `berth audit` lists it.
 
-Nodes that agents share are exempt: the orders wait until another agent of the pool gets the node.
+Shared nodes are exempt: the orders wait until another agent gets the node.
 """
 
 import logging
@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from bus.clock import Clock
-from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.removed_agents import AgentEditAnswered, AgentEditRequested
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Compact, Message
-from cell_conductor.ring import Ring
+from cell_conductor.node_sharing import NodeSharing
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +83,10 @@ class RemovedAgents:
         before, self._agents = self._agents or frozenset(), agents
         self.unended = (self.unended & agents) | (agents - before)
 
-    async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
-        """Record that an operator removed or restored an agent; give the shared bare-metal nodes of a removed
-        agent to other agents. Pass edits of other types on to `ring`, which assigns shared nodes to agents.
+    async def edit(self, request: AgentEditRequested, sharing: NodeSharing) -> AgentEditAnswered:
+        """Record that an operator removed or restored an agent; give the shared nodes of a removed agent to
+        other agents.
         """
-        if request.edit not in ("remove", "restore"):
-            return await ring.edit(request)
         async with self._database.write() as tx:
             if request.edit == "remove":
                 await _REMOVE(tx, agent=request.agent, now=self._clock.now())
@@ -98,23 +94,25 @@ class RemovedAgents:
             else:
                 restored = await _RESTORE(tx, agent=request.agent)
                 assumed = len(await _FORGET(tx, agent=request.agent)) if restored else 0
-        shares = await ring.edit(replace(request, edit="enable" if request.edit == "restore" else "disable"))
-        if not shares.refused and request.edit == "remove":
-            shares = await ring.edit(replace(request, edit="rehome"))
+        nodes = 0
+        if request.edit == "remove":
+            nodes = await sharing.removed(request.agent)
+        else:
+            await sharing.restored(request.agent)
         log.info("agent %s: %sd by an operator", request.agent, request.edit)
-        return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
+        return AgentEditAnswered(nodes=nodes, assumed=assumed)
 
     def reports(self, messages: Iterable[Message]) -> list[Message]:
         """Return, of the given messages, only the reports that the conductor made for removed agents."""
         reports = (message for message in messages if isinstance(message, self._reports))
         return [report for report in reports if getattr(report, "agent", "") in self]
 
-    async def addressed(self, messages: Sequence[Message], ring: Ring) -> list[Message | None]:
+    async def addressed(self, messages: Sequence[Message], sharing: NodeSharing) -> list[Message | None]:
         """Return the messages, with each order addressed to the node's present agent, and each order for a
         removed agent replaced by the report that ends it. None replaces an order that needs no report: about
-        an adopted guest, or about a node that agents share.
+        an adopted guest, or about a shared node.
         """
-        messages = await ring.addressed(messages)
+        messages = await sharing.addressed(messages)
         if self._agents is None:
             await self.refresh()
         positions = [
@@ -122,11 +120,11 @@ class RemovedAgents:
         ]
         if not positions:
             return list(messages)
-        pools = await ring.pools()
-        found: list[Message | None] = list(messages)
+        found: list[Any] = list(messages)
+        shared = await sharing.shared({found[at].root for at in positions})
         for at in positions:
-            order: Any = messages[at]
-            found[at] = None if order.epoch or order.agent in pools else self._report_instead(order)
+            order = found[at]
+            found[at] = None if order.epoch or order.root in shared else self._report_instead(order)
         now = self._clock.now()
         assumed = {
             (order.build, order.attempt, order.root, order.host, order.agent, now)

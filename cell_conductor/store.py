@@ -212,6 +212,12 @@ BUILD = """builds.id, builds.version, builds.status, builds.attempt, builds.gene
 _STATE = "status str, attempt int, generation int, deadline float, story str, parts str"
 _PLACE = "placed str, root str, host str, project str, called str"
 
+_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {WITH_LEFTOVERS}")
+_ON_ROOTS = sql(f"""
+    SELECT {BUILD} FROM {{n: root str}} JOIN placed_builds ON placed_builds.root = n.root
+    JOIN builds ON builds.id = placed_builds.build
+    WHERE builds.status IN ('building', 'swapping', 'active', 'deleting')
+""")
 _INSERT = sql(f"""
     WITH {{others}}new AS (SELECT * FROM {{n: id str, {_STATE}}})
     INSERT INTO builds (id, version, status, attempt, generation, deadline, updated_at, story, parts)
@@ -351,6 +357,15 @@ class BuildStore:
         listed = self.form.place_columns(after)
         return ("", *listed) if listed != self.form.place_columns(before) else ()
 
+    async def on_roots(self, tx: Transaction, roots: Collection[str]) -> list[Build]:
+        """Return the builds with a guest, or a guest left behind, on the given root providers."""
+        rows = await _ON_ROOTS(tx, [(root,) for root in roots])
+        builds = {build.id: build for build in self.form.readable(rows)}
+        for build in await left_behind(tx, self.form):
+            if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
+                builds[build.id] = build
+        return list(builds.values())
+
     async def prune(self, tx: Transaction, before: float, most: int) -> int:
         """Delete at most `most` builds that ended before a time and hold no resources; return how many."""
         pruned = [(row["id"],) for prune in self._prunes for row in await prune(tx, before=before, most=most)]
@@ -374,6 +389,11 @@ class BuildStore:
         return [
             build for late in _OVERDUE for build in self.form.readable(await late(tx, now=now, most=limit))
         ]
+
+
+async def left_behind(tx: Transaction, form: StoredForm | None = None) -> list[Build]:
+    """Return the builds that left guests behind, with the states of the courses that `form` knows."""
+    return (form or StoredForm()).readable(await _LEFT_BEHIND(tx))
 
 
 def _in_order(builds: Iterable[Build]) -> list[Build]:

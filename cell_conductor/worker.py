@@ -17,7 +17,6 @@ from cell_conductor.builds import Builds, show_outcomes
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.extension import ConductorPart
 from cell_conductor.removed_agents import RemovedAgents
-from cell_conductor.ring import CHECKS_PER_LEASE
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -43,7 +42,6 @@ def cell_conductor(
     """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, parts=parts, limits=limits, clock=clock, removed=removed)
-    ring = builds.ring
     show_outcomes(cell)
     worker = Worker(
         f"conductor.{cell}",
@@ -51,15 +49,12 @@ def cell_conductor(
         answers=[
             answers(topics.FIND_BUILDS, builds.find, cell=cell),
             answers(topics.FIND_INSTANCES, builds.find_instances, cell=cell),
-            answers(topics.LEASE, ring.lend, cell=cell),
-            answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
-            answers(topics.FIND_AGENTS, ring.find, cell=cell),
-            answers(topics.EDIT_AGENT, partial(builds.removed.edit, ring=ring), cell=cell),
+            answers(topics.EDIT_AGENT, partial(builds.removed.edit, sharing=builds.sharing), cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
         timers=_timers(builds),
     )
-    return worker.with_rows([part.rows(builds) for part in parts])
+    return worker.with_rows([*(part.rows(builds) for part in parts), builds.sharing.rows()])
 
 
 def _consumed(cell: str, builds: Builds) -> list[On]:
@@ -81,16 +76,13 @@ def _consumed(cell: str, builds: Builds) -> list[On]:
 
 
 def _timers(builds: Builds) -> list[Every]:
-    limits, ring, repeated = builds.limits, builds.ring, builds.repeated
+    limits, repeated = builds.limits, builds.repeated
     return [
         every(limits.poll_every, builds.time_out, emits=repeated),
         every(limits.stalled_after / 2, builds.resume, emits=repeated, at_once=True),
         every(limits.poll_every, builds.end_orders_of_removed, emits=repeated, at_once=True),
         every(FAILOVER_SECONDS, builds.resume_after_failover, emits=repeated),
-        every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
-        every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=repeated),
         every(prune_period(limits.keep), builds.prune),
-        every(3600.0, ring.prune),
     ]
 
 

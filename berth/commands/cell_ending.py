@@ -36,7 +36,7 @@ from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
-from bus.leases import AgentEditAnswered
+from bus.removed_agents import AgentEditAnswered
 from bus.vocabulary import Missing
 
 UNREAD_SECONDS = 5.0  # time limit for placement to unsubscribe from the queues of a removed cell
@@ -212,7 +212,7 @@ async def remove_agent(
     more. Builds in progress there continue on another host or end in error, and moves continue as with a
     silent agent. Deletions, also later ones, end without the agent's answer, and release what the guests
     held; `berth audit` lists these guests for a week (`keep`). Active instances stay recorded on the
-    hosts: evacuate or delete them. Nodes that agents share go to other agents, with their orders.
+    hosts: evacuate or delete them. Shared nodes go to other agents, with their orders.
 
     With --no-user repeat it for an agent whose cell did not answer.
     """
@@ -239,7 +239,7 @@ async def remove_agent(
         why = f"{'; '.join(done)}. But its orders continue, because the cell did not answer"
         raise OperationRefused(f"{why}: when its conductor runs, repeat the command with --no-user")
     done.append("its conductor ends its orders within seconds")
-    if answer.moved or answer.waiting:
-        done.append(f"{answer.moved + answer.waiting} bare-metal nodes go to other agents")
+    if answer.nodes:
+        done.append(f"{answer.nodes} bare-metal nodes go to other agents")
     facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
     cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)

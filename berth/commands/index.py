@@ -51,8 +51,7 @@ _GROUPS = {  # group → its description
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
     " (docs/howto/client.md).",
     "token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
-    "agent": "Bare-metal agents that share a cell's nodes (`berth run metal --cell c1 --agent NAME`), and the"
-    " check of an operator's driver.",
+    "agent": "Agents of hosts and nodes, and the check of an operator's driver.",
     "host": "See what hosts have, and keep new instances away from them.",
     "aggregate": (
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."

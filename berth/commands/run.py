@@ -139,8 +139,7 @@ def run_command(
     and exchange most of their messages without the broker. Several processes may run the same worker; of
     `compute` only one for each cell (or, with --agent, for each agent).
 
-    The processes of `metal` are agents that share a cell's bare-metal nodes, so each needs a different name
-    (--agent). A second process with the same name waits until the first has ended.
+    Each process of `metal` is an agent of a cell's bare-metal nodes with a name of its own (--agent).
     """
     alone = options.bus == "local"
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})

@@ -1,4 +1,4 @@
-"""Queries and edits cells: their registration, builds, instances, and agents of bare-metal nodes."""
+"""Queries and edits cells: their registration, builds, instances, and removed agents."""
 
 import asyncio
 import uuid
@@ -12,13 +12,12 @@ from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
-from bus.clock import monotonic
 from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth
-from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
 from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
+from bus.removed_agents import AgentEditAnswered, AgentEditRequested
 
 R = TypeVar("R")
 
@@ -187,29 +186,6 @@ async def instances_left(bus: Bus, name: str) -> int:
 
 
 AGENT_SECONDS = 10.0  # time limit for a cell's answer about agents
-_RETRY_SECONDS = 0.5
-
-
-async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
-    """Return the bare-metal agents of each cell, and the cells that did not answer."""
-    ask = bus.asker(topics.FIND_AGENTS, timeout=AGENT_SECONDS)
-    return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
-
-
-async def edit_agent(
-    bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
-) -> tuple[str, AgentEditAnswered]:
-    """Send a change of a bare-metal agent to its cell; return the cell's name and answer.
-
-    If `cell` is "", all cells are searched for the agent. Raise OperationRefused if the cell refuses, or if
-    not exactly one cell has the agent.
-    """
-    checked(request)
-    cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
-    answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
-    if answer.refused:
-        raise OperationRefused(answer.refused)
-    return cell, answer
 
 
 async def mark_agent(
@@ -223,32 +199,6 @@ async def mark_agent(
         return await bus.asker(topics.EDIT_AGENT, timeout=seconds)(request)
     except UNANSWERED:
         return None
-
-
-async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
-    found, silent = await find_agents(bus, cells)
-    having = [cell for cell, answer in found.items() if name in (agent.agent for agent in answer.agents)]
-    if len(having) == 1:
-        return having[0]
-    if having:
-        raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
-    known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
-    no_answer = f"; {named(silent)} did not answer" if silent else ""
-    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{no_answer}")
-
-
-async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait at most `seconds` until a bare-metal agent has released the nodes that it is leaving; return how
-    many nodes are not released yet.
-    """
-    until, left = monotonic() + seconds, 0
-    while monotonic() < until:
-        found, _ = await find_agents(bus, [cell])
-        agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
-        if cell in found and not (left := agents[name].leaving if name in agents else 0):
-            return 0
-        await asyncio.sleep(_RETRY_SECONDS)
-    return left
 
 
 async def refused_builds(bus: Bus, question: FindRefused) -> list[RefusedBuild]:

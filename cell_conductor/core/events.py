@@ -61,7 +61,7 @@ Event = KernelEvent | Any  # or an event of a course
 
 
 class AttemptLimits(Struct, frozen=True):
-    """The most attempts of a build, and the time limits of builds, agents, leases and records, in seconds."""
+    """The most attempts of a build, and the time limits of builds, agents and records, in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
@@ -73,5 +73,4 @@ class AttemptLimits(Struct, frozen=True):
     # seconds without an answer after which two messages are repeated: the order to destroy a guest left
     # behind by an ended build, and the request to queue a preempted build again
     destroy_again_after: float = 3600.0
-    agent_lease: float = 2.0  # duration of a lease of an agent that shares nodes
     keep: float = KEEP_SECONDS  # seconds for which the records of ended builds and moves are stored

@@ -1,4 +1,4 @@
-"""The first schema: builds, the ownership of bare-metal nodes, and removed agents."""
+"""The first schema: builds and removed agents."""
 
 from typing import Any
 
@@ -67,32 +67,4 @@ def upgrade() -> None:
         *_columns(sa.Text, "root", primary_key=True),
         *_columns(sa.Text, "host", "agent"),
         *_columns(sa.Double, "since"),
-    )
-    _create_ring()
-
-
-def _create_ring() -> None:
-    op.create_table(
-        "ring_members",
-        *_columns(sa.Text, "agent", primary_key=True),
-        *_columns(sa.Text, "pool", "run"),
-        *_columns(sa.BigInteger, "epoch", "beat"),
-        *_columns(sa.Boolean, "alive", "disabled"),
-        *_columns(sa.Double, "lease"),
-        *_columns(sa.BigInteger, "seen"),
-        *_columns(sa.Double, "asked_at"),
-    )
-    op.create_table(
-        "ring_nodes",
-        *_columns(sa.Text, "root", primary_key=True),
-        *_columns(sa.Text, "pool", "owner"),  # `owner`: the agent that may act on the node; empty: none
-        *_columns(sa.BigInteger, "epoch", "version"),
-        *_columns(sa.Text, "leaving", "moves_to"),
-    )
-    op.create_index("ring_nodes_changed", "ring_nodes", ["pool", "version"])
-    op.create_index("ring_nodes_owner", "ring_nodes", ["owner"])
-    op.create_table(
-        "ring_pools",
-        *_columns(sa.Text, "pool", primary_key=True),
-        *_columns(sa.BigInteger, "version"),  # counter of changes of the pool's nodes
     )

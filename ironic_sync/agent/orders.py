@@ -20,14 +20,14 @@ from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
-from ironic_sync.agent.lease import NodeLease
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import DEPLOYING
 
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
-NO_LEASE_SECONDS = 5.0  # how long an order is held without a lease
+NO_RIGHT_SECONDS = 5.0  # how long an order is held while the agent may not act
 SHORTEST_PAUSE = 0.1  # seconds between two checks of a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
 MOST_STARTED = 4  # transitions of a failed deployment with its teardown; after this many, steps are delayed
@@ -94,7 +94,7 @@ class RunningOrders:
     maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
-    right: NodeLease
+    right: NodeRight
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
     # node → jobs there
     _on: defaultdict[str, set[OrderProgress]] = field(default_factory=lambda: defaultdict(set))
@@ -126,7 +126,7 @@ class RunningOrders:
             job.woken.set()
 
     def check_all(self) -> None:
-        """Continue all orders of this agent now, because its lease on nodes has changed."""
+        """Continue all orders of this agent now, because its right to act on nodes has changed."""
         for job in self._jobs.values():
             job.pause = SHORTEST_PAUSE
             job.woken.set()
@@ -157,9 +157,9 @@ class RunningOrders:
                 if result is not None:
                     self._forget(key)
                     return report(job.order, **asdict(result))
-            if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
-                # another process of the same agent may have the lease
-                raise Retry(1.0, f"agent {self.agent} has no lease")
+            if not self.right.good() and self.clock.monotonic() - job.came > NO_RIGHT_SECONDS:
+                # another process of the same agent may have the right
+                raise Retry(1.0, f"agent {self.agent} may not act on nodes")
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 

@@ -12,21 +12,23 @@ from bus.agent_builds import AgentBuilds, report
 from bus.clock import Clock, ReportSequence
 from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, REPORT_NODES
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import portions
 from bus.worker import Worker, every, on
-from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
-from ironic_sync.api import IronicApi, IronicRefused
-from ironic_sync.core.node import Malformed, ReceivedNotification, from_rest, opened
-from ironic_sync.core.selection import NodeSelection
+from ironic_sync.agent.right import NodeRight
+from ironic_sync.api import IronicApi
+from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.notifications import Notifications
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_WITH_NOTIFICATIONS = 60.0
 HOSTS_IN_A_REPORT = 500
-LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # how long a heartbeat waits for a lease, and how often it checks
+RIGHT_SECONDS, RIGHT_CHECKS = (
+    3.0,
+    30,
+)  # how long a heartbeat waits until the agent may act, and how often it checks
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -63,8 +65,8 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the pool's heartbeat, with the nodes being built; [] without a lease. Raise an error if
-        Ironic is unreachable, so that no heartbeat is sent.
+        """Return the pool's heartbeat, with the nodes being built; [] if the agent may not act. Raise an
+        error if Ironic is unreachable, so that no heartbeat is sent.
         """
         if not await self._may_act():
             return []
@@ -94,11 +96,11 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a valid lease on nodes; wait a few seconds for a lease if not."""
-        for _ in range(LEASE_LOOKS):
+        """Return whether the agent may act on nodes; wait a few seconds if not."""
+        for _ in range(RIGHT_CHECKS):
             if self.orders.right.good():
                 return True
-            await asyncio.sleep(LEASE_SECONDS / LEASE_LOOKS)
+            await asyncio.sleep(RIGHT_SECONDS / RIGHT_CHECKS)
         return self.orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
@@ -111,8 +113,9 @@ def metal_agent(
     agent: str,
     cell: str,
     api: IronicApi,
-    lease: NodeLease,
+    right: NodeRight,
     *,
+    pool: str = "",
     notifications: NotificationSource | None = None,
     period: float = 10.0,
     progress_every: float = 30.0,
@@ -121,7 +124,9 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds instances on the Ironic nodes that are leased to it."""
+    """Return the worker of an agent that builds instances on the Ironic nodes of its pool, as far as `right`
+    permits. `pool`: the name of the pool, which its heartbeats have; by default that of the agent.
+    """
     orders = RunningOrders(
         agent,
         api,
@@ -129,13 +134,12 @@ def metal_agent(
         maintenance_patience,
         clock or Clock(),
         AgentBuilds(),
-        lease,
+        right,
     )
-    lease.changed = orders.check_all
-    tidings = _Heartbeats(lease.pool, cell, orders, period, patience)
+    tidings = _Heartbeats(pool or agent, cell, orders, period, patience)
     follow = [] if notifications is None else [partial(notifications, orders.check_node)]
     address = {"cell": cell, "agent": agent}
-    return Worker(
+    worker = Worker(
         f"agent.{cell}.{agent}",
         consumes=[
             on(AGENT_BUILD.at(**address), orders.build, emits=[AGENT_REPORT], concurrency=concurrency),
@@ -145,33 +149,8 @@ def metal_agent(
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),
             every(progress_every, tidings.progress, emits=[AGENT_REPORT]),
         ],
-        asks=[LEASE, REPORT_NODES],
         starts=[api.open],
-        runs=[*follow, lease.run],
-        stops=[lease.leave, api.close],
+        runs=follow,
+        stops=[api.close],
     )
-
-
-def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
-    """Return a function that lists the Ironic nodes of the given cell and pool of agents."""
-
-    filters: dict[str, Any] = {**selection.filters()}
-
-    async def listed() -> Sequence[str]:
-        found = []
-        try:
-            async for page in api.nodes(fields=selection.fields(), **filters):
-                for fields in page:
-                    try:
-                        node = from_rest(fields)
-                    except Malformed as problem:  # the first order for the node will report the problem
-                        log.warning("a node that cannot be read is left out: %s", problem)
-                        continue
-                    place = selection.place(node)
-                    if place is not None and (place.cell, place.agent) == (cell, pool):
-                        found.append(node.uuid)
-        except IronicRefused as problem:
-            raise NotLeased(f"Ironic does not list its nodes: {problem}") from None
-        return found
-
-    return listed
+    return worker.with_rows([right.rows(orders.check_all)])

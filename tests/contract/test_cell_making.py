@@ -27,8 +27,8 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
-from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.local import LocalBroker, LocalTransport
+from bus.removed_agents import AgentEditAnswered, AgentEditRequested
 from bus.worker import Worker, answers
 from placement_worker import Placement
 from tests.support.buses import Connect, serving

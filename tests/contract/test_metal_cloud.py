@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench.permanent_lease import PermanentLease
 from berth.features import packages
 from bus import topics
 from bus.delivery.runner import Bus
@@ -21,6 +20,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync import ironic_sync
+from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent
 from tests.support.bus_notifier import BusNotifier
 from tests.support.cloud_workers import of_one_cell
@@ -53,7 +53,7 @@ class MetalCloud(MetalCell):
             ),
             "ironic_sync": lambda bus: ironic_sync(),
             "agent": lambda bus: metal_agent(
-                AGENT, CELL, self.line.api(self.clock), PermanentLease(AGENT, CELL), clock=self.clock
+                AGENT, CELL, self.line.api(self.clock), EveryNode(), clock=self.clock
             ),
         }
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from berth.features import packages
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.leases import AgentEditRequested, LeaseAsked, NodesReported
-from bus.messages import AgentReported, BuildDeleted, BuildEnded, BuildOrdered, HostFailed
+from bus.messages import AgentReported, BuildDeleted, BuildEnded, HostFailed
 from bus.relays import OrderAnswered, OrderRelayed
+from bus.removed_agents import AgentEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
@@ -62,7 +62,7 @@ class RemovingCell:
 
     async def edit(self, agent: str, edit: Any) -> int:
         request = AgentEditRequested(cell=CELL, agent=agent, edit=edit)
-        return (await self.builds.removed.edit(request, self.builds.ring)).assumed
+        return (await self.builds.removed.edit(request, self.builds.sharing)).assumed
 
     async def remove(self, *agents: str) -> list[Message]:
         """Remove agents; return what the next check of the conductor leads to."""
@@ -195,24 +195,6 @@ async def test_assumed_guests_are_listed_as_long_as_their_builds(cell: RemovingC
     assert await cell.assumed() == []
 
 
-async def test_orders_for_shared_nodes_wait_for_another_agent(cell: RemovingCell) -> None:
-    root = ONE.chosen.root
-    placed = replace(ONE, chosen=replace(ONE.chosen, agent="pool"))
-    lease = LeaseAsked(cell=CELL, agent="a", pool="pool", run="1")
-    await cell.builds.ring.lend(lease)
-    await cell.builds.ring.report_nodes(NodesReported(cell=CELL, agent="a", pool="pool", nodes=(root,)))
-    (order,) = await cell.place(placed)
-    assert isinstance(order, BuildOrdered) and order.agent == "a"
-    assert await cell.remove("a", "pool") == []
-    await cell.builds.ring.lend(replace(lease, agent="b"))
-    await cell.builds.ring.lend(replace(lease, leaves=True))
-    await cell.edit("a", "remove")  # only then a node with a build gets another agent
-    await cell.builds.ring.check_leases()
-    (moved,) = await cell.builds.move()
-    assert isinstance(moved, BuildOrdered) and moved.agent == "b"
-    assert await cell.assumed() == []
-
-
 async def test_orders_of_a_removed_agent_end_although_reading_them_failed_at_first(
     cell: RemovingCell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +216,7 @@ async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent(cell: Removi
     removed = RemovedAgents(cell.database, Clock())
     await cell.edit(FIRST.agent, "remove")
     await removed.refresh()
-    assert await removed.addressed([replace(FIRST, adopt=True)], cell.builds.ring) == [None]
+    assert await removed.addressed([replace(FIRST, adopt=True)], cell.builds.sharing) == [None]
 
 
 async def test_the_gateway_drops_orders_for_a_removed_agent(cell: RemovingCell) -> None:

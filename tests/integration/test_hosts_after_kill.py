@@ -29,10 +29,10 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.leases import AgentEditRequested
 from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
 from bus.protocol import Envelope
 from bus.relays import HeartbeatRelayed, HeartbeatsMerged
+from bus.removed_agents import AgentEditRequested
 from bus.replication import PlacementChanged
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor

@@ -74,7 +74,7 @@ async def test_boots_end_once_while_gateways_and_agents_are_killed(
         monkeypatch.setenv(MUTE, fleet[3].agent)
         async with asyncio.timeout(region.patience), running(settings, FleetSupervisor) as berth:
             await _heard(berth, mute.root)
-            assert quorum_queues(rabbitmq) == 73 + 28 * region.cells  # as docs/scale.md says
+            assert quorum_queues(rabbitmq) == 73 + 29 * region.cells  # as docs/scale.md says
             messages, reports = await heartbeats(berth, region.count_seconds)
             assert messages <= min(100, 4 * region.cells)  # a second
             expected = (region.agents - 1) / region.heartbeat

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from bench.permanent_lease import PermanentLease
 from berth.features import packages
 from bus import topics
 from bus.clock import Clock
@@ -21,6 +20,7 @@ from bus.worker import Worker
 from deploy.ironic import IronicServer
 from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync import FollowedIronic as Followed
+from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicRefused
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
@@ -76,7 +76,7 @@ class IronicCloud:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
-                PermanentLease(AGENT, CELL),
+                EveryNode(),
                 notifications=notification_source(
                     Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
                 ),

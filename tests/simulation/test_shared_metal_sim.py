@@ -11,10 +11,8 @@ import httpx
 import pytest
 
 from berth.features import packages
-from bus import topics
 from bus.claims import Choice
 from bus.delivery.runner import Bus
-from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.local import LocalTransport
 from bus.messages import BuildPlaced, Selection
 from bus.openstack import Access
@@ -22,11 +20,18 @@ from bus.sql.migrations import migrate
 from cell_conductor import AttemptLimits, cell_conductor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
+from features.shared_nodes.lease import NodeLease, nodes_of
+from features.shared_nodes.messages import (
+    EDIT_SHARING,
+    LEASE,
+    REPORT_NODES,
+    SharingEditAnswered,
+    SharingEditRequested,
+)
 from ironic_sync import NodeSelection
-from ironic_sync.agent.lease import NodeLease
-from ironic_sync.agent.worker import metal_agent, nodes_of
+from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
-from tests.support.conductor_builders import CELL, Books
+from tests.support.conductor_builders import CELL, PARTS, Books
 from tests.support.databases import inline_connection
 from tests.support.metal_agent_world import SPEC, MetalCell
 from tests.support.virtual_time import run
@@ -168,10 +173,10 @@ class RingCloud(MetalCell):
         )
         bus = Bus(LocalTransport(self.broker), self.clock)
         lease = NodeLease(
-            name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock,
-            bus.asker(topics.REPORT_NODES), nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
+            name, POOL, CELL, bus.asker(LEASE, timeout=1.0), self.clock,
+            bus.asker(REPORT_NODES), nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
         )  # fmt: skip
-        agent = metal_agent(name, CELL, api, lease, clock=self.clock)
+        agent = metal_agent(name, CELL, api, lease, pool=POOL, clock=self.clock)
 
         async def live() -> None:
             async with bus:
@@ -190,9 +195,8 @@ class RingCloud(MetalCell):
     def conduct(self, name: str) -> None:
         limits = AttemptLimits(build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0)
         claims = self.books.claim_many, self.books.release_many
-        self.serve(
-            name, lambda bus: cell_conductor(CELL, self.cell_db, *claims, clock=self.clock, limits=limits)
-        )
+        more: dict[str, Any] = {"clock": self.clock, "limits": limits, "parts": PARTS}
+        self.serve(name, lambda bus: cell_conductor(CELL, self.cell_db, *claims, **more))
 
     # What is seen
 
@@ -225,8 +229,8 @@ class RingCloud(MetalCell):
                 found[root] = name
         return found
 
-    async def edit(self, **what: Any) -> AgentEditAnswered:
-        return await self.bus.asker(topics.EDIT_AGENT)(AgentEditRequested(cell=CELL, **what))
+    async def edit(self, **what: Any) -> SharingEditAnswered:
+        return await self.bus.asker(EDIT_SHARING)(SharingEditRequested(cell=CELL, **what))
 
     # What a client does
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 
-from bench.permanent_lease import PermanentLease
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -30,7 +29,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.simulation import Simulation
-from ironic_sync.agent.lease import NodeLease
+from ironic_sync.agent.right import EveryNode, NodeRight
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
 from tests.support.conductor_builders import CELL
@@ -101,7 +100,7 @@ class MetalWorld:
         self._process: asyncio.Task[None] | None = None
         self.retry = True
         self.leftover = False
-        self.lease: NodeLease = PermanentLease(AGENT, CELL)
+        self.right: NodeRight = EveryNode()
         self.more: dict[str, Any] = {}  # arguments for agents that are started from now on
 
     def start(self) -> None:
@@ -114,7 +113,7 @@ class MetalWorld:
         await asyncio.wait([self._process])
 
     async def _live(self) -> None:
-        agent = metal_agent(AGENT, CELL, self.line.api(self.clock), self.lease, clock=self.clock, **self.more)
+        agent = metal_agent(AGENT, CELL, self.line.api(self.clock), self.right, clock=self.clock, **self.more)
         try:
             async with Bus(LocalTransport(self.broker)) as bus:
                 await bus.serve(agent, asyncio.Event())
@@ -170,10 +169,10 @@ class MetalWorld:
 
 @asynccontextmanager
 async def metal_world(
-    plan: SimPlan | None = None, nodes: int = 2, lease: NodeLease | None = None, **more: Any
+    plan: SimPlan | None = None, nodes: int = 2, right: NodeRight | None = None, **more: Any
 ) -> AsyncIterator[MetalWorld]:
     made = MetalWorld(plan, nodes)
-    made.lease, made.more = lease or made.lease, more
+    made.right, made.more = right or made.right, more
     async with Bus(LocalTransport(made.broker)) as bus, asyncio.TaskGroup() as group:
         made.bus, made._group = bus, group
         made.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))

@@ -415,6 +415,16 @@ def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
     assert AGENT.format(cell="c1") == worker_roles.metal_agent(settings, "c1")
 
 
+def test_without_a_feature_for_several_agents_a_cell_has_one_agent_for_its_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ironic, "parts_of", lambda *_: [])
+    settings, bus = settings_of(ironic_api="http://h").settings, Bus(composition.alone())
+    assert ironic.metal(settings, worker_roles.Role("metal", "c1"), bus).name == "agent.c1.c1-metal"
+    with pytest.raises(BadSetting, match="--agent 'other': c1-metal is the only agent of these nodes"):
+        ironic.metal(settings, worker_roles.Role("metal", "c1", "other"), bus)
+
+
 @pytest.mark.parametrize(
     ("text", "alias"),
     [

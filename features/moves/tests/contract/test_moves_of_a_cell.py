@@ -254,27 +254,6 @@ async def test_a_move_ended_by_another_conductor_ends_only_once(everywhere: Movi
     assert (await cell.stands()).status == "moving"
 
 
-async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: MovingCell) -> None:
-    async with cell.database.write() as tx:
-        await tx.execute(
-            text(
-                "INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)"
-                " VALUES (:root, 'p', 'a', 1, 1, '', '')"
-            ),
-            {"root": ONE.chosen.root},
-        )
-        await tx.execute(
-            text(
-                "INSERT INTO ring_members"
-                " (agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at)"
-                " VALUES ('a', 'p', 'r', 1, 0, true, false, 2.0, 0, 0.0)"
-            )
-        )
-    cell.restart()
-    assert short(await cell.came_of(cell.claimed())) == ["ended error at host0"]
-    assert cell.books.held == {ONE.build: (3, ONE.chosen.choice.allocations)}
-
-
 async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
     """The destination is reshaped before the cell has received the move."""
     placed = cell.claimed()

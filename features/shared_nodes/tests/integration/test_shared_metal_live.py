@@ -9,20 +9,20 @@ import pytest
 from rich.console import Console
 
 from berth import composition, worker_roles
-from berth.commands.agents import edit
 from berth.commands.terminal import Cli
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.http import listen
-from bus.leases import AgentEditRequested, AgentsFound, FindAgents
 from bus.messages import BuildEnded, BuildRequested
 from bus.sql.database import Database
-from cell_conductor import ring_store
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
+from features.shared_nodes import store
+from features.shared_nodes.commands import edit
+from features.shared_nodes.messages import FIND_AGENTS, AgentsFound, FindAgents, SharingEditRequested
 from tests.support.berth_processes import Running, running
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL
@@ -40,16 +40,16 @@ class SharedMetalSite:
         self.berth, self.ironic, self.database = berth, ironic, database
 
     async def agents(self) -> AgentsFound:
-        return await self.berth.bus.asker(topics.FIND_AGENTS)(FindAgents(cell="c1"))
+        return await self.berth.bus.asker(FIND_AGENTS)(FindAgents(cell="c1"))
 
     async def owners(self) -> dict[str, str]:
         async with self.database.read() as tx:
-            return {node.root: node.owner for node in await ring_store.nodes(tx, "c1-metal")}
+            return {node.root: node.owner for node in await store.nodes(tx, "c1-metal")}
 
     async def owned(self) -> dict[str, str]:
         async with self.database.read() as tx:
-            members = {member.agent: member for member in await ring_store.members(tx)}
-            nodes = await ring_store.nodes(tx, "c1-metal")
+            members = {member.agent: member for member in await store.members(tx)}
+            nodes = await store.nodes(tx, "c1-metal")
         return {
             node.root: node.owner
             for node in nodes
@@ -136,7 +136,7 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
         others = len(busy - his)
         await until(lambda: len(ended) >= others, seconds=SOON)
         await asyncio.sleep(8.0)
-        request = AgentEditRequested(cell="c1", agent=STOPPED, edit="rehome")
+        request = SharingEditRequested(cell="c1", agent=STOPPED, edit="rehome")
         await edit(Cli(settings, say=Console(quiet=True)), request, "", 30.0)
         await until(lambda: len(ended) == BUILDS, seconds=SOON)
         assert {end.status for end in ended.values()} == {"active"}

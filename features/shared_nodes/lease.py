@@ -6,19 +6,24 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
-from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
 from bus.protocol import Ask
 from bus.vocabulary import portions
+from bus.worker import WorkerRows
+from features.shared_nodes.messages import (
+    LEASE,
+    REPORT_NODES,
+    LeaseAnswered,
+    LeaseAsked,
+    NodesReported,
+    NodesTaken,
+)
+from ironic_sync.extension import IronicApi, IronicRefused, Malformed, NodeSelection, Standing, from_rest
 
 NEVER = float("-inf")
-
-# ours: the agent may act. not yet: the owner is unknown so far. over: another agent owns the node, or the
-# order's epoch has passed.
-Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
@@ -117,6 +122,10 @@ class NodeLease:
         self._refused = False
         self._address: dict[str, Any] = {"cell": self.cell, "agent": self.agent, "pool": self.pool}
 
+    def rows(self, changed: Callable[[], None]) -> WorkerRows:
+        self.changed = changed
+        return WorkerRows(asks=[LEASE, REPORT_NODES], runs=[self.run], stops=[self.leave])
+
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return self._lent.standing(root, epoch, since, self.clock.monotonic())
 
@@ -210,3 +219,28 @@ class NodeLease:
             upto = page[-1] if page and page[-1] != roots[-1] else ""
             await report_nodes(NodesReported(**self._address, nodes=page, after=after, upto=upto))
             after = upto
+
+
+def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
+    """Return a function that lists the Ironic nodes of the given cell and pool of agents."""
+
+    filters: dict[str, Any] = {**selection.filters()}
+
+    async def listed() -> Sequence[str]:
+        found = []
+        try:
+            async for page in api.nodes(fields=selection.fields(), **filters):
+                for fields in page:
+                    try:
+                        node = from_rest(fields)
+                    except Malformed as problem:  # the first order for the node will report the problem
+                        log.warning("a node that cannot be read is left out: %s", problem)
+                        continue
+                    place = selection.place(node)
+                    if place is not None and (place.cell, place.agent) == (cell, pool):
+                        found.append(node.uuid)
+        except IronicRefused as problem:
+            raise NotLeased(f"Ironic does not list its nodes: {problem}") from None
+        return found
+
+    return listed

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from cell_conductor.core.ring import RingMember, RingNode, Use, forgotten, moves, preference
+from features.shared_nodes.core.ring import RingMember, RingNode, Use, forgotten, moves, preference
 from tests.support.ids import uid
 
 POOL = "metal"

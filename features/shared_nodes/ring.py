@@ -6,14 +6,23 @@ different machines are never compared (`LastRenewals` in `core/ring.py`).
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from bus.clock import Clock
-from bus.leases import (
-    AgentEditAnswered,
-    AgentEditRequested,
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.sql.failures import Conflict, retrying
+from bus.sql.statement import Transaction
+from bus.vocabulary import Message
+from bus.worker import WorkerRows, answers, every
+from cell_conductor.extension import CellBuilds
+from features.shared_nodes import store
+from features.shared_nodes.core.ring import LastRenewals, RingMember, forgotten, moves
+from features.shared_nodes.messages import (
+    EDIT_SHARING,
+    FIND_AGENTS,
+    LEASE,
+    REPORT_NODES,
     AgentsFound,
     AgentStands,
     FindAgents,
@@ -22,19 +31,13 @@ from bus.leases import (
     NodeLent,
     NodesReported,
     NodesTaken,
+    SharingEditAnswered,
+    SharingEditRequested,
 )
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.sql.database import Database
-from bus.sql.failures import Conflict, retrying
-from bus.sql.statement import Transaction
-from bus.vocabulary import Message
-from cell_conductor import ring_store as store
-from cell_conductor.core.build import Build
-from cell_conductor.core.ring import LastRenewals, RingMember, forgotten, moves
-from cell_conductor.store import StoredForm
 
 log = logging.getLogger(__name__)
 
+LEASE_SECONDS = 2.0  # duration of a lease
 CHECKS_PER_LEASE = 8  # number of lease checks in the duration of a lease
 IDLE_SECONDS = 1.0  # seconds between lease checks if no agents share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes that disabled agents still have
@@ -47,13 +50,13 @@ FORGOTTEN_AFTER = 7 * 86400.0
 class Ring:
     """Assigns a cell's bare-metal nodes to agents by leases, and executes operators' commands about nodes."""
 
-    def __init__(self, database: Database, clock: Clock, lease: float, form: StoredForm) -> None:
-        self.database = database
-        self.clock = clock
-        self.lease = lease
-        self.form = form
+    def __init__(self, cell: str, builds: CellBuilds) -> None:
+        self.cell = cell
+        self.builds = builds
+        self.database = builds.database
+        self.clock = builds.clock
         self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
-        self._renewals = LastRenewals(lease / 2)
+        self._renewals = LastRenewals(LEASE_SECONDS / 2)
         self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
         self._settled: dict[str, object] = {}  # pool → its agents when its nodes were last distributed
         self._strays_at = self._look_at = float("-inf")
@@ -61,9 +64,26 @@ class Ring:
         # check makes the changes.
         busy = LeaseAnswered(refused="other processes change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
-        again = AgentEditAnswered(refused="other processes keep changing it: try again")
+        again = SharingEditAnswered(refused="other processes keep changing it: try again")
         self._edit = retrying(self.clock, otherwise=lambda request: again)(self._edit_once)
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
+        self.database.on_new_history(self.forget)
+
+    def rows(self) -> WorkerRows:
+        period = LEASE_SECONDS / CHECKS_PER_LEASE
+        return WorkerRows(
+            answers=[
+                answers(LEASE, self.lend, cell=self.cell),
+                answers(REPORT_NODES, self.report_nodes, cell=self.cell),
+                answers(FIND_AGENTS, self.find, cell=self.cell),
+                answers(EDIT_SHARING, self.edit, cell=self.cell),
+            ],
+            timers=[
+                every(period, self.check_leases, at_once=True),
+                every(period, self.remind, emits=self.builds.repeated),
+                every(3600.0, self.prune),
+            ],
+        )
 
     def forget(self) -> None:
         """Clear the cached pools and agents, to read them again: a fail-over of the database may have lost
@@ -114,7 +134,7 @@ class Ring:
             left = self._renewals.left(before.agent, mark, before.lease, self.clock.monotonic())
             if left > 0:
                 return f"another process of this name may act, for at most {left:.1f} s more"
-        made = await store.join(tx, asked, before, self.lease, self.clock.now())
+        made = await store.join(tx, asked, before, LEASE_SECONDS, self.clock.now())
         if made is None:
             raise Conflict(f"agent {asked.agent} has just joined or sent a heartbeat")
         log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
@@ -202,7 +222,7 @@ class Ring:
         """Return the messages, with each build and destroy order about a bare-metal node addressed to the
         agent that owns the node now."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
-        pools = await self.pools() if orders else None
+        pools = await self._read_pools() if orders else None
         if not pools:
             return list(messages)
         owners = await self._owners({order.root for order in orders})
@@ -223,7 +243,7 @@ class Ring:
             for message in messages
         ]
 
-    async def pools(self) -> set[str]:
+    async def _read_pools(self) -> set[str]:
         """Return the pools with bare-metal nodes that agents share."""
         if self._pools is None:
             async with self.database.read_single() as tx:
@@ -242,26 +262,35 @@ class Ring:
             if report.epoch and report.root in owners and report.epoch < owners[report.root][1]
         }
 
-    async def owned(self, roots: Iterable[str]) -> set[str]:
+    async def shared(self, roots: Collection[str]) -> Collection[str]:
         """Return which of the given root providers are bare-metal nodes of a pool."""
-        return set(await self._owners(set(roots))) if await self.pools() else set()
+        return await self._owners(roots) if roots and await self._read_pools() else ()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
         async with self.database.read_single() as tx:
             return await store.owners(tx, sorted(roots))
 
-    async def builds_moved(self) -> list[Build]:
-        """Return the builds on bare-metal nodes to which this conductor gave a new agent since the last
-        call."""
+    async def remind(self) -> Sequence[Message]:
+        """Return again the unanswered orders about the nodes to which this conductor gave a new agent since
+        the last call.
+        """
         roots, self.moved = self.moved, set()
         if not roots:
             return []
         try:
-            async with self.database.read() as tx:
-                return await store.builds_on(tx, roots, self.form)
+            return await self.builds.remind(roots)
         except BaseException:
             self.moved |= roots
             raise
+
+    async def removed(self, agent: str) -> int:
+        edited = await self.edit(SharingEditRequested(cell=self.cell, agent=agent, edit="disable"))
+        if not edited.refused:
+            edited = await self.edit(SharingEditRequested(cell=self.cell, agent=agent, edit="rehome"))
+        return edited.moved + edited.waiting
+
+    async def restored(self, agent: str) -> None:
+        await self.edit(SharingEditRequested(cell=self.cell, agent=agent, edit="enable"))
 
     async def find(self, question: FindAgents) -> AgentsFound:
         async with self.database.read() as tx:
@@ -282,7 +311,7 @@ class Ring:
             found.append(state)
         return AgentsFound(agents=tuple(found), nodes=sum(map(len, nodes.values())))
 
-    async def edit(self, request: AgentEditRequested) -> AgentEditAnswered:
+    async def edit(self, request: SharingEditRequested) -> SharingEditAnswered:
         answer = await self._edit(request)
         if answer.refused:
             return answer
@@ -294,31 +323,31 @@ class Ring:
             after = [node for node in await store.nodes(tx, pool) if node.root in mine]
         moved = sum(node.owner != request.agent for node in after)
         waiting = sum(node.leaving in ("free", "all") for node in after)
-        return AgentEditAnswered(moved=moved, waiting=waiting)
+        return SharingEditAnswered(moved=moved, waiting=waiting)
 
-    async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
+    async def _edit_once(self, request: SharingEditRequested) -> SharingEditAnswered:
         async with self.database.write() as tx:
             members = {member.agent: member for member in await store.members(tx)}
             if why := _refused(request, members):
-                return AgentEditAnswered(refused=why)
+                return SharingEditAnswered(refused=why)
             member = members[request.agent]
             if request.edit != "rehome":
                 await store.DISABLE(tx, agent=member.agent, disabled=request.edit == "disable")
-                return AgentEditAnswered()
+                return SharingEditAnswered()
             version = await store.lock(tx, member.pool)
             nodes = await store.nodes(tx, member.pool)
             mine = {node.root: node for node in nodes if node.owner == member.agent}
             if strange := sorted(set(request.nodes) - mine.keys()):
-                return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
+                return SharingEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
             chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
             leaving = [
                 replace(node, leaving="all", to=request.to) for node in chosen if node.leaving != "gone"
             ]
             await store.save(tx, member.pool, version, leaving)
-        return AgentEditAnswered()
+        return SharingEditAnswered()
 
 
-def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str:
+def _refused(request: SharingEditRequested, members: dict[str, RingMember]) -> str:
     member = members.get(request.agent)
     if member is None:
         known = ", ".join(sorted(members)) or "none"

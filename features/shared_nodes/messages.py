@@ -1,9 +1,10 @@
-"""Leases of bare-metal agents: which agent of a cell may act on which node at present."""
+"""Messages about agents that share a cell's Ironic nodes: which agent may act on which node at present."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bus.topics import ANYONE, Query
 from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal, Seconds, Text, Value, Word
 
 
@@ -84,23 +85,36 @@ class AgentsFound(Message, frozen=True, kw_only=True):
     nodes: Count = 0  # total number
 
 
-class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's request about an agent. `disable`: a bare-metal agent gets no free nodes (without an
-    instance), and the free nodes that it has go to other agents; `enable` ends this. `rehome` assigns all its
-    nodes, or `nodes`, with their instances to other agents, once this agent certainly does not act on them
-    any more. `remove` states that an agent of any type will not return and that it runs no guests: the cell
-    ends its orders. `restore`: the removed agent gets orders again.
+class SharingEditRequested(Message, frozen=True, kw_only=True):
+    """An operator's request about an agent that shares nodes. `disable`: the agent gets no free nodes
+    (without an instance), and the free nodes that it has go to other agents; `enable` ends this. `rehome`
+    assigns all its nodes, or `nodes`, with their instances to other agents, once this agent certainly does
+    not act on them any more.
     """
 
     cell: Word
     agent: Word
-    edit: Literal["disable", "enable", "rehome", "remove", "restore"]
+    edit: Literal["disable", "enable", "rehome"]
     to: Text = ""  # rehome: destination agent; empty: by the hash ring
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: nodes to move; empty: all
 
 
-class AgentEditAnswered(Message, frozen=True, kw_only=True):
+class SharingEditAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""
     moved: Count = 0  # nodes that moved
     waiting: Count = 0  # nodes that move when the agent has stopped or its lease has expired
-    assumed: Count = 0  # restore: number of the agent's guests whose destruction was only assumed
+
+
+_AGENTS = "that cell's agents"
+_CONDUCTOR = "that cell's conductor"
+
+# fmt: off
+LEASE = Query("cell.lease.{cell}", LeaseAsked, LeaseAnswered,
+    "renew the lease of a bare-metal agent, and learn its nodes", _AGENTS, _CONDUCTOR, within=True)
+REPORT_NODES = Query("cell.nodes.{cell}", NodesReported, NodesTaken,
+    "report which bare-metal nodes exist, to divide them among agents", _AGENTS, _CONDUCTOR, within=True)
+FIND_AGENTS = Query("cell.agents.{cell}", FindAgents, AgentsFound,
+    "agents that share nodes of a cell, with the number of their nodes", ANYONE, _CONDUCTOR)
+EDIT_SHARING = Query("cell.sharing.{cell}", SharingEditRequested, SharingEditAnswered,
+    "enable or disable an agent that shares nodes, move its nodes to other agents", ANYONE, _CONDUCTOR)
+# fmt: on

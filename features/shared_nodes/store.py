@@ -5,17 +5,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus.leases import LeaseAsked, NodeLent
 from bus.sql.statement import Transaction, sql
-from cell_conductor.core.build import Build
-from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, BUILDS, WITH_LEFTOVERS, StoredForm
+from cell_conductor.extension import left_behind
+from features.shared_nodes.core.ring import RingMember, RingNode, Use
+from features.shared_nodes.messages import LeaseAsked, NodeLent
 
 T = TypeVar("T", RingMember, RingNode)
 
 _MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at"
 _NODE = 'root, owner, epoch, version, leaving, moves_to AS "to"'
-_BUSY = "('building', 'swapping', 'active', 'deleting')"  # an instance on bare metal does not move
 
 _RENEW = sql(f"""
     UPDATE ring_members SET beat = beat + 1, asked_at = :NOW,
@@ -77,16 +75,11 @@ _SAVE = sql("""
     WHERE ring_nodes.root = n.root RETURNING ring_nodes.root
 """)
 DROP = sql("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n: root str}) RETURNING root")
-_IN_USE = sql(f"""
+_IN_USE = sql("""
     SELECT placed_builds.root, builds.status
     FROM ring_nodes JOIN placed_builds ON placed_builds.root = ring_nodes.root
     JOIN builds ON builds.id = placed_builds.build
-    WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}
-""")
-_WITH_LEFTOVERS = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {WITH_LEFTOVERS}")
-_ON = sql(f"""
-    SELECT {BUILD} FROM {{n: root str}} JOIN placed_builds ON placed_builds.root = n.root
-    JOIN builds ON builds.id = placed_builds.build WHERE builds.status IN {_BUSY}
+    WHERE ring_nodes.pool = :pool AND builds.status IN ('building', 'swapping', 'active', 'deleting')
 """)
 
 
@@ -175,7 +168,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     guest is destroyed.
     """
     found: dict[str, Use] = {}
-    for build in StoredForm().readable(await _WITH_LEFTOVERS(tx)):
+    for build in await left_behind(tx):
         for leftover in build.leftovers:
             if not leftover.is_destroyed:
                 found[build.hosts[leftover.at].root] = "ending"
@@ -185,15 +178,6 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
         else:
             found.setdefault(row["root"], "ending")
     return found
-
-
-async def builds_on(tx: Transaction, roots: Collection[str], form: StoredForm) -> list[Build]:
-    """Return the builds with a guest, or a guest left behind, on the given root providers."""
-    builds = {build.id: build for build in form.readable(await _ON(tx, [(root,) for root in roots]))}
-    for build in form.readable(await _WITH_LEFTOVERS(tx)):
-        if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
-            builds[build.id] = build
-    return list(builds.values())
 
 
 def _member(rows: Sequence[Mapping[str, Any]]) -> RingMember | None:

@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from berth import composition
-from berth.commands import agents as commands
 from berth.features import packages
 from berth.settings import BadSetting
-from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
-from ironic_sync.agent.lease import NodeLease
+from features.shared_nodes import commands
+from features.shared_nodes.lease import NodeLease
+from features.shared_nodes.messages import LEASE, REPORT_NODES
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import Books
+from tests.support.feature_parts import conductor_parts
 from tests.support.ids import uid
 from tests.support.waiting import until
 
@@ -54,9 +55,7 @@ async def an_agent(bus: Bus, name: str) -> AsyncIterator[None]:
     async def nodes() -> tuple[str, ...]:
         return NODES
 
-    lease = NodeLease(
-        name, "metal", "c1", bus.asker(topics.LEASE), Clock(), bus.asker(topics.REPORT_NODES), nodes
-    )
+    lease = NodeLease(name, "metal", "c1", bus.asker(LEASE), Clock(), bus.asker(REPORT_NODES), nodes)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(lease.run())
         yield
@@ -69,7 +68,8 @@ async def agent(
 ) -> AsyncIterator[AgentCommand]:
     database, books = Database("sqlite+aiosqlite://"), Books()
     await migrate(database, *packages("conductor"))
-    conductor = cell_conductor("c1", database, books.claim_many, books.release_many)
+    asks = books.claim_many, books.release_many
+    conductor = cell_conductor("c1", database, *asks, parts=conductor_parts("c1"))
     async with serving(connect, conductor) as bus, an_agent(bus, "one"), an_agent(bus, "two"):
         monkeypatch.setattr(composition, "transport", lambda *_, **__: connect())
         yield AgentCommand(monkeypatch, capsys)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from berth.features import packages
 from bus.claims import Choice
-from bus.leases import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesReported
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -26,13 +25,19 @@ from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.ring import Ring
+from features.shared_nodes.messages import (
+    FindAgents,
+    LeaseAnswered,
+    LeaseAsked,
+    NodesReported,
+    SharingEditRequested,
+)
+from features.shared_nodes.ring import Ring
 from tests.support.conductor_builders import CELL, FEATURES, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
 POOL = "metal"
-LEASE = 2.0
 NODES = tuple(uid(number, "c") for number in range(100, 160))
 
 
@@ -66,16 +71,21 @@ class AskingAgent:
         return answer
 
 
+def ring_of(builds: Builds) -> Ring:
+    assert isinstance(builds.sharing, Ring)
+    return builds.sharing
+
+
 class RingWorld:
     def __init__(self, database: Database) -> None:
         self.time = TurnedClock()
         self.books = books = Books()
-        limits = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0, agent_lease=LEASE)
+        limits = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0)
         asks = books.claim_many, books.release_many
         self.builds = [
             Builds(database, *asks, clock=self.time.clock, limits=limits, **FEATURES) for _ in range(2)
         ]
-        self.rings = [builds.ring for builds in self.builds]
+        self.rings = [ring_of(builds) for builds in self.builds]
         self.agents: dict[str, AskingAgent] = {}
         self.reply: list[Message] = []
 
@@ -89,8 +99,8 @@ class RingWorld:
             asking = [agent.ask() for name, agent in self.agents.items() if name not in silent]
             await asyncio.gather(*asking)
             await asyncio.gather(*(ring.check_leases() for ring in self.rings))
-            for builds in self.builds:
-                self.reply += await builds.move()
+            for ring in self.rings:
+                self.reply += await ring.remind()
 
     def placed(self, build: int, *roots: str) -> BuildPlaced:
         hosts = [
@@ -288,7 +298,7 @@ async def test_reports_of_an_earlier_epoch_are_ignored(world: RingWorld) -> None
     root = next(iter(world.agents["a"].nodes))
     order = the_one(await world.builds[0].start_many([world.placed(1, root)]), BuildOrdered)
     await world.pass_(4.0, "a")
-    rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
+    rehome = SharingEditRequested(cell=CELL, agent="a", edit="rehome")
     assert (await world.rings[1].edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
     (moved,) = [message for message in world.reply if isinstance(message, BuildOrdered)]
@@ -307,12 +317,12 @@ async def test_a_disabled_agent_keeps_only_nodes_in_use(world: RingWorld) -> Non
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, 1, root)
-    answer = await world.rings[0].edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
+    answer = await world.rings[0].edit(SharingEditRequested(cell=CELL, agent="a", edit="disable"))
     assert answer.waiting == len(world.agents["a"].nodes) - 1
     await world.pass_(2.0)
     assert set(world.agents["a"].nodes) == {root}
     assert sum(len(agent.nodes) for agent in world.agents.values()) == 60
-    await world.rings[1].edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
+    await world.rings[1].edit(SharingEditRequested(cell=CELL, agent="a", edit="enable"))
     await world.pass_(2.0)
     assert len(world.agents["a"].nodes) >= 19
 
@@ -321,7 +331,7 @@ async def test_rehome_moves_nodes_after_their_live_agent_has_stopped(world: Ring
     await all_dealt(world, "a", "b", "c")
     root = next(iter(world.agents["a"].nodes))
     await built(world, 1, root)
-    rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome", to="c", nodes=(root,))
+    rehome = SharingEditRequested(cell=CELL, agent="a", edit="rehome", to="c", nodes=(root,))
     answer = await world.rings[0].edit(rehome)
     assert (answer.moved, answer.waiting) == (0, 1)
     assert world.owner(root) == "a"

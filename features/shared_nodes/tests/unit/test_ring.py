@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from cell_conductor.core.ring import dealt, preference
+from features.shared_nodes.core.ring import dealt, preference
 from tests.support.ids import uid
 
 NODES = [uid(number, "c") for number in range(1000)]

@@ -1,0 +1,1 @@
+"""Shared nodes: several agents of a cell deploy instances on the same Ironic nodes."""

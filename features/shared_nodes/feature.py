@@ -1,0 +1,16 @@
+"""Declares the feature shared_nodes."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(
+    name="shared_nodes",
+    says="several agents of a cell deploy instances on the same Ironic nodes",
+    commands={
+        "Hosts": {
+            "agent list": "commands",
+            "agent disable": "commands",
+            "agent enable": "commands",
+            "agent rehome": "commands",
+        }
+    },
+)

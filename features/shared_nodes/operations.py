@@ -1,0 +1,71 @@
+"""Queries and edits agents that share nodes, in all cells."""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from berth.operations.cells import AGENT_SECONDS, ask_cells, chosen_cells, named
+from berth.operations.publishing import checked
+from berth.settings import Settings
+from bus.clock import monotonic
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from features.shared_nodes.messages import (
+    EDIT_SHARING,
+    FIND_AGENTS,
+    AgentsFound,
+    FindAgents,
+    SharingEditAnswered,
+    SharingEditRequested,
+)
+
+_RETRY_SECONDS = 0.5
+
+
+async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
+    """Return the bare-metal agents of each cell, and the cells that did not answer."""
+    ask = bus.asker(FIND_AGENTS, timeout=AGENT_SECONDS)
+    return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
+
+
+async def edit_agent(
+    bus: Bus, settings: Settings, request: SharingEditRequested, cell: str
+) -> tuple[str, SharingEditAnswered]:
+    """Send a change of a bare-metal agent to its cell; return the cell's name and answer.
+
+    If `cell` is "", all cells are searched for the agent. Raise OperationRefused if the cell refuses, or if
+    not exactly one cell has the agent.
+    """
+    checked(request)
+    cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
+    answer = await bus.asker(EDIT_SHARING, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
+    if answer.refused:
+        raise OperationRefused(answer.refused)
+    return cell, answer
+
+
+async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
+    found, silent = await find_agents(bus, cells)
+    having = [cell for cell, answer in found.items() if name in (agent.agent for agent in answer.agents)]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
+    known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
+    no_answer = f"; {named(silent)} did not answer" if silent else ""
+    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{no_answer}")
+
+
+async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
+    """Wait at most `seconds` until a bare-metal agent has released the nodes that it is leaving; return how
+    many nodes are not released yet.
+    """
+    until, left = monotonic() + seconds, 0
+    while monotonic() < until:
+        found, _ = await find_agents(bus, [cell])
+        agents = {agent.agent: agent for agent in found[cell].agents} if cell in found else {}
+        if cell in found and not (left := agents[name].leaving if name in agents else 0):
+            return 0
+        await asyncio.sleep(_RETRY_SECONDS)
+    return left

@@ -1,0 +1,42 @@
+"""The names of ironic_sync that features may import, and what a feature's part of its agent consists of."""
+
+from dataclasses import dataclass
+
+from bus.delivery.runner import Bus
+from bus.feature import PartNeeds
+from ironic_sync.agent.right import NodeRight, Standing
+from ironic_sync.api import IronicApi, IronicRefused
+from ironic_sync.core.node import Malformed, from_rest
+from ironic_sync.core.selection import NodeSelection
+
+__all__ = [
+    "IronicApi",
+    "IronicRefused",
+    "Malformed",
+    "MetalNeeds",
+    "MetalPart",
+    "NodeRight",
+    "NodeSelection",
+    "Standing",
+    "from_rest",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetalNeeds(PartNeeds):
+    """The objects from which a feature makes its part of an agent of Ironic's nodes."""
+
+    agent: str
+    cell: str
+    pool: str
+    bus: Bus
+    api: IronicApi
+    selection: NodeSelection  # the nodes that berth uses, with the pool of each
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetalPart:
+    """A feature's part of an agent of Ironic's nodes."""
+
+    right: NodeRight
+    offers: tuple[object, ...] = ()
