@@ -23,7 +23,7 @@ from aio_pika.exceptions import (
 )
 
 from bus.broker_urls import addresses, place, single_urls
-from bus.errors import BrokerRefused, Unavailable
+from bus.errors import BadCredentials, BrokerRefused, Unavailable
 from bus.masking import distrusted
 from bus.rabbit.wire import Wire
 
@@ -126,10 +126,6 @@ BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
 _order = AddressOrder(random.Random())  # shared by all connections of this process
 
 _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAILED")
-
-
-class BadCredentials(Unavailable):
-    """The broker rejects our user name or password; a retry will not help."""
 
 
 class RequestRefused(Exception):

@@ -9,18 +9,9 @@ from prometheus_client import Counter, Gauge
 
 from bus.broker_urls import place, user_of
 from bus.clock import Backoff, Clock, monotonic
-from bus.errors import BrokerRefused, Unavailable, Unroutable
+from bus.errors import BadCredentials, BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import (
-    BROKEN,
-    BadCredentials,
-    RequestRefused,
-    address_of,
-    avoid,
-    cancelled_by_us,
-    dial,
-    reason,
-)
+from bus.rabbit.connection import BROKEN, RequestRefused, address_of, avoid, cancelled_by_us, dial, reason
 from bus.rabbit.session import Session
 from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
 from bus.rabbit.underlay import ended, hang_up

@@ -11,10 +11,10 @@ import pytest
 from aio_pika import ExchangeType, Message, connect
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
-from bus.errors import BrokerRefused, OperationRefused, Unavailable
+from bus.errors import BadCredentials, BrokerRefused, OperationRefused, Unavailable
 from bus.protocol import Envelope, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
-from bus.rabbit.connection import BadCredentials, dial, streams_of
+from bus.rabbit.connection import dial, streams_of
 from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import BulkChannel
 from bus.rabbit.wire import Post

@@ -1,4 +1,6 @@
-"""Consumes and publishes on exchanges of other systems, such as Ironic's. Workers may import this module."""
+"""Consumes and publishes on exchanges of other systems, such as Ironic's and Nova's. Features may import this
+module.
+"""
 
 import asyncio
 import logging
@@ -18,7 +20,6 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
     ANSWER_SECONDS,
     BROKEN,
-    BadCredentials,
     RequestRefused,
     answered,
     broker_url,
@@ -32,8 +33,6 @@ from bus.rabbit.connection import (
 from bus.rabbit.queue_state import queue_state, unread
 from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
-
-__all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "HandleBodies"]
 
 log = logging.getLogger(__name__)
 
