@@ -25,14 +25,15 @@ from bus.rabbit.connection import (
     broker_url,
     cancelled_by_us,
     dial,
+    hang_up,
     open_channel,
     plainly,
+    queue_state,
     raising_refusals,
     reason,
 )
-from bus.rabbit.queue_state import queue_state, unread
-from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
-from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
+from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Post, Properties
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,15 @@ class ForeignListener:
         """Return the number of messages in each of the given queues that exists and has no consumer; raise
         Unavailable or BrokerRefused.
         """
-        return await unread(self._url, queues)
+        connection = await dial(self._url)
+        try:
+            with plainly(self._url):
+                found = {name: await queue_state(connection, name) for name in queues}
+        finally:
+            await hang_up(connection)
+        return {
+            name: state.messages for name, state in found.items() if state is not None and not state.consumers
+        }
 
     async def _check_length(self, connection: AbstractConnection) -> None:
         """Set `has_lost` if the broker may have dropped messages because berth's queue is missing or full."""

@@ -21,8 +21,8 @@ from bus.protocol import (
     Envelope,
     decode_frame,
 )
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Properties
 from bus.rabbit.topology import LETTER, BrokerNames
-from bus.rabbit.wire import PERSISTENT, Arrived, Properties
 from bus.topics import is_of_client
 from bus.worker import cell_of
 

@@ -13,9 +13,9 @@ from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading, client_of, routing_of, sender_of
+from bus.rabbit.fast_channels.frames import Arrived
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
-from bus.rabbit.wire import Arrived
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from bus.errors import BrokerRefused, NoSuchLetter, Unavailable, Unroutable
 from bus.protocol import DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_id, letter_in, open_message, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Arrived, Post
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
 from bus.rabbit.topology import letter_key
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Arrived, Post
 from bus.worker import cell_of
 
 Rescue = Callable[[DeadLetter], Awaitable[bool]]

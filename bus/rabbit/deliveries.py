@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from bus.clients import client_user
 from bus.protocol import MAX_IN_HAND_BYTES, UNVERIFIED, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Arrived
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Arrived
 
 # Seconds for which acknowledgements are combined: no task waits for them, and a quorum queue logs each.
 ACKS_WAIT = 0.05

@@ -11,11 +11,20 @@ from bus.broker_urls import place, user_of
 from bus.clock import Backoff, Clock, monotonic
 from bus.errors import BadCredentials, BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import BROKEN, RequestRefused, address_of, avoid, cancelled_by_us, dial, reason
+from bus.rabbit.connection import (
+    BROKEN,
+    RequestRefused,
+    address_of,
+    avoid,
+    cancelled_by_us,
+    dial,
+    ended,
+    hang_up,
+    reason,
+)
+from bus.rabbit.fast_channels.frames import NoQueueBound, NotTaken, Post
 from bus.rabbit.session import Session
 from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
-from bus.rabbit.underlay import ended, hang_up
-from bus.rabbit.wire import NoQueueBound, NotTaken, Post
 
 CONNECTIONS = Gauge("berth_broker_connections", "connections to RabbitMQ that are up", ["broker"])
 LOST = Counter("berth_broker_connections_lost", "connections to RabbitMQ that broke off", ["broker"])

@@ -8,9 +8,9 @@ from aio_pika.abc import AbstractConnection
 
 from bus.errors import BrokerRefused
 from bus.rabbit.connection import ANSWER_SECONDS, BROKEN, RequestRefused, cancelled_by_us, reason
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import NotTaken, Post
 from bus.rabbit.topology import Declared, ExchangeMissing, Topology
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import NotTaken, Post
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from aio_pika.connection import make_url
 from aio_pika.exceptions import AMQPError, PublishError
 
 from bus.clock import monotonic
-from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.fast_channels.channel import BulkChannel
 from deploy.servers import RabbitMQ
 from ironic_sync.notifications import Notifications
 from tests.support.belief_world import RecordedMessage, recorded

@@ -33,7 +33,7 @@ from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.protocol import MAX_COUNT, Envelope, decode_frame, encode_frame
 from bus.rabbit import deliveries
 from bus.rabbit.deliveries import Reading
-from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.fast_channels.channel import BulkChannel
 from bus.worker import Outcome, Worker, on_many, suspects_queue
 from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.buses import queues_of

@@ -25,13 +25,15 @@ from bus.rabbit.connection import (
     broker_url,
     cancelled_by_us,
     dial,
+    ended,
+    hang_up,
     open_channel,
     plainly,
+    queue_state,
     reason,
 )
-from bus.rabbit.queue_state import queue_state
-from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, ended, hang_up
-from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
+from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from bus.errors import BadCredentials, BrokerRefused, OperationRefused, Unavaila
 from bus.protocol import Envelope, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.rabbit.connection import dial, streams_of
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Post
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Post
 from deploy.servers import RabbitMQ
 from features.broker_forwarding import forwarding
 from features.broker_forwarding.forwarding import Forwarder
