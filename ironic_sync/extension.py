@@ -256,7 +256,7 @@ class _Subscription:
                 raise
 
     async def _acknowledge(self) -> None:
-        await self.channel.ack(self._safe, multiple=True)
+        self.channel.ack(self._safe, multiple=True)
         self._acknowledged, self._acknowledge_at = self._safe, math.inf
 
     def check(self) -> None:

@@ -34,9 +34,9 @@ from bus.protocol import (
     encode_frame,
 )
 from bus.rabbit import RabbitTransport
+from bus.rabbit.amqp_messages import client_of, routing_of, sender_of
 from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
-from bus.rabbit.deliveries import client_of, routing_of, sender_of
 from bus.rabbit.fast_channels.frames import KEPT_BYTES, Properties, arrived
 from bus.rabbit.topology import BrokerNames
 from bus.requests import Flavor

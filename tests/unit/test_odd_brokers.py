@@ -21,7 +21,7 @@ from bus.delivery.settling import Process
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport, connection, consuming, session
+from bus.rabbit import RabbitTransport, connection, consuming, reconnecting
 from bus.rabbit.connection import dial, hang_up, streams_of
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
@@ -122,7 +122,7 @@ async def an_odd_broker(silent: Callable[[Any], bool] = lambda _: False) -> Asyn
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(connection, "_OPENING_SECONDS", 0.2)
-    monkeypatch.setattr(session, "UNCONFIRMED_SECONDS", 0.2)
+    monkeypatch.setattr(reconnecting, "UNCONFIRMED_SECONDS", 0.2)
     monkeypatch.setattr(connection, "_HANGING_UP_SECONDS", 0.2)
 
 

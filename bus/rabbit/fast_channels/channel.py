@@ -109,10 +109,7 @@ class BulkChannel:
             len(message.body),
         )
 
-    def acknowledge(self, tag: int) -> None:
-        self._frames.ack(tag, multiple=False)
-
-    async def ack(self, tag: int, *, multiple: bool = False) -> None:
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.ack(tag, multiple=multiple)
 
     def acknowledge_all(self, tags: Sequence[int], unsettled: Iterable[int]) -> None:
@@ -130,7 +127,7 @@ class BulkChannel:
             if tag > upto:
                 self._frames.ack(tag, multiple=False)
 
-    async def nack(self, tag: int, *, multiple: bool = False) -> None:
+    def nack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.nack(tag, multiple=multiple)
 
     def _ended(self, closing: "asyncio.Future[Any]") -> None:

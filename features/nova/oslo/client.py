@@ -103,7 +103,7 @@ class RpcClient:
             return bulk
 
     def _received(self, channel: BulkChannel, message: Arrived) -> None:
-        channel.acknowledge(message.tag)
+        channel.ack(message.tag)
         try:
             reply = unpacked(message.body)
         except ValueError as problem:

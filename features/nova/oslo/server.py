@@ -200,7 +200,7 @@ class RpcServer:
                 task.add_done_callback(running.discard)
 
             def ignored(message: Arrived) -> None:  # the server's own queue has the same cast
-                channel.acknowledge(message.tag)
+                channel.ack(message.tag)
 
             consumers = [
                 await channel.consume(queue, PREFETCH, on_message, priority=PRIORITY)
@@ -273,7 +273,7 @@ class RpcServer:
                 log.error("a message to topic %s is dropped: %s", self._address.topic, problem)
             else:
                 await self._answer(channel, call)
-            await channel.ack(message.tag)
+            channel.ack(message.tag)
         except NotTaken:
             log.warning("the broker refuses a reply: calls are executed again on another connection")
             await hang_up(connection)
