@@ -96,7 +96,7 @@ class WaitingBuilds:
         for answer in await self.scheduler.ending.fence(asked):
             results = answer.results if isinstance(answer, events.FenceAnswers) else ()
             before.append({instance for instance, result in results if isinstance(result, Held | Retired)})
-        keeping: list[Marked] = []
+        entries: list[Marked] = []
         again: list[PlacingOutcome] = []
         for (order, entry, mark), elsewhere in zip(waits, before, strict=True):
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
@@ -104,15 +104,15 @@ class WaitingBuilds:
             if left:
                 if elsewhere:  # fewer instances may fit on hosts that were too full for all
                     entry, mark = self._with_instances(order, entry, left), None
-                keeping.append((entry, mark))
-        _, ours = await self.store.add([entry for entry, _ in keeping])
-        self.store.enter_stored(keeping, ours, marks)
+                entries.append((entry, mark))
+        _, ours = await self.store.add([entry for entry, _ in entries])
+        self.store.enter_stored(entries, ours, marks)
         return again
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
-        message, sight = with_instances(entry.message, left), self.store.sight
-        kind = sight.kind(message, order.alternatives, message.project)
-        return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
+        message, fitting = with_instances(entry.message, left), self.store.fitting
+        kind = fitting.kind(message, order.alternatives, message.project)
+        return replace(entry, message=message, kind=kind, wakes=fitting.wakes(kind))
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> PlacingOutcome:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)

@@ -63,12 +63,12 @@ class WaitingMoves:
 
         async def park(waiting: Sequence[RequestedMove]) -> None:
             await self._courses.came_before(waiting)
-            keeping = [(course, entry(course)) for course in waiting if course.state.begins]
-            if not keeping:
+            entries = [(course, entry(course)) for course in waiting if course.state.begins]
+            if not entries:
                 return
-            first, ours = await store.add([request for _, request in keeping])
+            first, ours = await store.add([request for _, request in entries])
             stored: list[Marked] = []
-            for course, request in keeping:
+            for course, request in entries:
                 other = first[course.asked.build]
                 if other != request.request:
                     why = f"another move of it waits for room: {other}"
@@ -120,7 +120,7 @@ class WaitingMoves:
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
         results. Successive calls read different moves, until all were read. Publish the orders of moves that
-        have already begun: a begun move may fit nowhere else.
+        have already started: a started move may fit nowhere else.
         """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:

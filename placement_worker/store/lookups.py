@@ -242,7 +242,7 @@ def _held(of_consumers: bool, protecting: tuple[str, ...]) -> Statement:
     return sql(f"SELECT {columns} {_HELD_BY if of_consumers else _HELD_OF} {_OWNERS}")
 
 
-async def holdings(
+async def allocations_of(
     tx: Transaction,
     book: Book,
     consumers: Collection[str],

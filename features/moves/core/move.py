@@ -175,7 +175,7 @@ def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
     return replace(build, status="held", held_as=status, parts=parts, **changes)
 
 
-def given_back(build: Build, status: Status, **changes: Any) -> Build:
+def of_kernel(build: Build, status: Status, **changes: Any) -> Build:
     """Return a build that the kernel has again, in a status."""
     if build.held_as and last_move(build) is None:
         changes["parts"] = build.parts.without(MovePart)

@@ -102,7 +102,7 @@ def close(
     if status == "shelved" or status == "moved":
         build = trimmed(moves.held(build, status))
     else:
-        build = trimmed(moves.given_back(build, status))
+        build = trimmed(moves.of_kernel(build, status))
     return build, (*before, *repeated_move_end(build))
 
 
@@ -269,7 +269,7 @@ def waited_for(build: Build) -> Effects:
             return (moves.half_report(move),)
 
 
-def reminder(build: Build) -> MoveReported:
+def overdue_report(build: Build) -> MoveReported:
     """Return the report that a move exceeded its time limit; the conductor sends it to itself."""
     move = open_move(build)
     fields = builds.attempt_fields(build)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from bus.bare_metal import is_bare_metal
-from bus.claims import BEGUN, Choice, ConsumerClaim, Held, Retired, holder_consumer
+from bus.claims import STARTED, Choice, ConsumerClaim, Held, Retired, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
@@ -295,7 +295,7 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
 
 
 def no_conductor_reason(cell: str) -> str:
-    return f"cell {cell!r}: no conductor accepts moves there; the begun move was undone"
+    return f"cell {cell!r}: no conductor accepts moves there; the started move was undone"
 
 
 # The purpose of an order that finds and claims the destination of a move.
@@ -314,7 +314,7 @@ class MovePurpose(BuildPurpose):
     boots: ClassVar[bool] = False
 
     start: MoveStart
-    has_begun: bool = False  # an earlier delivery of the request made the claim, which begins the move
+    has_started: bool = False  # an earlier delivery of the request made the claim, which begins the move
 
     @property
     def leaves_lost_host(self) -> bool:
@@ -354,7 +354,7 @@ class MovePurpose(BuildPurpose):
         repeated if another client changed the allocations, and the move fails if the build ended.
         """
         match result:
-            case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move, has ended
+            case Retired(why=why, unplaceable=False) if why != STARTED:  # the build, not the move, has ended
                 why, code = f"it has ended: {why}", "status"
             case Retired():
                 return self.retire_answered(order, instance, result)
@@ -371,7 +371,7 @@ class MovePurpose(BuildPurpose):
             case Held():
                 return with_ended(order, instance, "move: the id belongs to a consumer that holds resources")
             case Retired(unplaceable=False):
-                return structs.replace(order, purpose=replace(self, has_begun=True))
+                return structs.replace(order, purpose=replace(self, has_started=True))
             case Retired(why=why) if why not in (CANCELLED, DELETED, order.verdict.reason):
                 # The move ended earlier for another reason than the one of the present decision.
                 verdict = structs.replace(order.verdict, decision=Decision())
@@ -392,7 +392,7 @@ class MovePurpose(BuildPurpose):
         earlier delivery of the request began the move: then `MovePlacing` publishes its order again.
         """
         move, verdict = self.start, order.verdict
-        if self.has_begun:
+        if self.has_started:
             return ()
         for settled in order.settled:
             alternates, decision = alternates_of(settled), settled.decision

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import structs
 from msgspec.structs import replace
 
-from bus.claims import BEGUN, Held, Released, ReleaseRequested, Retired
+from bus.claims import STARTED, Held, Released, ReleaseRequested, Retired
 from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.vocabulary import MAX_CAUSE, Value
 from features.moves import messages as moves
@@ -34,7 +34,7 @@ MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 @dataclass(frozen=True, slots=True)
 class SeenThrough:
-    """The event that the requested move is not new: its cell has already begun or completed it."""
+    """The event that the requested move is not new: its cell has already started or completed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def step(state: MoveState, event: MoveEvent) -> MoveState:
             return replace(state, end=messages)
         case TakenOver():
             return replace(state, taken=event)
-        case Retired(why=why) if why == BEGUN:
+        case Retired(why=why) if why == STARTED:
             return replace(state, again=True)
         case Retired(why=why):
             code = "cancelled" if why in (CANCELLED, DELETED) else ""
@@ -204,7 +204,7 @@ def _progress(order: Handover) -> moves.HandoverProgress:
     return structs.replace(progress, generation=order.generation, problem=order.problem, **reported)
 
 
-def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
+def release_of(order: Handover, *, deleted: bool) -> ReleaseRequested:
     """Return the request to release all allocations of a build, and to record that it is deleted or, after
     the failed move of a shelved instance, that it is shelved.
     """
