@@ -21,7 +21,7 @@ from berth.commands.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = (
-    "boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side,"
+    "amqp_client, boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side,"
     " replica, scaling, schedulers, token_checks"
 )
 

@@ -20,8 +20,7 @@ from bus.delivery.runner import Bus, QueueReader
 from bus.delivery.settling import Readable, ServedRow
 from bus.direct import Handed
 from bus.protocol import Delivery
-from bus.rabbit.consuming import RabbitInbox
-from bus.rabbit.deliveries import Reading
+from bus.rabbit.consuming import RabbitInbox, Reading
 from bus.rabbit.publishing import Publisher
 from bus.sql.statement import PostgresTransaction
 
@@ -118,9 +117,9 @@ def _note_receiving(notes: list[list[Any]]) -> None:
         arrivals[delivery.envelope.id] = time.time()
         return offer(self, delivery)
 
-    async def timed_settle(self: Reading) -> None:
+    def timed_settle(self: Reading) -> None:
         tags = list(self.acks)
-        await settle(self)
+        settle(self)
         now = time.time()
         for tag in tags:
             for note in settled.pop((self, tag), ()):

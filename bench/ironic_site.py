@@ -45,6 +45,7 @@ from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
+from ironic_sync.exchanges import ForeignPublisher
 from placement_worker import SharedMemory, placement_worker
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
@@ -200,7 +201,7 @@ async def _serve(site: Site, role: str) -> None:
         simulation = Simulation(
             site.herd(),
             plan=plan,
-            sink=IronicExchange(site.amqp_url),
+            sink=IronicExchange(ForeignPublisher(site.amqp_url, "ironic", "simulated Ironic")),
             listener=listen(f"127.0.0.1:{site.port}"),
         )
         settle_in()

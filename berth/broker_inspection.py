@@ -19,13 +19,13 @@ from bus.rabbit.connection import (
     answered,
     broker_url,
     dial,
+    hang_up,
     open_channel,
     plainly,
     raising_refusals,
     streams_of,
 )
 from bus.rabbit.topology import BrokerNames, Topology
-from bus.rabbit.underlay import hang_up
 
 TAKES_SECONDS = 5.0
 _NO_QUEUE_KEY = "doctor.looks"  # a key without a queue

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
 from berth.features import OWN, add_messages, features, module_of, packages, parts_of
+from berth.relayed_orders import with_shared_queues
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -24,7 +25,6 @@ from bus.direct import DirectTransport
 from bus.local import LocalBroker, LocalTransport
 from bus.local.transport import SocketTransport
 from bus.protocol import QueueSpec, Transport
-from bus.relayed_orders import with_shared_queues
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.clients import DERIVED, ClientEditRequested, FindClients, FindProjects, ProjectsFound, is_derived
 from bus.domains import LabelEditRequested, LabelsEdited
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostsAsked
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.names import MakeName, NameEdited
 from bus.parts import builtins_of, encoder
 from bus.removed_agents import AgentEditRequested
@@ -74,8 +74,7 @@ READ = Act("read", "reader", "every query, page and report", limited_by=("projec
 # fmt: off
 _KERNEL: tuple[Act, ...] = (
     READ,
-    Act("boot", "operator", "build instances, or choose hosts for them",
-        (BuildRequested, HostsAsked), limited_by=("cells",)),
+    Act("boot", "operator", "build instances", (BuildRequested,), limited_by=("cells",)),
     Act("delete", "operator", "delete instances", sent(topics.BUILD_DELETE), limited_by=BOTH),
     Act("cancel", "operator", "cancel waiting requests", sent(topics.BUILD_CANCEL)),
     Act("mark host", "operator", "enable, disable or force down a host, and set its traits",
@@ -444,7 +443,6 @@ add(
     _KERNEL,
     {
         BuildRequested: Requested(real=as_named, ids=_ids_of_build),
-        HostsAsked: Requested(real=as_named, ids=lambda message: _ids_of_build(message.request)),
         BuildCancelRequested: Requested(ids=lambda message: (set(), {message.build})),
         BuildDeleteRequested: Requested(
             state=lambda message: allocations_of(message.build),

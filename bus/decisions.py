@@ -124,9 +124,7 @@ def noted(decision: Decision, notes: tuple[str, ...]) -> Decision:
 EXCLUDED = "excluded by the request"  # name of placement's constraint with the code forbidden_host
 INVALID = "invalid"
 RULE_ERROR = "rule_error"
-OVER_QUOTA = "quota"
 BACKLOG = "backlog"
-CRASHED = "crashed"
 
 
 class ReasonTable(NamedTuple):

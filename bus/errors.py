@@ -25,6 +25,10 @@ class Unavailable(Exception):
     """
 
 
+class BadCredentials(Unavailable):
+    """The broker rejects our user name or password; a retry will not help."""
+
+
 class NoAnswer(Unavailable):
     """A query was not answered in time."""
 

@@ -114,29 +114,6 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
 
 
-class HostsAsked(Message, frozen=True, kw_only=True):
-    """A query to choose and claim hosts for instances that another system, such as Nova, creates.
-
-    No cell creates the instances and no id is retired, so hosts for the same instances may be requested
-    again. If an instance has allocations, the reply contains them as the result of an earlier query. But if
-    the request excludes all hosts of these allocations (an evacuation), another host is claimed in addition.
-    """
-
-    request: BuildRequested
-    waited: Seconds = 0.0  # seconds since the first query for this request
-    # claim: choose and claim hosts; check: only check whether the host of a rebuild fits the new image
-    do: Literal["claim", "check"] = "claim"
-
-
-class HostsAnswered(Message, frozen=True, kw_only=True):
-    """The answer to HostsAsked: a claimed host for each instance, or the final refusal, or when to retry."""
-
-    placed: LongList[BuildPlaced] = ()
-    refused: BuildUnplaceable | None = None
-    again: Seconds = 0.0  # seconds after which to retry: the present obstacle is temporary; 0: do not retry
-    why: Cause = ""  # the obstacle, if `again` is set
-
-
 class Attempt(Value, frozen=True, kw_only=True):
     host: Text
     agent: Text = ""

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from bus.agent_builds import GuestOrder, allocations_of, report, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, ProbeResult, ReportedGuest
-from bus.hooks import run_hook
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.driven_guests import DrivenGuests
 from compute_sim.guests import AgentDisk, AgentJob, AgentJobs, GuestRecord, PowerSupply
+from compute_sim.hooks import run_hook
 
 # Probes whether other hosts are reachable, for the scheduler's vote about a host without heartbeats.
 

@@ -11,6 +11,7 @@ from compute_sim.core.ownership import GuestState
 from compute_sim.driver_kit.stand import DriverStand, Rule, RuleBroken
 from compute_sim.guest_driver import GuestDriver
 from compute_sim.guests import AgentDisk, AgentJob, GuestRecord
+from compute_sim.hooks import run_hook
 
 __all__ = [
     "HANG_SECONDS",
@@ -28,6 +29,7 @@ __all__ = [
     "RuleBroken",
     "SimOptions",
     "SimulatedAgent",
+    "run_hook",
 ]
 
 

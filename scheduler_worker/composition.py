@@ -9,7 +9,6 @@ from bus.clock import Clock
 from bus.feature import PartNeeds
 from bus.protocol import Ask
 from bus.sql.database import Database
-from bus.topics import Query
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.placing import Orders, Scheduler, SchedulerPart
@@ -70,7 +69,3 @@ def _no_asker(*query: object, **options: object) -> Ask[Any, Any]:
 
 async def _unused(*asked: object) -> Any:
     raise AssertionError(f"a scheduler without a worker has no cells: {asked}")
-
-
-def _asks_nothing(query: Query[Any, Any], /) -> Any:
-    return _unused

@@ -6,7 +6,7 @@ them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
@@ -25,10 +25,6 @@ from scheduler_worker.store.decisions import projects_of
 
 IN_USE = ""  # the project of an id that is in use, but not for a build or request of a known project
 BUILDS_ASKED = 100  # build ids in one query to a cell
-
-
-# Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
-BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
 
 
 @dataclass(slots=True)

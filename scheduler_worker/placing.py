@@ -398,7 +398,8 @@ class BaseFallback:
         return {}
 
 
-BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]  # gets a cell, and ids of objects
+# Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
+BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,16 +160,18 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     from compute_sim.ironic.node import enrolled
     from compute_sim.ironic.notify import TOPICS, IronicExchange
     from compute_sim.ironic.simulation import Simulation
+    from ironic_sync.exchanges import ForeignPublisher
 
     plan = SimPlan(
         seed=options.seed, step_time=Durations.parse(options.step_time), fail=options.fail,
         call_back=options.call_back, churn=options.churn,
     )  # fmt: skip
     url = options.amqp_url or broker
-    sink = IronicExchange(
-        url, exchange=options.exchange, topics=options.topics or TOPICS, confirms=options.confirms,
-        lossy=options.lossy, seed=options.seed,
-    ) if url else None  # fmt: skip
+    sink = None
+    if url:
+        publisher = ForeignPublisher(url, options.exchange, "simulated Ironic", confirms=options.confirms)
+        topics = options.topics or TOPICS
+        sink = IronicExchange(publisher, topics=topics, lossy=options.lossy, seed=options.seed)
     listener = listen(options.http) if options.http else None
     nodes = enrolled(
         options.nodes, now=Clock().now(), seed=options.seed, state=options.state,

@@ -1,4 +1,5 @@
-"""Converts envelopes and dead letters to AMQP messages, and back. A message that another program has
+"""Converts envelopes and dead letters to AMQP messages, and back, and says what the broker verified about an
+AMQP message. A message that another program has
 published never raises an exception here, whatever it contains.
 """
 
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from bus.clients import client_user
 from bus.errors import Undecodable
 from bus.protocol import (
     FRAME_TYPE,
@@ -17,12 +19,13 @@ from bus.protocol import (
     MAX_MESSAGE_BYTES,
     MAX_TIME,
     UNCOUNTED,
+    UNVERIFIED,
     DeadLetter,
     Envelope,
     decode_frame,
 )
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Properties
 from bus.rabbit.topology import LETTER, BrokerNames
-from bus.rabbit.wire import PERSISTENT, Arrived, Properties
 from bus.topics import is_of_client
 from bus.worker import cell_of
 
@@ -152,6 +155,63 @@ def _id_for_stranger(message: Arrived) -> str:
     if message.size > len(message.body):
         content += f"|{message.size}"
     return str(uuid.uuid5(_STRANGERS, content))
+
+
+def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
+    """Return the routing key of an AMQP message, whether the keys inside its body replace this routing key,
+    and why the message must be refused (empty: it is accepted).
+
+    One AMQP message may contain several of berth's messages, each with a key. These keys count only if the
+    AMQP message was sent directly to a queue. `names` are the names of berth's exchanges at the broker, and
+    `queue` is the name there of the queue that delivered the message.
+    """
+    forwarded = _dead_lettered_from(message.headers.get("x-death"))
+    if message.exchange == names.queues:
+        problem = ""
+        if message.key.partition(".")[2] != queue:
+            problem = f"it was sent to {message.key!r}, and reached {queue} by an additional key (CC)"
+        elif forwarded and not forwarded.startswith(f"{names.delay}."):
+            problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's"
+        return names.key_for_reader(message.exchange, message.key), True, problem
+    if message.exchange == "":  # the default exchange, to which berth's RabbitMQ users may not publish
+        return message.key, True, ""
+    problem = f"it was forwarded by the queue {forwarded}, which is not one of berth's" if forwarded else ""
+    if message.exchange not in (names.exchange, names.clients):
+        problem = f"it was published to the exchange {message.exchange}, not to {names.exchange}"
+    return message.key, False, problem
+
+
+def sender_of(message: Arrived, names: BrokerNames) -> str:
+    """Return what the broker verified about the sender of an AMQP message that `routing_of` refuses: the
+    queue or exchange that forwarded the message, which only its owner can declare, or the routing key to
+    which it was published.
+    """
+    forwarded = _dead_lettered_from(message.headers.get("x-death"))
+    if forwarded and not forwarded.startswith(f"{names.delay}."):
+        return forwarded
+    berths = names.exchange, names.clients, names.queues
+    return message.key if message.exchange in berths else message.exchange
+
+
+def client_of(message: Arrived, names: BrokerNames, sender: str) -> str:
+    """Return `Envelope.client` of an AMQP message: the client in its `user_id`, which the broker compares
+    with the user of the connection, or the client that owns the queue or exchange `sender` (as `sender_of`
+    returns it; empty if the routing key is proven).
+    """
+    user, prefix = str(message.properties.user_id or ""), client_user("", names.exchange)
+    if user.startswith(prefix):
+        return user.removeprefix(prefix)
+    word, _, rest = names.plain(sender).partition(".")
+    owner = rest.partition(".")[0] if word == "client" else ""
+    return owner or (UNVERIFIED if sender else "")
+
+
+def _dead_lettered_from(deaths: object) -> str:
+    if deaths is None:
+        return ""
+    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
+        return str(deaths[0].get("queue") or "?")
+    return "?"
 
 
 def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:

@@ -1,12 +1,15 @@
-"""Opens AMQP connections and channels, and converts errors of the AMQP library to berth's."""
+"""Opens, watches and closes AMQP connections, opens channels, and converts errors of the AMQP library to
+berth's.
+"""
 
 import asyncio
 import logging
+import math
 import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
@@ -18,14 +21,15 @@ from aio_pika.exceptions import (
     AMQPError,
     AuthenticationError,
     ChannelClosed,
+    ConnectionClosed,
     InvalidFrameError,
     ProbableAuthenticationError,
 )
 
 from bus.broker_urls import addresses, place, single_urls
-from bus.errors import BrokerRefused, Unavailable
+from bus.errors import BadCredentials, BrokerRefused, Unavailable
 from bus.masking import distrusted
-from bus.rabbit.wire import Wire
+from bus.rabbit.fast_channels.frames import Wire
 
 # Finds the addresses of a broker's URL, and orders them for connection attempts.
 
@@ -118,6 +122,7 @@ logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 5  # seconds; a broker that is silent for two of them counts as lost
 ANSWER_SECONDS = 60.0  # limit for a reply on a live connection: the broker may lose a request or a confirm
+_HANGING_UP_SECONDS = 5.0
 _OPENING_SECONDS = 30.0  # limit for opening a channel: a broker that lacks memory or stops does not reply
 
 # Exceptions after the channel or connection broke; about CancelledError see `cancelled_by_us`.
@@ -126,10 +131,6 @@ BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
 _order = AddressOrder(random.Random())  # shared by all connections of this process
 
 _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAILED")
-
-
-class BadCredentials(Unavailable):
-    """The broker rejects our user name or password; a retry will not help."""
 
 
 class RequestRefused(Exception):
@@ -250,6 +251,30 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool) -> Abs
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
 
+@dataclass(frozen=True)
+class QueueState:
+    """The number of undelivered messages in a queue, and the number of its consumers."""
+
+    messages: int
+    consumers: int
+
+
+async def queue_state(connection: AbstractConnection, name: str) -> QueueState | None:
+    """Return the state of a queue, or None if the queue does not exist; raise RequestRefused if the broker
+    refuses for another reason.
+    """
+    channel = await open_channel(connection, confirms=False)
+    try:
+        async with answered():
+            found = (await channel.get_queue(name)).declaration_result  # a passive declaration
+            await channel.close()
+    except RequestRefused as refused:
+        if refused.code != "NOT_FOUND":
+            raise
+        return None
+    return QueueState(found.message_count or 0, found.consumer_count or 0)
+
+
 def cancelled_by_us(problem: BaseException) -> bool:
     """Return True if this error is a cancellation of the current task; False for another error, such as a
     CancelledError that the AMQP library raised by itself.
@@ -300,3 +325,54 @@ def streams_of(connection: AbstractConnection) -> tuple[Wire, asyncio.StreamWrit
     """Return the stream reader and the stream writer of an AMQP connection that `dial` opened."""
     streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
     return streams.wire, streams.writer
+
+
+async def ended(connection: AbstractConnection) -> str:
+    """Wait until the connection has closed or the broker is silent for two heartbeats, and return the reason.
+    Unless this process closed the connection, later connections try this broker's address last.
+    """
+    if connection.transport is None:
+        return "it was closed"
+    under = connection.transport.connection
+    wire, writer = streams_of(connection)
+    closing, silent = under.closing, 0
+    limit = 2 * under.connection_tune.heartbeat or math.inf
+    while not closing.done() and under.is_opened and silent <= limit:
+        before = wire.reads
+        await asyncio.wait([closing], timeout=1.0)
+        # Count seconds instead of comparing clocks: this process itself may have been suspended.
+        silent = silent + 1 if wire.reads == before else 0
+    if connection.transport is not None:
+        avoid(connection)
+    if silent > limit:
+        writer.transport.abort()  # without the closing handshake, which a silent broker does not answer
+    why = closing.exception() if closing.done() and not closing.cancelled() else None
+    closing.cancel()
+    return reason(why) if isinstance(why, Exception) else "it fell silent"
+
+
+async def hang_up(connection: AbstractConnection) -> None:
+    """Close a connection to the broker; all calls that wait for a reply on it raise an error."""
+    transport, connection.transport = connection.transport, None
+    await connection.close()  # does not wait, because there is no transport
+    if transport is None:
+        return
+    under = transport.connection
+    # In a separate task, which continues if the caller is cancelled.
+    closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
+    try:
+        await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
+    finally:
+        if not closing.done():  # the broker does not read: close the connection without a handshake
+            streams_of(connection)[1].transport.abort()
+    await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
+    # Empty the bounded queue of outgoing frames: tasks that wait for space in it would wait forever.
+    while not under.write_queue.empty():
+        while not under.write_queue.empty():
+            under.write_queue.get_nowait()
+        await asyncio.sleep(0)
+
+
+async def _closed(under: Any) -> None:
+    with suppress(*BROKEN):
+        await under.close(ConnectionClosed(0, "closed by us"))

@@ -14,11 +14,10 @@ from bus.errors import BrokerRefused, NoSuchLetter, Unavailable, Unroutable
 from bus.protocol import DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_id, letter_in, open_message, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
-from bus.rabbit.reconnecting import Link
-from bus.rabbit.session import Session
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Arrived, Post
+from bus.rabbit.reconnecting import Link, Session
 from bus.rabbit.topology import letter_key
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Arrived, Post
 from bus.worker import cell_of
 
 Rescue = Callable[[DeadLetter], Awaitable[bool]]
@@ -128,7 +127,7 @@ class _Walk:
     async def __aexit__(self, *_: object) -> None:
         try:
             if self._held:
-                await self._channel.nack(max(self._held), multiple=True)
+                self._channel.nack(max(self._held), multiple=True)
             await self._channel.close()
         except BROKEN as problem:
             if cancelled_by_us(problem):
@@ -149,7 +148,7 @@ class _Walk:
                 yield message
 
     async def remove(self, message: Arrived) -> None:
-        await self._channel.ack(message.tag)
+        self._channel.ack(message.tag)
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
@@ -220,7 +219,7 @@ class UnroutedMessages:
         await channel.consume(self._link.names.unrouted, _PREFETCH, arrived.put_nowait)
         while (message := await arrived.get()) is not None:
             await self._settle(message)
-            await channel.ack(message.tag)
+            channel.ack(message.tag)
         await channel.close()
         raise ConnectionError("the channel has ended")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from bus.errors import Unavailable
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, Receipt, encode_frame
 from bus.rabbit.amqp_messages import properties_of, properties_of_frame
+from bus.rabbit.fast_channels.frames import Post
 from bus.rabbit.reconnecting import Link
-from bus.rabbit.wire import Post
 
 _FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane: envelopes that arrive meanwhile form a larger frame
 _SINGLES_AT_ONCE = 256  # unconfirmed messages of one lane whose envelopes may not share a frame

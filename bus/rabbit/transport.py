@@ -10,8 +10,7 @@ from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue, UnroutedMessages
 from bus.rabbit.publishing import Publisher
-from bus.rabbit.reconnecting import Link
-from bus.rabbit.session import Session
+from bus.rabbit.reconnecting import Link, Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, delay_for
 
 

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from bus.clock import Backoff, Clock
-from bus.errors import Unavailable
-from bus.rabbit.foreign import BadCredentials, ForeignPublisher
+from bus.errors import BadCredentials, Unavailable
 from compute_sim.core.faults import draw
 from compute_sim.ironic.conductor import Conductor, Notification
 from compute_sim.ironic.envelope import Envelopes, SentNotification
@@ -33,6 +32,18 @@ class NotificationSink(Protocol):
 
     async def run(self) -> None:
         """Send notifications until the task is cancelled."""
+
+
+class ExchangePublisher(Protocol):
+    """Publishes messages to one exchange; raises Unavailable if all messages must be published again."""
+
+    @property
+    def place(self) -> str:
+        """Return the exchange and the broker's address, without the password, for logs."""
+
+    async def ready(self) -> None: ...
+    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Backlog(Generic[T]):
@@ -77,17 +88,13 @@ class IronicExchange:
 
     def __init__(
         self,
-        url: str,
+        publisher: ExchangePublisher,
         *,
-        exchange: str = "ironic",
         topics: Sequence[str] = TOPICS,
-        confirms: bool = True,
         lossy: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self._publisher = ForeignPublisher(
-            url, exchange=exchange, name="simulated Ironic", durable=False, confirms=confirms
-        )
+        self._publisher = publisher
         self._lossy = lossy
         self._seed = seed
         self._clock = Clock()

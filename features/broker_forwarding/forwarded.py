@@ -10,10 +10,9 @@ with its routing key, to a fan-out exchange that is bound to that queue only.
 import copy
 
 from bus.protocol import encode_frame
-from bus.rabbit.amqp_messages import open_message, properties_of, properties_of_frame
-from bus.rabbit.deliveries import routing_of
+from bus.rabbit.amqp_messages import open_message, properties_of, properties_of_frame, routing_of
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Post, Properties
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
 # Headers of the old broker that are removed: a forwarder's lost connections also increase these counts.
 _OF_THE_BROKER = ("x-delivery-count", "x-acquired-count")

@@ -16,10 +16,17 @@ from aio_pika.abc import AbstractConnection
 from bus.broker_urls import place, user_of
 from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
-from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
-from bus.rabbit.queue_state import queue_state
+from bus.rabbit.connection import (
+    RequestRefused,
+    answered,
+    broker_url,
+    dial,
+    hang_up,
+    open_channel,
+    plainly,
+    queue_state,
+)
 from bus.rabbit.topology import BrokerNames, Topology
-from bus.rabbit.underlay import hang_up
 from features.broker_forwarding.transfer import Transfer
 
 log = logging.getLogger(__name__)

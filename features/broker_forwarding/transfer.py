@@ -19,13 +19,14 @@ from bus.rabbit.connection import (
     BROKEN,
     RequestRefused,
     answered,
+    ended,
     open_channel,
     plainly,
     streams_of,
 )
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Arrived, NoQueueBound, NotTaken, Post
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import BulkChannel, ended
-from bus.rabbit.wire import Arrived, NoQueueBound, NotTaken, Post
 from features.broker_forwarding.forwarded import fan_out_name, post_to_worker, post_unchanged
 
 log = logging.getLogger(__name__)

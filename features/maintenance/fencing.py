@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bus.hooks import run_hook
+from compute_sim.extension import run_hook
 from features.maintenance.messages import HostEvacuation
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from bus.domains import LevelOrNone
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Amount,
@@ -21,6 +20,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
+from features.groups.constraints import LevelOrNone
 
 MOST_HOSTS = 1000  # in one window
 

@@ -7,7 +7,6 @@ from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.rabbit.foreign import ForeignListener, ForeignPublisher
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.bridge import FollowedNova, nova_bridge
@@ -20,6 +19,7 @@ from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.server import RpcAddress
 from features.nova.settings import NovaSettings
 from features.nova.shadow import ShadowedNova, nova_shadow
+from ironic_sync.extension import ForeignListener, ForeignPublisher
 
 # A shadow that is stopped permanently must not fill Nova's RabbitMQ: then its queue is deleted.
 SHADOW_QUEUE_SECONDS = 86400.0

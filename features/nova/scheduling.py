@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unavailable
-from bus.messages import BuildPlaced, BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
 from features.groups.messages import GroupEditAnswered, GroupEditRequested, MakeGroup
 from features.nova.core.cloud import DISCOVER
@@ -27,6 +27,7 @@ from features.nova.core.translation import (
     Translated,
     translated,
 )
+from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.mirror import Mirror
 from features.nova.oslo.server import RpcCall, RpcFailure, RpcResult
 

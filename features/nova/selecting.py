@@ -13,11 +13,12 @@ from msgspec import structs
 
 from bus.claims import Choice, ConsumerClaim, Held, Retired
 from bus.decisions import Decision
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.resources import Provider
 from bus.sql.database import Database
 from bus.vocabulary import Id
 from features.nova.core.rebuild_fit import unfit_image
+from features.nova.messages import HostsAnswered, HostsAsked
 from scheduler_worker.extension import (
     BuildPurpose,
     ComeAgain,

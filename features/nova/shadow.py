@@ -17,7 +17,6 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, Unavailable
 from bus.messages import HostReported
 from bus.protocol import Ask
-from bus.rabbit.foreign import ForeignListener
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
 from features.nova import shadow_store
@@ -47,6 +46,7 @@ from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.mirror import Mirror
 from features.nova.unread_queues import UnreadQueues
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
+from ironic_sync.extension import ForeignListener
 
 log = logging.getLogger(__name__)
 

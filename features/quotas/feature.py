@@ -1,6 +1,6 @@
 """Declares the feature quotas."""
 
-from bus.decisions import OF_THE_WHOLE, OVER_QUOTA, ReasonTable
+from bus.decisions import OF_THE_WHOLE, ReasonTable
 from bus.feature import Feature
 from features.quotas.settings import QuotaSettings
 
@@ -16,6 +16,6 @@ FEATURE = Feature(
     },
     meters=(("features.quotas.keystone_limits", "placement"),),
     pages={"/projects": "Projects"},
-    reasons=(ReasonTable(OF_THE_WHOLE, {OVER_QUOTA: "the project would exceed its quota"}),),
-    wakes={OVER_QUOTA: "the project uses less, or its quota is raised"},
+    reasons=(ReasonTable(OF_THE_WHOLE, {"quota": "the project would exceed its quota"}),),
+    wakes={"quota": "the project uses less, or its quota is raised"},
 )

@@ -21,6 +21,7 @@ from bus.vocabulary import (
     Whole,
 )
 
+OVER_QUOTA = "quota"  # reason code
 INSTANCES = "instances"
 GROUP_MEMBERS = "server_group_members"  # members of one server group
 WEIGHT = "weight"  # not a limit, but the project's weight for its share while requests are backlogged

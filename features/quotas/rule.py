@@ -13,13 +13,12 @@ from typing import ClassVar
 from msgspec import structs
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, RuleRefused
-from bus.decisions import OVER_QUOTA
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations
 from features.quotas import budgets, usage
 from features.quotas.budgets import ProjectBudget
 from features.quotas.limits import CachedLimits
-from features.quotas.messages import OverQuota, quota_key
+from features.quotas.messages import OVER_QUOTA, OverQuota, quota_key
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, rules_edition
 
 # Column of consumers: the instance that a client moves, if quotas count the consumer as a part of it. For a

@@ -7,11 +7,11 @@ from msgspec import structs
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
-from bus.decisions import CRASHED, Decision
+from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested
 from bus.vocabulary import Id
 from features.waiting.core.waiting_request import with_instances
-from features.waiting.messages import wait_of
+from features.waiting.messages import CRASHED, wait_of
 from features.waiting.reasons import Waits, decision_of, expired_order
 from features.waiting.results import (
     PATIENCE,

@@ -10,6 +10,8 @@ from bus.parts import MoveParts, Part, PlacedParts, RequestParts
 from bus.vocabulary import Seconds, Wait, seconds_of
 from features.moves.messages import SEEKING, MoveRequested
 
+CRASHED = "crashed"  # reason code
+
 Priority = Annotated[int, Meta(ge=0, le=9)]
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from bus.context import stored_context
-from bus.decisions import CRASHED
 from bus.vocabulary import Id
 from features.moves.core.start import Barred
 from features.moves.core.state import SeenThrough, Stopped
 from features.moves.messages import MoveRequested
 from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove
-from features.waiting.messages import wait_of
+from features.waiting.messages import CRASHED, wait_of
 from features.waiting.reasons import decision_of, expired_order, waited_for
 from features.waiting.results import (
     PATIENCE,

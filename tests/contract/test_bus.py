@@ -16,7 +16,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
 from bus.protocol import MAX_MESSAGE_BYTES, Envelope, decode, encode
 from bus.queries import BuildsFound, CandidatesFound, FindBuilds, FindCandidates
-from bus.rabbit.wire import KEPT_BYTES
+from bus.rabbit.fast_channels.frames import KEPT_BYTES
 from bus.requests import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 from tests.support.buses import Connect, serving

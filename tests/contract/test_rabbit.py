@@ -34,11 +34,11 @@ from bus.protocol import (
     encode_frame,
 )
 from bus.rabbit import RabbitTransport
+from bus.rabbit.amqp_messages import client_of, routing_of, sender_of
 from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
-from bus.rabbit.deliveries import client_of, routing_of, sender_of
+from bus.rabbit.fast_channels.frames import KEPT_BYTES, Properties, arrived
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.wire import KEPT_BYTES, Properties, arrived
 from bus.requests import Flavor
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope, buried, number_in, publish, take

@@ -9,7 +9,7 @@ from aio_pika.abc import AbstractChannel
 
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
-from bus.rabbit import RabbitTransport, session
+from bus.rabbit import RabbitTransport, reconnecting
 from tests.support.envelopes import an_envelope, number_in, numbers, publish, take
 from tests.support.waiting import DEADLINE, until
 
@@ -132,7 +132,7 @@ async def test_a_deleted_exchange_of_clients_is_declared_again(
 async def test_a_binding_that_is_deleted_is_made_again(
     connected: Connected, operator: AbstractChannel, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_CHECKS_A_ROUND", 2)
+    monkeypatch.setattr(reconnecting, "_CHECKS_A_ROUND", 2)
     transport = await connected()
     inbox = await transport.consume(QUEUE, 10)
     await (await operator.get_queue(f"{bus_name}:q")).unbind(bus_name, "build.requested")

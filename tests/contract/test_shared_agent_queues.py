@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from berth.commands.run import ready
 from berth.operations.boot_options import BootOptions, boot_request
+from berth.relayed_orders import RelayedOrders, with_shared_queues
 from berth.services import embedded
 from berth.settings import Settings
 from bus.clock import Clock
@@ -21,7 +22,6 @@ from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
 from bus.protocol import decode, encode
-from bus.relayed_orders import RelayedOrders, with_shared_queues
 from bus.relays import (
     ANSWER_SECONDS,
     MOST_MERGED,

@@ -15,6 +15,7 @@ from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync.api import IronicApi, IronicRefused
+from ironic_sync.exchanges import ForeignPublisher
 from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_of
 
 
@@ -298,7 +299,12 @@ async def test_writes_wait_while_notifications_cannot_be_sent() -> None:
         async def run(self) -> None:
             await asyncio.Event().wait()
 
-    async with client_of(Simulation(enrolled(1, now=NOW), sink=Full("amqp://localhost/"))) as client:
+    async with client_of(
+        Simulation(
+            enrolled(1, now=NOW),
+            sink=Full(ForeignPublisher("amqp://localhost/", "ironic", "simulated Ironic")),
+        )
+    ) as client:
         assert (await client.get(f"/v1/nodes/{ALICE}")).status_code == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

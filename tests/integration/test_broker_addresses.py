@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from bus.errors import Unavailable
+from bus.errors import BadCredentials, Unavailable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection
-from bus.rabbit.connection import AddressOrder, BadCredentials, dial
-from bus.rabbit.underlay import hang_up
+from bus.rabbit.connection import AddressOrder, dial, hang_up
 from deploy.servers import RabbitMQ, free_port
 from tests.support.deaf_addresses import black_hole, silent_address
 from tests.support.envelopes import an_envelope, number_in

@@ -11,7 +11,7 @@ from aio_pika.connection import make_url
 from aio_pika.exceptions import AMQPError, PublishError
 
 from bus.clock import monotonic
-from bus.rabbit.underlay import BulkChannel
+from bus.rabbit.fast_channels.channel import BulkChannel
 from deploy.servers import RabbitMQ
 from ironic_sync.notifications import Notifications
 from tests.support.belief_world import RecordedMessage, recorded
@@ -191,9 +191,9 @@ async def test_notifications_are_acknowledged_together(
     tags: list[int] = []
     tells = BulkChannel.ack
 
-    async def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
+    def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
         tags.append(tag)
-        await tells(channel, tag, multiple=multiple)
+        tells(channel, tag, multiple=multiple)
 
     monkeypatch.setattr(BulkChannel, "ack", ack)
     listener = Ear(amqp_url, bus_name)
@@ -209,12 +209,12 @@ async def test_a_broken_connection_with_pending_acknowledgements_is_replaced(
 ) -> None:
     tells, refused = BulkChannel.ack, 0
 
-    async def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
+    def ack(channel: BulkChannel, tag: int, *, multiple: bool = False) -> None:
         nonlocal refused
         if refused < 2:  # when it is due, and when the connection is left
             refused += 1
             raise RuntimeError("the handler is closed")
-        await tells(channel, tag, multiple=multiple)
+        tells(channel, tag, multiple=multiple)
 
     monkeypatch.setattr(BulkChannel, "ack", ack)
     listener = Ear(amqp_url, bus_name)

@@ -21,6 +21,7 @@ from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from deploy.servers import RabbitMQ
+from ironic_sync.exchanges import ForeignPublisher
 from tests.support.servers import url_of
 from tests.support.simulated_ironic import INSTANCE, NOW
 from tests.support.virtual_time import in_virtual_time
@@ -114,7 +115,7 @@ async def test_the_simulated_life_cycle_sends_ironics_notifications(
     amqp_url: str, bus_name: str, confirms: bool
 ) -> None:
     exchange = f"ironic-{bus_name}"
-    sink = IronicExchange(amqp_url, exchange=exchange, confirms=confirms)
+    sink = IronicExchange(ForeignPublisher(amqp_url, exchange, "simulated Ironic", confirms=confirms))
     sim = Simulation([], plan=PLAN, sink=sink, listener=listen("127.0.0.1:0"))
     async with a_channel(amqp_url) as channel:
         subscription = await an_ear(channel, exchange)
@@ -128,7 +129,9 @@ async def test_the_simulated_life_cycle_sends_ironics_notifications(
 
 async def test_exchange_and_messages_equal_those_of_oslo_messaging(amqp_url: str, bus_name: str) -> None:
     exchange = f"ironic-{bus_name}"
-    sim = Simulation(enrolled(1, now=NOW), sink=IronicExchange(amqp_url, exchange=exchange))
+    sim = Simulation(
+        enrolled(1, now=NOW), sink=IronicExchange(ForeignPublisher(amqp_url, exchange, "simulated Ironic"))
+    )
     async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())
         node = next(iter(sim.conductor.nodes.values()))
@@ -163,7 +166,8 @@ async def test_notifications_during_a_broker_outage_are_sent_later(
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     exchange = f"ironic-{bus_name}"
     sim = Simulation(
-        enrolled(50, now=NOW, state="manageable"), sink=IronicExchange(amqp_url, exchange=exchange)
+        enrolled(50, now=NOW, state="manageable"),
+        sink=IronicExchange(ForeignPublisher(amqp_url, exchange, "simulated Ironic")),
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from berth.composition import open_placement
+from berth.relayed_orders import with_shared_queues
 from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEditRequested
@@ -26,7 +27,6 @@ from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
 from bus.protocol import Envelope, Receipt, Transport, decode, encode
-from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
 from bus.sql.failures import Conflict
 from bus.worker import Worker

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from berth import composition, services, simulated_agents, worker_roles
+from berth.relayed_orders import with_shared_queues
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.relayed_orders import with_shared_queues
 from bus.relays import HeartbeatRelayed
 from bus.worker import Worker
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions

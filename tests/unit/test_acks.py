@@ -31,9 +31,9 @@ from bus.errors import (
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.protocol import MAX_COUNT, Envelope, decode_frame, encode_frame
-from bus.rabbit import deliveries
-from bus.rabbit.deliveries import Reading
-from bus.rabbit.underlay import BulkChannel
+from bus.rabbit import consuming
+from bus.rabbit.consuming import Reading
+from bus.rabbit.fast_channels.channel import BulkChannel
 from bus.worker import Outcome, Worker, on_many, suspects_queue
 from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.buses import queues_of
@@ -69,7 +69,7 @@ def sent(reading: Reading) -> Any:
 async def test_acknowledgements_of_one_moment_are_combined(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "ACKS_WAIT", 0.01)
+    monkeypatch.setattr(consuming, "ACKS_WAIT", 0.01)
     started = asyncio.get_running_loop().time()
     reading.ack(1)
     assert not reading.wake.is_set()
@@ -77,7 +77,7 @@ async def test_acknowledgements_of_one_moment_are_combined(
     reading.ack(4)
     await until(reading.wake.is_set)
     assert asyncio.get_running_loop().time() >= started + 0.01
-    await reading.settle()
+    reading.settle()
     assert sent(reading).acks == [(2, True), (4, False)]
 
 

@@ -12,7 +12,7 @@ from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
 from bus.clients import ProjectsFound
 from bus.domains import LabelEditRequested
-from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
+from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.names import MakeName, NameEditRequested, RenameName
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
@@ -38,7 +38,6 @@ def test_every_message_that_anyone_may_send_is_an_act_or_changes_nothing() -> No
 
 EXPECTED: dict[str, tuple[Message, str, Target]] = {
     "boot": (BOOT, "boot", BOOTED),
-    "for Nova": (HostsAsked(request=BOOT), "boot", BOOTED),
     "delete": (BuildDeleteRequested(build=uid(2), cell="c1"), "delete", Target(uid(2), cell="c1")),
     "traits": (EditRequested(edit=SetTraits(provider=uid(5), traits=())), "mark host", Target(uid(5))),
     "a provider": (

@@ -148,7 +148,7 @@ def test_pictures_equal_their_sources() -> None:
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
 READMES = [
     path / "README.md"
-    for path in (*PACKAGES, *(ROOT / "features").iterdir())
+    for path in (*PACKAGES, *(ROOT / "features").iterdir(), ROOT / "bus/rabbit/fast_channels")
     if (path / "README.md").exists()
 ]
 TEXTS = [*PAGES, *READMES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]

@@ -21,9 +21,8 @@ from bus.delivery.settling import Process
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport, connection, consuming, session, underlay
-from bus.rabbit.connection import dial, streams_of
-from bus.rabbit.underlay import hang_up
+from bus.rabbit import RabbitTransport, connection, consuming, reconnecting
+from bus.rabbit.connection import dial, hang_up, streams_of
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
 from tests.support.waiting import in_time, until
@@ -123,8 +122,8 @@ async def an_odd_broker(silent: Callable[[Any], bool] = lambda _: False) -> Asyn
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(connection, "_OPENING_SECONDS", 0.2)
-    monkeypatch.setattr(session, "UNCONFIRMED_SECONDS", 0.2)
-    monkeypatch.setattr(underlay, "_HANGING_UP_SECONDS", 0.2)
+    monkeypatch.setattr(reconnecting, "UNCONFIRMED_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "_HANGING_UP_SECONDS", 0.2)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from compute_sim.ironic.allocations import NodeAllocations
 from compute_sim.ironic.conductor import Notification, SimPlan
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
+from ironic_sync.exchanges import ForeignPublisher
 from tests.support.belief_world import recorded
 from tests.support.simulated_ironic import NODE, NOW, SimIronicPlayer, a_node, play
 from tests.support.virtual_time import run
@@ -137,7 +138,8 @@ def test_passwords_are_never_published() -> None:
 
 @pytest.mark.parametrize(("lossy", "steps"), [(0.0, 300), (1.0, 100), (0.5, 200)])
 def test_a_lossy_ironic_loses_only_later_steps(lossy: float, steps: int) -> None:
-    exchange = IronicExchange("amqp://localhost/", lossy=lossy, seed=1)
+    publisher = ForeignPublisher("amqp://localhost/", "ironic", "simulated Ironic")
+    exchange = IronicExchange(publisher, lossy=lossy, seed=1)
     node = a_node()
     for _ in range(100):
         exchange(SentNotification("provision_set", "start", node, "req-1"))

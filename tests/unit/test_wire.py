@@ -22,8 +22,7 @@ from bus.errors import Undecodable
 from bus.messages import BuildRequested
 from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope, decode, decode_frame
 from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
-from bus.rabbit.topology import BrokerNames
-from bus.rabbit.wire import (
+from bus.rabbit.fast_channels.frames import (
     KEPT_BYTES,
     Arrived,
     FramesOfChannel,
@@ -33,6 +32,7 @@ from bus.rabbit.wire import (
     Properties,
     Wire,
 )
+from bus.rabbit.topology import BrokerNames
 from bus.requests import Flavor
 from ironic_sync.api import IronicRefused
 from ironic_sync.api import _read as read_answer

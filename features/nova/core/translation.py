@@ -7,7 +7,7 @@ aggregates) are not: the scheduler applies them itself, from the mirrored aggreg
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bus.messages import BuildRequested, HostsAsked
+from bus.messages import BuildRequested
 from bus.parts import RequestParts
 from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
@@ -15,6 +15,7 @@ from features.groups.messages import GroupPart, GroupPolicy, MakeGroup
 from features.nova.core.cloud import DISCOVER, NovaCloud, NovaHost
 from features.nova.core.guest import flavor_of, image_of, root_traits_of
 from features.nova.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
+from features.nova.messages import HostsAsked
 
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # service version from which on nova-compute sets the trait OWNER_NOVA

@@ -10,9 +10,9 @@ from aio_pika.abc import AbstractConnection
 from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.rabbit.connection import answered, broker_url, dial, open_channel, plainly
-from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
-from bus.rabbit.wire import Arrived, NoQueueBound, Post
+from bus.rabbit.connection import answered, broker_url, dial, hang_up, open_channel, plainly
+from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
+from bus.rabbit.fast_channels.frames import Arrived, NoQueueBound, Post
 from features.nova.oslo.server import (
     PREFETCH,
     RpcAddress,
@@ -103,7 +103,7 @@ class RpcClient:
             return bulk
 
     def _received(self, channel: BulkChannel, message: Arrived) -> None:
-        channel.acknowledge(message.tag)
+        channel.ack(message.tag)
         try:
             reply = unpacked(message.body)
         except ValueError as problem:

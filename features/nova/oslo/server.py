@@ -25,13 +25,15 @@ from bus.rabbit.connection import (
     broker_url,
     cancelled_by_us,
     dial,
+    ended,
+    hang_up,
     open_channel,
     plainly,
+    queue_state,
     reason,
 )
-from bus.rabbit.queue_state import queue_state
-from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, ended, hang_up
-from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
+from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +200,7 @@ class RpcServer:
                 task.add_done_callback(running.discard)
 
             def ignored(message: Arrived) -> None:  # the server's own queue has the same cast
-                channel.acknowledge(message.tag)
+                channel.ack(message.tag)
 
             consumers = [
                 await channel.consume(queue, PREFETCH, on_message, priority=PRIORITY)
@@ -271,7 +273,7 @@ class RpcServer:
                 log.error("a message to topic %s is dropped: %s", self._address.topic, problem)
             else:
                 await self._answer(channel, call)
-            await channel.ack(message.tag)
+            channel.ack(message.tag)
         except NotTaken:
             log.warning("the broker refuses a reply: calls are executed again on another connection")
             await hang_up(connection)

@@ -6,9 +6,16 @@ from typing import Any
 from aio_pika.abc import AbstractConnection
 
 from bus.errors import BrokerRefused, Unavailable
-from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
-from bus.rabbit.queue_state import queue_state
-from bus.rabbit.underlay import hang_up
+from bus.rabbit.connection import (
+    RequestRefused,
+    answered,
+    broker_url,
+    dial,
+    hang_up,
+    open_channel,
+    plainly,
+    queue_state,
+)
 from features.nova.oslo.server import RpcAddress
 
 

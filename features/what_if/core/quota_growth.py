@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from bus.decisions import OVER_QUOTA, Decision
-from features.quotas.messages import INSTANCES, Quota, over_quota, quota_bound
+from bus.decisions import Decision
+from features.quotas.messages import INSTANCES, OVER_QUOTA, Quota, over_quota, quota_bound
 from features.what_if.messages import PlacedThere, WhatIfAnswered
 from scheduler_worker.extension import Order, sections_of
 

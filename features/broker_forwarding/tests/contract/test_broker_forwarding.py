@@ -11,13 +11,13 @@ import pytest
 from aio_pika import ExchangeType, Message, connect
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
-from bus.errors import BrokerRefused, OperationRefused, Unavailable
+from bus.errors import BadCredentials, BrokerRefused, OperationRefused, Unavailable
 from bus.protocol import Envelope, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
-from bus.rabbit.connection import BadCredentials, dial, streams_of
+from bus.rabbit.connection import dial, streams_of
+from bus.rabbit.fast_channels.channel import BulkChannel
+from bus.rabbit.fast_channels.frames import Post
 from bus.rabbit.topology import BrokerNames
-from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Post
 from deploy.servers import RabbitMQ
 from features.broker_forwarding import forwarding
 from features.broker_forwarding.forwarding import Forwarder

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from berth.features import packages
 from bus.errors import Unavailable
-from bus.messages import HostReported, HostsAnswered, HostsAsked
+from bus.messages import HostReported
 from bus.parts import RequestParts
 from bus.queries import DecisionFound
 from bus.reports import HostState, Inventory
@@ -23,6 +23,7 @@ from bus.vocabulary import Allocations
 from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
 from features.groups.operations import ServerGroups
 from features.nova import selecting
+from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.selecting import HostSelection
 from placement_worker import Placement
 from scheduler_worker import ChoicePolicy

@@ -11,7 +11,7 @@ import pytest
 from aio_pika import Message, connect
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 
-from bus.rabbit.wire import NotTaken
+from bus.rabbit.fast_channels.frames import NotTaken
 from features.nova.oslo import server as oslo
 from features.nova.oslo.client import RpcClient
 from features.nova.oslo.server import (

@@ -14,12 +14,13 @@ from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import HostReported, HostsAsked
+from bus.messages import HostReported
 from bus.sql.database import Database
 from features.groups.messages import EDIT_GROUP, GroupEditRequested
 from features.nova.core.request_spec import decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from features.nova.databases import NovaDatabases
+from features.nova.messages import HostsAsked
 from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.selecting import HostSelection
 from placement_worker import Placement, placement_worker

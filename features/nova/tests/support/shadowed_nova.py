@@ -11,7 +11,6 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.rabbit.foreign import ForeignListener, Gap, HandleBodies
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from features.nova.core.cloud import NovaCloud
@@ -21,6 +20,7 @@ from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.shadow import ShadowedNova, nova_shadow
 from features.nova.tests.support.nova_builders import a_cloud
 from features.nova.tests.support.nova_notifications import START
+from ironic_sync.extension import ForeignListener, Gap, HandleBodies
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.cloud_workers import a_scheduler

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.acts import act_of, describe, ids_of
 from bus.claims import Choice
-from bus.messages import BuildPlaced, HostsAsked, Selection
+from bus.messages import BuildPlaced, Selection
 from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
 from features.groups.messages import GroupPart
 from features.nova.core.cloud import NovaCell, NovaCloud
@@ -21,6 +22,7 @@ from features.nova.core.translation import (
     Translated,
     translated,
 )
+from features.nova.messages import HostsAsked
 from features.nova.tests.support.nova_builders import (
     CELL,
     a_cloud,
@@ -394,3 +396,11 @@ def test_callers_before_4_5_get_dictionaries() -> None:
     assert plain_selections([a_build()], CLOUD) == [
         {"host": "compute-1", "nodename": "compute-1", "limits": {}}
     ]
+
+
+def test_choosing_hosts_is_an_act_on_the_instances() -> None:
+    question = asked(a_spec())
+    found = act_of(question)
+    assert found is not None and found.name == "choose hosts"
+    assert describe(question).id == uid(7)
+    assert ids_of([question]) == ({uid(7), uid(8)}, set())

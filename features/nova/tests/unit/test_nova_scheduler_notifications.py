@@ -16,7 +16,7 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import BuildUnplaceable, HostsAnswered, HostsAsked
+from bus.messages import BuildUnplaceable
 from features.nova import notifying
 from features.nova.core.notifications import notification_of
 from features.nova.core.scheduler_notifications import (
@@ -27,6 +27,7 @@ from features.nova.core.scheduler_notifications import (
     payload_of,
 )
 from features.nova.core.translation import BridgeOptions
+from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.mirror import Mirror
 from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.server import RpcCall, RpcFailure, unpacked

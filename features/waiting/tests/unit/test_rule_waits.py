@@ -3,7 +3,8 @@
 import pytest
 
 from bus.context import NO_CONTEXT
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import Decision
+from features.quotas.messages import OVER_QUOTA
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.tests.support.waiting_stores import waiting_store_of
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request

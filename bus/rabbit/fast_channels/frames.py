@@ -1,7 +1,5 @@
 """Encodes and decodes the AMQP frames of messages directly as bytes: publish, confirm, deliver, acknowledge.
-
-aio-pika's objects and queues for such frames take half of a conductor's processor time. All other frames are
-left to aio-pika.
+All other frames are left to aio-pika.
 """
 
 import asyncio

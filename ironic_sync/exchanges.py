@@ -1,4 +1,4 @@
-"""Consumes and publishes on exchanges of other systems, such as Ironic's. Workers may import this module."""
+"""Consumes and publishes on exchanges of other systems, such as Ironic's and Nova's."""
 
 import asyncio
 import logging
@@ -18,22 +18,20 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
     ANSWER_SECONDS,
     BROKEN,
-    BadCredentials,
     RequestRefused,
     answered,
     broker_url,
     cancelled_by_us,
     dial,
+    hang_up,
     open_channel,
     plainly,
+    queue_state,
     raising_refusals,
     reason,
 )
-from bus.rabbit.queue_state import queue_state, unread
-from bus.rabbit.underlay import FOREIGN_BYTES, BulkChannel, hang_up
-from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
-
-__all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "HandleBodies"]
+from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Post, Properties
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +154,15 @@ class ForeignListener:
         """Return the number of messages in each of the given queues that exists and has no consumer; raise
         Unavailable or BrokerRefused.
         """
-        return await unread(self._url, queues)
+        connection = await dial(self._url)
+        try:
+            with plainly(self._url):
+                found = {name: await queue_state(connection, name) for name in queues}
+        finally:
+            await hang_up(connection)
+        return {
+            name: state.messages for name, state in found.items() if state is not None and not state.consumers
+        }
 
     async def _check_length(self, connection: AbstractConnection) -> None:
         """Set `has_lost` if the broker may have dropped messages because berth's queue is missing or full."""
@@ -248,7 +254,7 @@ class _Subscription:
                 raise
 
     async def _acknowledge(self) -> None:
-        await self.channel.ack(self._safe, multiple=True)
+        self.channel.ack(self._safe, multiple=True)
         self._acknowledged, self._acknowledge_at = self._safe, math.inf
 
     def check(self) -> None:

@@ -1,28 +1,23 @@
-"""AMQP channels that are faster than aio-pika's. Only this module accesses aio-pika's internals. Compared
-with aio-pika, publishing takes half of the processor time, consuming an eighth (`python -m
-bench.amqp_client`).
-"""
+"""A channel that publishes and consumes many messages with little processor time."""
 
 import asyncio
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
+from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError
 
 from bus.protocol import MAX_MESSAGE_BYTES
-from bus.rabbit.connection import BROKEN, answered, avoid, open_channel, reason, refusal, streams_of
-from bus.rabbit.wire import Arrived, FramesOfChannel, OnMessage, Post, arrived
+from bus.rabbit.connection import answered, open_channel, refusal, streams_of
+from bus.rabbit.fast_channels.frames import Arrived, FramesOfChannel, OnMessage, Post, arrived
 
 FOREIGN_BYTES = 16 * 1024 * 1024  # largest message of another program, such as Nova, that is received
-_HANGING_UP_SECONDS = 5.0
 
 
 class BulkChannel:
-    """A channel that publishes and consumes many messages with little processor time."""
+    """An AMQP channel; messages go past aio-pika, and all other requests through it."""
 
     async def open(
         self, connection: AbstractConnection, *, confirms: bool, largest: int = MAX_MESSAGE_BYTES
@@ -114,10 +109,7 @@ class BulkChannel:
             len(message.body),
         )
 
-    def acknowledge(self, tag: int) -> None:
-        self._frames.ack(tag, multiple=False)
-
-    async def ack(self, tag: int, *, multiple: bool = False) -> None:
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.ack(tag, multiple=multiple)
 
     def acknowledge_all(self, tags: Sequence[int], unsettled: Iterable[int]) -> None:
@@ -135,7 +127,7 @@ class BulkChannel:
             if tag > upto:
                 self._frames.ack(tag, multiple=False)
 
-    async def nack(self, tag: int, *, multiple: bool = False) -> None:
+    def nack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.nack(tag, multiple=multiple)
 
     def _ended(self, closing: "asyncio.Future[Any]") -> None:
@@ -145,54 +137,3 @@ class BulkChannel:
 
 async def _never(_: object) -> None:
     pass
-
-
-async def ended(connection: AbstractConnection) -> str:
-    """Wait until the connection has closed or the broker is silent for two heartbeats, and return the reason.
-    Unless this process closed the connection, later connections try this broker's address last.
-    """
-    if connection.transport is None:
-        return "it was closed"
-    under = connection.transport.connection
-    wire, writer = streams_of(connection)
-    closing, silent = under.closing, 0
-    limit = 2 * under.connection_tune.heartbeat or math.inf
-    while not closing.done() and under.is_opened and silent <= limit:
-        before = wire.reads
-        await asyncio.wait([closing], timeout=1.0)
-        # Count seconds instead of comparing clocks: this process itself may have been suspended.
-        silent = silent + 1 if wire.reads == before else 0
-    if connection.transport is not None:
-        avoid(connection)
-    if silent > limit:
-        writer.transport.abort()  # without the closing handshake, which a silent broker does not answer
-    why = closing.exception() if closing.done() and not closing.cancelled() else None
-    closing.cancel()
-    return reason(why) if isinstance(why, Exception) else "it fell silent"
-
-
-async def hang_up(connection: AbstractConnection) -> None:
-    """Close a connection to the broker; all calls that wait for a reply on it raise an error."""
-    transport, connection.transport = connection.transport, None
-    await connection.close()  # does not wait, because there is no transport
-    if transport is None:
-        return
-    under = transport.connection
-    # In a separate task, which continues if the caller is cancelled.
-    closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
-    try:
-        await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    finally:
-        if not closing.done():  # the broker does not read: close the connection without a handshake
-            streams_of(connection)[1].transport.abort()
-    await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    # Empty the bounded queue of outgoing frames: tasks that wait for space in it would wait forever.
-    while not under.write_queue.empty():
-        while not under.write_queue.empty():
-            under.write_queue.get_nowait()
-        await asyncio.sleep(0)
-
-
-async def _closed(under: Any) -> None:
-    with suppress(*BROKEN):
-        await under.close(ConnectionClosed(0, "closed by us"))
