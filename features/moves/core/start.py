@@ -10,7 +10,6 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import structs
 
-from bus.bare_metal import is_bare_metal
 from bus.claims import BEGUN, Choice, ConsumerClaim, Held, Retired, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
@@ -18,7 +17,7 @@ from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.parts import RequestParts, waits_since
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
-from bus.resources import Provider
+from bus.resources import Provider, is_bare_metal
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from features.groups.messages import GroupPart, group_of
 from features.moves.messages import SEEKING as SEEKING
