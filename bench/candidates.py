@@ -72,9 +72,9 @@ def milliseconds(work: Callable[[], object], times: int) -> float:
     """Return the median duration of one call of `work`, in milliseconds."""
     taken = []
     for _ in range(times):
-        begun = perf_counter()
+        started = perf_counter()
         work()
-        taken.append(perf_counter() - begun)
+        taken.append(perf_counter() - started)
     return sorted(taken)[times // 2] * 1000
 
 
@@ -88,19 +88,19 @@ def measure(hosts: int) -> dict[str, float]:
     tracemalloc.stop()
     del memory
     index = Index()
-    begun = perf_counter()
+    started = perf_counter()
     for tree in trees:
         index.put(tree, 1)
-    filled = (perf_counter() - begun) * 1000
+    filled = (perf_counter() - started) * 1000
     chance = random.Random(4)
     updates = [
         ProviderChange(root, root, 2, {"VCPU": chance.randrange(200), "MEMORY_MB": 512, "DISK_GB": 1})
         for root in (chance.choice(trees).root for _ in range(5000))
     ]
-    begun = perf_counter()
+    started = perf_counter()
     for number, change in enumerate(updates, 2):
         index.accept(number, (change,))
-    updated = (perf_counter() - begun) / len(updates) * 1e6
+    updated = (perf_counter() - started) / len(updates) * 1e6
     encode = msgspec.json.Encoder().encode
     answer = page(index, a_query(256))
     return {
@@ -197,10 +197,10 @@ def wide_tree(children: int) -> Tree:
 def measure_nested(trees: int) -> dict[str, float]:
     index = Index()
     world = [numa_tree(number) for number in range(trees)]
-    begun = perf_counter()
+    started = perf_counter()
     for tree in world:
         index.put(tree, 1)
-    filled = (perf_counter() - begun) * 1000
+    filled = (perf_counter() - started) * 1000
     related = FindCandidates(
         groups=(
             ResourceGroup(resources={"MEMORY_MB": 512, "DISK_GB": 5}),

@@ -83,7 +83,7 @@ async def claims_a_second(
     made = 0
     ours, theirs = time.process_time(), _postgres_seconds()
     until = monotonic() + seconds
-    begun = monotonic()
+    started = monotonic()
 
     async def claim() -> None:
         nonlocal made
@@ -97,7 +97,7 @@ async def claims_a_second(
         for _ in range(IN_FLIGHT):
             group.create_task(claim())
     return Figures(
-        made / (monotonic() - begun),
+        made / (monotonic() - started),
         (time.process_time() - ours) * 1e6 / made,
         (_postgres_seconds() - theirs) * 1e6 / made,
     )

@@ -60,9 +60,9 @@ class InstantPlacement:
     async def fresh(self) -> None: ...
 
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        begun = process_time()
+        started = process_time()
         answers = [ClaimAnswered(results=tuple(self._grant(order))) for order in orders]
-        self.seconds += process_time() - begun
+        self.seconds += process_time() - started
         return answers
 
     def _grant(self, order: ClaimRequested) -> list[Claimed]:
@@ -131,10 +131,10 @@ async def decisions_a_second(
     await scheduler.place_many(batches[0])
     settle_in()
     placement.seconds, placement.granted = 0.0, 0
-    begun = process_time()
+    started = process_time()
     for requests in batches[1:]:
         await scheduler.place_many(requests)
-    taken = process_time() - begun - placement.seconds
+    taken = process_time() - started - placement.seconds
     return placement.granted / taken, placement.granted
 
 

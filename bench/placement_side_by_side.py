@@ -114,15 +114,15 @@ class Side:
             self.figures[BULK] = self.figures[ONE_BY_ONE]  # OpenStack Placement has no bulk load
             return
         hosts = flat(0, MANY)
-        begun = monotonic()
+        started = monotonic()
         await self.bulk(hosts)
-        self.figures[BULK] = len(hosts) / (monotonic() - begun)
+        self.figures[BULK] = len(hosts) / (monotonic() - started)
 
     async def one_by_one(self, hosts: Iterable[FlatHost]) -> float:
         """Return how many hosts per second one client creates as a compute service does: provider, then
         inventories.
         """
-        begun = monotonic()
+        started = monotonic()
         made = 0
         for host in hosts:
             body: dict[str, Any] = {"name": host.name, "uuid": host.id}
@@ -130,7 +130,7 @@ class Side:
             body = {"resource_provider_generation": 0, "inventories": _inventories(host.has)}
             await self.client.must("PUT", f"/resource_providers/{host.id}/inventories", body)
             made += 1
-        return made / (monotonic() - begun)
+        return made / (monotonic() - started)
 
     async def latency(self, path: str, expected: int) -> float:
         """Return the median latency, in milliseconds, of requests that are sent one after the other, each
@@ -143,9 +143,9 @@ class Side:
             raise SystemExit(f"{self.kind}: {found} candidates instead of {expected}: {path}")
         until = monotonic() + self.seconds
         while len(taken) < 5 or monotonic() < until:
-            begun = monotonic()
+            started = monotonic()
             await self.client.must("GET", path)
-            taken.append(1000 * (monotonic() - begun))
+            taken.append(1000 * (monotonic() - started))
         return statistics.median(taken)
 
     async def puts(self, hosts: list[FlatHost]) -> float:
@@ -170,9 +170,9 @@ class Side:
             for client in clients:
                 group.create_task(put(client))
             await asyncio.sleep(min(1.0, self.seconds))  # warm-up
-            before, begun = made, monotonic()
+            before, started = made, monotonic()
             await asyncio.sleep(self.seconds)
-            rate = (made - before) / (monotonic() - begun)
+            rate = (made - before) / (monotonic() - started)
             stopped = True
         for client in clients:
             client.close()
@@ -266,9 +266,9 @@ async def measure(kind: Kind, seconds: float) -> dict[str, float]:
         with own_directory() as directory:
             async with side(kind, directory, seconds) as measured:
                 measured.figures = figures
-                begun = monotonic()
+                started = monotonic()
                 await step(measured)
-                show(f"{kind}: {name}: {monotonic() - begun:.0f} s")
+                show(f"{kind}: {name}: {monotonic() - started:.0f} s")
     return figures
 
 

@@ -221,16 +221,16 @@ def _check_database(url: str, name: str, refuse: Refuse) -> None:
 
 
 def _check_http(settings: Settings, refuse: Refuse) -> None:
-    door = settings.placement
-    if door.auth == "tokens" and not door.tokens:
+    http = settings.placement
+    if http.auth == "tokens" and not http.tokens:
         refuse("placement_tokens", "name the file of tokens")
-    if door.auth == "keystone":
-        _check_keystone("placement_cloud", door.cloud, refuse)
+    if http.auth == "keystone":
+        _check_keystone("placement_cloud", http.cloud, refuse)
     for name, cloud in clouds_of_features(settings):
         _check_keystone(name, cloud, refuse)
     _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
-    places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
+    places = [("placement_http", http.http, "127.0.0.1:8778")] if http.http else []
     if settings.rest.http:
         places.append(("rest_http", settings.rest.http, "127.0.0.1:8779"))
     if settings.control_room.listens:
@@ -241,7 +241,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
             refuse("metrics_http", "needs a port: further processes use the next ports")
     for name, place, such_as in places:
         host, _ = _host_and_port(name, place, such_as, refuse)
-        if door.auth == "noauth2" and not is_loopback(host):
+        if http.auth == "noauth2" and not is_loopback(host):
             refuse(
                 name,
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
@@ -341,8 +341,8 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
         machines(simulator.drivers, simulator.machines, simulator.provider_config)
     except BadMachine as problem:
         files = {"machines": simulator.machines, "provider_config": simulator.provider_config}
-        begun = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
-        refuse(f"{PREFIX}{next(begun, 'drivers')}", str(problem))
+        started = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
+        refuse(f"{PREFIX}{next(started, 'drivers')}", str(problem))
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:

@@ -126,7 +126,7 @@ class LoadOutcome:
                 name: round(self.percentile(share) * 1000, 1)
                 for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
             },
-            "told_more_than_once": sum(boot.ends > 1 for boot in self.boots.values()),
+            "ended_more_than_once": sum(boot.ends > 1 for boot in self.boots.values()),
             "ended_two_ways": self.changed,
             "reasons": dict(self.reasons()),
         }

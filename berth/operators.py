@@ -36,7 +36,7 @@ async def command_caller(settings: Settings, through: str, request: str) -> Call
     origin = socket.gethostname()
     if came_from := os.environ.get("SSH_CONNECTION", "").split():
         origin = f"{origin} from {came_from[0]}"
-    return Caller(operator=operator, door="command", through=through, origin=origin, request=request)
+    return Caller(operator=operator, interface="command", through=through, origin=origin, request=request)
 
 
 def _system_user() -> Operator:

@@ -190,7 +190,7 @@ class AgentSettings(SettingsGroup, frozen=True, kw_only=True):
     # 0: reached, 1: not reached, else unknown
     probe_command: tuple[str, ...] = ()
     # whether guests without a record in placement are stopped instead of destroyed after a restore
-    spare_unknown_guests: bool = False
+    keep_unknown_guests: bool = False
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):

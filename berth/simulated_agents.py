@@ -51,7 +51,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         faults=_faults(simulator),
         crashes=CrashPlan(seed=simulator.seed, orders=simulator.crash_after),
         period=settings.agents.heartbeat,
-        spares_unknown=settings.agents.spare_unknown_guests,
+        keeps_unknown_guests=settings.agents.keep_unknown_guests,
         version=__version__,
         probe_port=settings.agents.probe_port,
         probe_command=settings.agents.probe_command,

@@ -32,7 +32,7 @@ def receivers(carried: Carried, workers: Iterable[Worker]) -> list[str]:
     return [*inside, carried.target] if carried.outsiders else inside
 
 
-COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
+COLUMNS = ("topic or query", "message", "says", "from", "to", "crosses")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:

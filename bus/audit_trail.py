@@ -7,8 +7,8 @@ from msgspec import Meta
 from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Seconds, ShortList, Text, Value
 
 Role = Literal["", "reader", "operator", "admin"]  # "": no role
-Outcome = Literal["begun", "done", "refused", "denied", "failed"]
-Door = Literal["command", "control room", "placement api", "rest", "bus"]
+Outcome = Literal["started", "done", "refused", "denied", "failed"]
+Interface = Literal["command", "control room", "placement api", "rest", "bus"]
 MOST_RECORDS = 500  # maximum number of records in one message, and on one page
 MAX_STATE = 4000  # characters of a request or state in a record
 
@@ -26,15 +26,15 @@ class Operator(Value, frozen=True, kw_only=True):
 
 
 class ActRecord(Value, frozen=True, kw_only=True):
-    """The record of one act. A record with the outcome `begun` is replaced by a later one with the same id.
+    """The record of one act. A record with the outcome `started` is replaced by a later one with the same id.
 
-    A record stays `begun` if the process that executed the act ended before it knew the outcome.
+    A record stays `started` if the process that executed the act ended before it knew the outcome.
     """
 
     id: Id
     at: Seconds
     operator: Operator
-    door: Door
+    interface: Interface
     through: Text = ""  # the command, page or URL pattern with which the act was requested
     origin: Text = ""  # the address or host name from which the operator acted
     request: Text = ""  # the id that all acts of one command or HTTP request share
@@ -46,7 +46,7 @@ class ActRecord(Value, frozen=True, kw_only=True):
     asked: Cause = ""  # the request as JSON
     before: Cause = ""  # the parts of the target's state that differ afterwards, as JSON
     after: Cause = ""
-    outcome: Outcome = "begun"
+    outcome: Outcome = "started"
     detail: Cause = ""  # why the act was refused or denied, or has failed
     targets: LongList[Text] = ()  # the ids of all targets, if the act has several
     # The request was delivered again: this record is only stored if its first delivery has left none.
@@ -66,7 +66,7 @@ class FindActs(Message, frozen=True, kw_only=True):
     until: Seconds = 0.0  # 0: now
     operator: Text = ""
     role: Text = ""
-    door: Text = ""
+    interface: Text = ""
     act: Text = ""
     target: Text = ""  # id or name of the target, or id of one of several targets
     project: Text = ""  # project of the target or of the operator's token

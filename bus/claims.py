@@ -29,7 +29,7 @@ from bus.vocabulary import (
 CLEANUP = "CLEANUP"  # type of consumers that hold the resources of a guest until it is deleted
 MIGRATION = "MIGRATION"  # type of consumers that hold the source of a move until it is confirmed or reverted
 HOLDER_TYPES = (CLEANUP, MIGRATION)
-BEGUN = "begun"  # why the id that a claim `begins` is retired: no other claim may begin it
+STARTED = "started"  # why the id that a claim `begins` is retired: no other claim may begin it
 
 
 def holder_consumer(build: str, attempt: int) -> str:

@@ -149,7 +149,7 @@ async def serve(
         tasks: list[asyncio.Task[None]] = []
         if tls and config.ssl:
             tasks.append(group.create_task(tls.renew(config.ssl)))
-            tasks.append(group.create_task(_TlsDoor(server, config, listener).run()))
+            tasks.append(group.create_task(_TlsPort(server, config, listener).run()))
         try:
             await server.serve(sockets=[] if tls else [listener])
         finally:
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
-class _TlsDoor:
+class _TlsPort:
     """Accepts TLS connections for a server, and limits the number and the time of incomplete handshakes.
 
     The limits of `_Connection` apply only after the handshake: before it, neither asyncio nor uvloop limits
@@ -373,7 +373,7 @@ class _Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
-        elif not self._is_complete:  # the next request has begun: the connection is not idle
+        elif not self._is_complete:  # the next request has started: the connection is not idle
             self._unset_keepalive_if_required()
 
     def _watch_reader(self) -> None:

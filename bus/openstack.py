@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keystoneauth1.identity import BaseIdentityPlugin
     from keystoneauth1.session import Session
 
-SPARE_SECONDS = 60  # a token that expires sooner is replaced
+RENEWAL_SECONDS = 60  # a token that expires sooner is replaced
 
 
 class KeystoneUnavailable(Unavailable):
@@ -161,7 +161,7 @@ class Keystone(httpx.Auth):
         """Return a valid Keystone token, but never `refused`, which the service has rejected."""
         async with self._one_at_a_time:
             held = self._held
-            if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):
+            if held is None or held.auth_token == refused or held.will_expire_soon(RENEWAL_SECONDS):
                 held = self._held = await asyncio.to_thread(self._ask)
             return str(held.auth_token)
 

@@ -41,7 +41,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
     causation: Short = ""  # id of the message that caused this one
     attempt: int = 1  # number of handler calls, without redeliveries
     faults: int = 0  # number of tries that failed by an unexpected exception
-    unheard: int = 0  # number of tries with unroutable emitted messages
+    unroutable: int = 0  # number of tries with unroutable emitted messages
     sent_at: float = 0.0
     traceparent: Short = ""
     reply_to: Short = ""  # queue for the answer
@@ -58,8 +58,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True, dict=True):
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
             self.faults = min(max(self.faults, 0), MAX_COUNT)
-        if not 0 <= self.unheard <= MAX_COUNT:
-            self.unheard = min(max(self.unheard, 0), MAX_COUNT)
+        if not 0 <= self.unroutable <= MAX_COUNT:
+            self.unroutable = min(max(self.unroutable, 0), MAX_COUNT)
         if not 0 <= self.strikes <= MAX_COUNT:
             self.strikes = min(max(self.strikes, 0), MAX_COUNT)
         if not 0.0 <= self.sent_at < MAX_TIME:

@@ -78,10 +78,10 @@ class RelayedOrders:
         key = encode(relayed)
         if key not in self._work:
             self._work[key] = self._clock.monotonic(), self._group.create_task(self._carry_out(relayed))
-        begun, work = self._work[key]
+        started, work = self._work[key]
         await asyncio.wait([work], timeout=PATIENCE)
         if not work.done():
-            return OrderAnswered(state="working", seconds=self._clock.monotonic() - begun)
+            return OrderAnswered(state="working", seconds=self._clock.monotonic() - started)
         self._work.pop(key, None)
         return work.result()
 

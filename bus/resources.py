@@ -329,7 +329,7 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
     # The following fields are for `others`.
     # object of a feature, such as a server group → its project; empty: no client may use its id
     objects: LargeMap[Text, Text] = field(default_factory=dict)
-    # retired consumer or begun move → the cell that retired it; empty: another worker
+    # retired consumer or started move → the cell that retired it; empty: another worker
     retired: LargeMap[Text, Text] = field(default_factory=dict)
 
 

@@ -211,7 +211,7 @@ AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
     "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
-AGENT_GUESTS = outcome("agent.told.{cell}", guests.GuestsReported,
+AGENT_GUESTS = outcome("agent.guests.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records, or the hosts that it reaches", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)

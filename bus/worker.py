@@ -37,8 +37,10 @@ class On:
     concurrency: int  # concurrent handler calls
     linger: float  # seconds to wait for further messages under load
     private: bool  # every process of the worker receives every message while it runs
-    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # returns replacements of an unroutable message
-    undeliverable_after: int = 0  # number of tries before `unheard` is called
+    on_unroutable: Callable[[Any], Awaitable[Emits]] | None = (
+        None  # returns replacements of an unroutable message
+    )
+    undeliverable_after: int = 0  # number of tries before `on_unroutable` is called
     intake: Intake | None = None  # returns the messages of the queue in another order
     prefetch: int = 0  # maximum of unsettled messages; 0: twice as many as all handler calls take
     slow: Callable[[Any], bool] | None = None  # whether a message is handled in a separate call
@@ -240,7 +242,7 @@ def on_many(
     concurrency: int = 2,
     linger: float = 0.0,
     private: bool = False,
-    unheard: Callable[[Any], Awaitable[Emits]] | None = None,
+    on_unroutable: Callable[[Any], Awaitable[Emits]] | None = None,
     undeliverable_after: int = 20,
     intake: Intake | None = None,
     prefetch: int = 0,
@@ -250,7 +252,7 @@ def on_many(
     returns for each message one outcome, which can contain messages to publish.
 
     If no worker consumes a published message, publishing is retried, and finally the handled message is
-    dead-lettered. If `unheard` is given, it is called instead, after `undeliverable_after` tries, with the
+    dead-lettered. If `on_unroutable` is given, it is called instead, after `undeliverable_after` tries, with the
     unconsumed message. The messages that it returns, which undo the work, are published.
 
     `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
@@ -265,8 +267,8 @@ def on_many(
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
-    if unheard is not None:
-        _check(unheard, declared)
+    if on_unroutable is not None:
+        _check(on_unroutable, declared)
     return On(
         _address(topic),
         handler,
@@ -275,7 +277,7 @@ def on_many(
         concurrency,
         linger,
         private,
-        unheard,
+        on_unroutable,
         undeliverable_after,
         intake,
         prefetch,

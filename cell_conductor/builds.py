@@ -28,7 +28,7 @@ from bus.worker import Outcome
 from cell_conductor.audit import instances_page
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
-from cell_conductor.core.step import Postponed, reminders, step, to_be_placed
+from cell_conductor.core.step import Postponed, overdue_reports, step, to_be_placed
 from cell_conductor.extension import ConductorPart
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
@@ -459,7 +459,7 @@ class Builds:
         """
         async with self.database.read() as tx:
             late = await self.store.overdue(tx, self.clock.now(), PAGE)
-        return [message for build in late for message in reminders(build, self.courses)]
+        return [message for build in late for message in overdue_reports(build, self.courses)]
 
     async def resume(self) -> Sequence[Any]:
         """Return the unanswered orders of unfinished builds, to repeat them: at the first call for all
@@ -491,10 +491,13 @@ class Builds:
         unfinished = [
             build for each in self.store.unfinished for build in await self._each_silent(each, since, now)
         ]
-        left_behind = await self._each_silent(self.store.left_behind, left, now)
-        if count := len(unfinished) + len(left_behind):
+        with_leftovers = await self._each_silent(self.store.with_leftovers, left, now)
+        if count := len(unfinished) + len(with_leftovers):
             log.info("repeated the messages that %d builds wait for", count)
-        return [*await self._reminders(unfinished, roots), *await self._reminders(left_behind, None)]
+        return [
+            *await self._repeated_orders(unfinished, roots),
+            *await self._repeated_orders(with_leftovers, None),
+        ]
 
     async def _each_silent(self, silent: Statement, since: float, now: float) -> list[Build]:
         """Return all builds that the statement `silent` selects and that have not changed since `since`."""
@@ -522,18 +525,20 @@ class Builds:
         if not self._failed_over:
             return []
         self._resumed = False
-        reminders = await self.resume()
+        orders = await self.resume()
         self._failed_over = False
-        return reminders
+        return orders
 
     async def move(self) -> Sequence[Any]:
         """Return the unanswered orders of builds on bare-metal nodes that got a new agent, addressed to this
         agent.
         """
         roots = frozenset(self.ring.moved)
-        return await self._reminders(await self.ring.builds_moved(), roots)
+        return await self._repeated_orders(await self.ring.builds_moved(), roots)
 
-    async def _reminders(self, builds: Iterable[Build], roots: Collection[str] | None = ()) -> list[Any]:
+    async def _repeated_orders(
+        self, builds: Iterable[Build], roots: Collection[str] | None = ()
+    ) -> list[Any]:
         """Return again the unanswered orders of the given builds, and orders to destroy their guests left
         behind on the hosts `roots`; None: on all hosts.
         """

@@ -1,7 +1,7 @@
 """Grants leases to agents, and stores in the cell's database which agent owns each bare-metal node.
 
 Several conductors may run this at a time. Each decides under the lock of a pool, from stored data. Clocks of
-different machines are never compared (`Sightings` in `core/ring.py`).
+different machines are never compared (`LastRenewals` in `core/ring.py`).
 """
 
 import logging
@@ -30,7 +30,7 @@ from bus.sql.statement import Transaction
 from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.ring import RingMember, Sightings, forgotten, moves
+from cell_conductor.core.ring import LastRenewals, RingMember, forgotten, moves
 from cell_conductor.store import StoredForm
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Ring:
         self.lease = lease
         self.form = form
         self.moved: set[str] = set()  # roots of nodes whose new owner needs all unanswered orders
-        self._sightings = Sightings(lease / 2)
+        self._renewals = LastRenewals(lease / 2)
         self._pools: set[str] | None = None  # names of the pools with agents; None: not read yet
         self._settled: dict[str, object] = {}  # pool → its agents when its nodes were last distributed
         self._strays_at = self._look_at = float("-inf")
@@ -76,7 +76,7 @@ class Ring:
         since its last query.
         """
         agent, pool = asked.agent, asked.pool
-        self._sightings.renewed(self.clock.monotonic())
+        self._renewals.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
             if asked.leaves:
                 await store.LEFT(tx, agent=agent, run=asked.run)
@@ -111,7 +111,7 @@ class Ring:
         before = next((member for member in members if member.agent == asked.agent), None)
         if before is not None and before.alive:
             mark = (before.epoch, before.beat)
-            left = self._sightings.left(before.agent, mark, before.lease, self.clock.monotonic())
+            left = self._renewals.left(before.agent, mark, before.lease, self.clock.monotonic())
             if left > 0:
                 return f"another process of this name may act, for at most {left:.1f} s more"
         made = await store.join(tx, asked, before, self.lease, self.clock.now())
@@ -157,10 +157,10 @@ class Ring:
             self._look_at = now + IDLE_SECONDS
             return
         marks = {member.agent: (member.epoch, member.beat) for member in members if member.alive}
-        self._sightings.note(marks, now)
+        self._renewals.note(marks, now)
         for member in members:
             mark = marks.get(member.agent)
-            if mark and self._sightings.left(member.agent, mark, member.lease, now) <= 0:
+            if mark and self._renewals.left(member.agent, mark, member.lease, now) <= 0:
                 async with self.database.write() as tx:
                     if await store.EXPIRE(tx, agent=member.agent, epoch=member.epoch, beat=member.beat):
                         log.warning("agent %s is silent: its lease has expired", member.agent)

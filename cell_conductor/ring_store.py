@@ -9,7 +9,7 @@ from bus.leases import LeaseAsked, NodeLent
 from bus.sql.statement import Transaction, sql
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, StoredForm
+from cell_conductor.store import BUILD, BUILDS, WITH_LEFTOVERS, StoredForm
 
 T = TypeVar("T", RingMember, RingNode)
 
@@ -83,7 +83,7 @@ _IN_USE = sql(f"""
     JOIN builds ON builds.id = placed_builds.build
     WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}
 """)
-_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {LEFT_BEHIND}")
+_WITH_LEFTOVERS = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {WITH_LEFTOVERS}")
 _ON = sql(f"""
     SELECT {BUILD} FROM {{n: root str}} JOIN placed_builds ON placed_builds.root = n.root
     JOIN builds ON builds.id = placed_builds.build WHERE builds.status IN {_BUSY}
@@ -175,7 +175,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
     guest is destroyed.
     """
     found: dict[str, Use] = {}
-    for build in StoredForm().readable(await _LEFT_BEHIND(tx)):
+    for build in StoredForm().readable(await _WITH_LEFTOVERS(tx)):
         for leftover in build.leftovers:
             if not leftover.is_destroyed:
                 found[build.hosts[leftover.at].root] = "ending"
@@ -190,7 +190,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 async def builds_on(tx: Transaction, roots: Collection[str], form: StoredForm) -> list[Build]:
     """Return the builds with a guest, or a guest left behind, on the given root providers."""
     builds = {build.id: build for build in form.readable(await _ON(tx, [(root,) for root in roots]))}
-    for build in form.readable(await _LEFT_BEHIND(tx)):
+    for build in form.readable(await _WITH_LEFTOVERS(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):
             builds[build.id] = build
     return list(builds.values())

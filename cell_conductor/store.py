@@ -202,9 +202,9 @@ def status_in(statuses: Iterable[str]) -> str:
 UNSETTLED_STATUSES = ("building", "swapping", "deleting")
 UNSETTLED = status_in(UNSETTLED_STATUSES)
 ENDED = "status IN ('error', 'deleted')"
-LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
+SETTLED_WITH_DEADLINE = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 HELD = f"status NOT IN ({_listed(get_args(Status))})"
-LEFT_BEHIND = "leftovers <> ''"
+WITH_LEFTOVERS = "leftovers <> ''"
 _SETTLED = ("active", "error", "deleted")
 
 BUILDS = "builds JOIN placed_builds ON placed_builds.build = builds.id"
@@ -249,7 +249,7 @@ _OVERDUE = [
     sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {condition} AND deadline <= :NOW ORDER BY deadline LIMIT :most")
     for condition in (
         f"{UNSETTLED} AND status IN ('building', 'deleting')",
-        LEFTOVER,
+        SETTLED_WITH_DEADLINE,
         f"{HELD} AND deadline > 0",
     )
 ]
@@ -287,7 +287,7 @@ class BuildStore:
         self.unfinished = [_silent(UNSETTLED)]
         if held.waiting:
             self.unfinished.append(_silent(f"{HELD} AND {status_in(held.waiting)}"))
-        self.left_behind = _silent(f"{LEFT_BEHIND} AND {status_in((*_SETTLED, *held.settled))}")
+        self.with_leftovers = _silent(f"{WITH_LEFTOVERS} AND {status_in((*_SETTLED, *held.settled))}")
         self._prunes = [_prune(ENDED)]
         if held.ended:
             self._prunes.append(_prune(f"{HELD} AND {status_in(held.ended)}"))

@@ -172,7 +172,7 @@ class SimulatedAgent:
 
     async def _build_with_driver(self, order: BuildOrdered, job: AgentJob) -> AgentReported | None:
         guest = self.disk.guest(order.build, order.attempt)
-        assert guest is not None, f"the build of {order.build} was begun without a guest"
+        assert guest is not None, f"the build of {order.build} was started without a guest"
         fate = await self.driven.create(order, guest, job)
         if not self.jobs.finish(job) or fate is None:  # destroyed meanwhile, as `destroy` reports
             return None

@@ -161,7 +161,7 @@ class AgentJob:
     attempt: int  # of the guest
     key: JobKey
     root: str
-    begun: float
+    started: float
     due: float
     step: int = 0  # number of the order, if later orders of the guest replace it
     lost: bool = False  # the power failed

@@ -41,8 +41,8 @@ class GuestRecovery:
     cell: str
     clock: Clock
     providers: Ask[FindProviders, ProvidersFound] | None
-    spares: bool = False  # keep guests unknown to placement, stopped, as after a database restore
-    _spared: set[GuestKey] = field(default_factory=set, init=False)
+    keeps_unknown: bool = False  # keep guests unknown to placement, stopped, as after a database restore
+    _kept_unknown: set[GuestKey] = field(default_factory=set, init=False)
     # provider → root, for providers that are in none of this agent's trees
     _roots: dict[str, str] = field(default_factory=dict, init=False)
     _pause: float = field(default=SHORTEST_PAUSE, init=False)
@@ -94,9 +94,9 @@ class GuestRecovery:
                 agent.disk.wake(guest)
         elif whose == "kept":
             await driven.succeeds("stop", guest)
-        elif whose == "unknown" and self.spares:
-            if (guest.build, guest.attempt) not in self._spared:
-                self._spared.add((guest.build, guest.attempt))
+        elif whose == "unknown" and self.keeps_unknown:
+            if (guest.build, guest.attempt) not in self._kept_unknown:
+                self._kept_unknown.add((guest.build, guest.attempt))
                 log.warning("%s: placement has nothing for the guest of %s on %s: it is stopped", *described)
                 await driven.succeeds("stop", guest)
         elif await driven.succeeds("destroy", guest):

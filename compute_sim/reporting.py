@@ -296,7 +296,7 @@ class HostReports:
         # root → the values from which the host's last state was computed, and the state
         self._states: dict[str, tuple[object, HostState]] = {}
         self._reshaped: set[str] = set()  # roots with a reported reshape
-        self._begun = clock.monotonic()
+        self._started = clock.monotonic()
         self._shares = [*portions(self.hosts, HOSTS_IN_A_BEAT)]
         self._turns = cycle(self._shares)
         self._reported_absences = -1  # the number of absences at the last complete heartbeat
@@ -344,7 +344,7 @@ class HostReports:
             try:
                 await self._continue(self._check)
             except Unavailable as away:
-                if now - self._begun > STARTING_SECONDS:
+                if now - self._started > STARTING_SECONDS:
                     raise
                 log.info("agent %s: placement is not there yet: %s", self.agent, away)
                 return []

@@ -38,7 +38,7 @@ def compute_sim(
     drivers = {host.root: host.guest_driver for host in sim_agent.hosts}
     driven = DrivenGuests({root: driver for root, driver in drivers.items() if driver is not None})
     agent = SimulatedAgent(sim_agent.agent, options, disk, trees.use_changed, allocations, driven)
-    recovery = GuestRecovery(agent, sim_agent.cell, clock, providers, options.spares_unknown)
+    recovery = GuestRecovery(agent, sim_agent.cell, clock, providers, options.keeps_unknown_guests)
     reports = HostReports(sim_agent, agent, trees, options, clock, providers, parts)
     address, concurrency = {"cell": sim_agent.cell, "agent": sim_agent.agent}, options.concurrency
     worker = Worker(

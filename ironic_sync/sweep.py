@@ -190,7 +190,7 @@ class SweepSchedule:
     seconds: float
     deaf_seconds: float
     is_subscribed: Callable[[], bool] | None  # missing: notifications are not used
-    _stirred: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _requested: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _gap: bool = field(default=True, init=False)  # notifications may be lost: the next sweep reads all nodes
     _settled_at: float | None = field(default=None, init=False)  # when the hinted change has taken effect
     _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
@@ -198,12 +198,12 @@ class SweepSchedule:
     def missed(self) -> None:
         """Start a comparison of all Ironic nodes with placement soon, because notifications may be lost."""
         self._gap = True
-        self._stirred.set()
+        self._requested.set()
 
     def hinted(self) -> None:
         """Compare Ironic and placement soon, because a notification shows that some node has changed."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
-        self._stirred.set()
+        self._requested.set()
 
     async def run(self) -> None:
         if self.is_subscribed is not None:  # subscribe first, so that no later change is missed
@@ -249,7 +249,7 @@ class SweepSchedule:
         return not subscribed
 
     async def _wake_within(self, seconds: float) -> None:
-        self._stirred.clear()
+        self._requested.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stirred.wait()
+                await self._requested.wait()

@@ -460,10 +460,10 @@ class Lookups(PlacementOperations):
         if query.others and query.consumers:
             return await self._allocations_and_others(query)
         async with self.database.read_single() as tx:
-            found, generations = await self._holdings(tx, query)
+            found, generations = await self._allocations(tx, query)
         return AllocationsFound(consumers=tuple(found), generations=generations)
 
-    async def _holdings(
+    async def _allocations(
         self, tx: Transaction, query: FindAllocations
     ) -> tuple[list[Consumer], dict[str, int]]:
         consumers, providers = query.consumers, query.providers
@@ -471,7 +471,7 @@ class Lookups(PlacementOperations):
 
     async def _allocations_and_others(self, query: FindAllocations) -> AllocationsFound:
         async with self.database.read() as tx:
-            found, generations = await self._holdings(tx, query)
+            found, generations = await self._allocations(tx, query)
             objects, retired = await _read_others(tx, query.consumers, self.objects)
         return AllocationsFound(
             consumers=tuple(found), generations=generations, objects=objects, retired=retired
@@ -479,13 +479,13 @@ class Lookups(PlacementOperations):
 
     async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
         async with self.database.read() as tx:
-            found, generations = await self._holdings(tx, query)
+            found, generations = await self._allocations(tx, query)
             homes = await stored_trees.homes(tx, generations)
-            wall = await limits(tx, cell, homes)
+            cell_limits = await limits(tx, cell, homes)
         in_cell = [
             consumer
             for consumer in found
-            if not wall.bars_holder(consumer.id, [(id_, homes[id_]) for id_ in consumer.allocations])
+            if not cell_limits.bars_holder(consumer.id, [(id_, homes[id_]) for id_ in consumer.allocations])
         ]
         seen = {provider for consumer in in_cell for provider in consumer.allocations}
         return AllocationsFound(

@@ -85,12 +85,12 @@ class ReportOperations(PlacementOperations):
                 before = owned | found
             else:
                 before = owned | await stored_trees.read(tx, self.book, roots)
-            walled = {}
+            outside = {}
             for report in reports:
                 owner, known = before[report.root].cell, bool(before[report.root].providers)
                 if why := bars_report(report.cell, owner, known=known, sequence=report.sequence, now=now):
-                    walled[report.root] = why
-            reports = [report for report in reports if report.root not in walled]
+                    outside[report.root] = why
+            reports = [report for report in reports if report.root not in outside]
             moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
@@ -99,16 +99,16 @@ class ReportOperations(PlacementOperations):
                     locked, number = await stored_trees.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
                 number = number or await changes.last_number(tx)
-                walled |= await self._moved(tx, moving, before, goes)
+                outside |= await self._moved(tx, moving, before, goes)
             pairs: list[stored_trees.Judged] = []
             for report in reports:
                 was, moves_ = before[report.root], goes.get(report.root, NO_MOVES)
-                if report.sequence > was.sequence and report.root not in walled:
+                if report.sequence > was.sequence and report.root not in outside:
                     pairs.append((was, report, reported(was, report, number, moves_)))
             taken = await stored_trees.names_taken(tx, stored_trees.new_names(pairs))
             pairs = [*await self._apart(tx, pairs, taken, number, goes)]
             owners = {name: provider for name, (provider, _) in taken.items()}
-            refused = walled | await stored_trees.clashes(tx, pairs, owners)
+            refused = outside | await stored_trees.clashes(tx, pairs, owners)
             if refused:
                 await hosts.leave(tx, refused)
             sound = [(was, then) for was, _, then in pairs if then.root not in refused]

@@ -246,7 +246,7 @@ class ClaimOperations(PlacementOperations):
                 await statement(tx)
         numbered = [
             Released(number=number)
-            if isinstance(result, Released) and order.consumer in world.stirred
+            if isinstance(result, Released) and order.consumer in world.changed_holders
             else result
             for order, result in zip(orders, results, strict=True)
         ]

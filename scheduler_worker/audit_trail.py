@@ -14,9 +14,9 @@ from bus.sql.statement import Transaction, sql
 
 PRUNED = 1000  # records deleted in one transaction
 
-_FINALITY = {"begun": 0, "failed": 1}  # other outcomes: 2; an act's record never becomes less final
+_FINALITY = {"started": 0, "failed": 1}  # other outcomes: 2; an act's record never becomes less final
 _COLUMNS = (
-    "operator", "role", "operator_project", "door", "act", "target", "target_name", "project", "request",
+    "operator", "role", "operator_project", "interface", "act", "target", "target_name", "project", "request",
     "outcome", "record",
 )  # fmt: skip
 _PUT = sql(f"""
@@ -33,7 +33,7 @@ _FIND = sql("""
     SELECT id, at, record FROM acts
     WHERE at >= :since AND (at < :until OR at = :until AND id < :before)
     AND (:operator = '' OR operator = :operator) AND (:role = '' OR role = :role)
-    AND (:door = '' OR door = :door) AND (:act = '' OR act = :act)
+    AND (:interface = '' OR interface = :interface) AND (:act = '' OR act = :act)
     AND (:target = '' OR target = :target OR target_name = :target
     OR target LIKE '% more' AND record LIKE :among)
     AND (:project = '' OR project = :project OR operator_project = :project)
@@ -51,13 +51,13 @@ _PRUNE = sql("""
 """)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ActRecord).decode
-_FILTERS = ("operator", "role", "door", "act", "target", "project", "request", "outcome")
+_FILTERS = ("operator", "role", "interface", "act", "target", "project", "request", "outcome")
 _PAGE_CHARACTERS = 250_000  # characters of the records in one answer, which is limited to 1 MiB
 _LATEST = 1e12  # a time (seconds since 1970) after all records
 
 
 async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
-    """Store audit records. Of several records with one id, the most final one is stored (`begun` is less
+    """Store audit records. Of several records with one id, the most final one is stored (`started` is less
     final than `failed`, and `failed` than any other outcome); among equally final ones, the latest.
 
     The record of a repeated delivery is stored only if no record of the same request is.
@@ -92,7 +92,7 @@ def _finality(record: ActRecord) -> int:
 
 def _row(record: ActRecord) -> tuple[object, ...]:
     operator = record.operator
-    texts = (operator.name, operator.role, operator.project, record.door, record.act, record.target)
+    texts = (operator.name, operator.role, operator.project, record.interface, record.act, record.target)
     rest = record.name, record.project, record.request, record.outcome, _encode(record).decode()
     return record.id, record.at, operator.is_program, _finality(record), *texts, *rest
 

@@ -23,7 +23,7 @@ UNDELIVERABLE_SECONDS = 60.0  # seconds for which a message that no conductor re
 TRIES_UNDELIVERABLE = 3  # attempts to deliver a build to a conductor before the time limit is checked
 REQUESTS_AT_ONCE = 1280  # requests in a batch; equal requests share one search and evaluation
 REMEMBERED = 200_000  # retried requests whose first retry is remembered
-UNHEARD = 50_000  # requests whose messages no conductor receives, remembered for the time limit
+MOST_UNDELIVERED = 50_000  # requests whose messages no conductor receives, remembered for the time limit
 PLACEMENT_ASKED = 500  # ids in one query to placement
 
 Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
@@ -155,7 +155,7 @@ class Ending(HeldAllocations):
     def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
         super().__init__(placement)
         self._undeliverable_for = undeliverable_for
-        self._unheard = RetryTimes(clock, UNHEARD)
+        self._undelivered = RetryTimes(clock, MOST_UNDELIVERED)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
         """Retire the consumers of all orders in parallel; return for each order placement's answers, or why a
@@ -221,7 +221,7 @@ class Ending(HeldAllocations):
 
     def wait_for_consumer(self, request: Id, cell: str) -> None:
         """Raise `Retry` while a cell without a conductor may still get one; after the time limit, return."""
-        self._unheard.begin(request)
-        left = self._undeliverable_for - self._unheard.retried_for(request)
+        self._undelivered.begin(request)
+        left = self._undeliverable_for - self._undelivered.retried_for(request)
         if left > 0:
             raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} receives it")

@@ -498,9 +498,9 @@ class HostBook(BuildCounts):
             _read=self._columns.read,
         )
 
-    def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
+    def health(self, source: CandidateSource, now: float, unix_now: float) -> dict[HostKey, HostHealth]:
         """Return the health of the hosts that are down, unknown or disabled by their agents, by cell and
-        root. `wall` is the time `now` (of the monotonic clock) in seconds since 1970.
+        root. `unix_now` is the time `now` (of the monotonic clock) in seconds since 1970.
         """
         self.snapshot(source, now)
         slots = self._slot_at.take(self._placed)
@@ -510,7 +510,7 @@ class HostBook(BuildCounts):
         for index in np.flatnonzero(unusable).tolist():
             host = self._placed_hosts[index]
             if host.agent:
-                found[host.cell, host.uuid] = self._health_of(host, now, wall)
+                found[host.cell, host.uuid] = self._health_of(host, now, unix_now)
         return found
 
     def capabilities(self, roots: Iterable[str]) -> list[HostCapabilities]:
@@ -527,7 +527,7 @@ class HostBook(BuildCounts):
         cell, root = key
         return self._cell_of.get(root) == cell
 
-    def _health_of(self, host: PlacedHost, now: float, wall: float) -> HostHealth:
+    def _health_of(self, host: PlacedHost, now: float, unix_now: float) -> HostHealth:
         cell, root = host.cell, host.uuid
         state = self._columns.states[self._columns.slots.get((cell, root), NOBODY)]
         record = self._recorded_down(cell, root, host.agent)
@@ -541,7 +541,7 @@ class HostBook(BuildCounts):
             cell=cell,
             agent=host.agent,
             availability="down" if down else "unknown" if self._unknown[host.position] else "up",
-            since=record.since if record is not None else 0.0 if at is None else wall - (now - at),
+            since=record.since if record is not None else 0.0 if at is None else unix_now - (now - at),
             why=record.why if record is not None else "" if silence is None else silence.why.rstrip(","),
             enabled=state is None or state.enabled,
             why_disabled="" if state is None else state.why_disabled,

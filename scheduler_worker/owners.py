@@ -1,7 +1,7 @@
 """Finds who owns an id. The ids of requests, builds, moves and objects of features, such as server groups,
 are one name space: no id stands for objects of two projects.
 
-Every door that limits its callers to projects or cells asks here, so there is one judgement for all of them.
+Every interface that limits its callers to projects or cells asks here, so there is one judgement for all of them.
 """
 
 import asyncio

@@ -548,7 +548,7 @@ class Scheduler:
             is_current = True
         placed = [_OrderInProgress(order) for order in await self.prepare(orders)]
         for each in placed:
-            self._take(each, events.Begun())
+            self._take(each, events.Started())
         left = placed
         while left := [each for each in left if each.need]:
             await self._prepare_again(_needing(left, Need.HOSTS))

@@ -13,7 +13,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
-from scheduler_worker.client_door import ClientDoor, RoleDoor
+from scheduler_worker.clients import ClientRequests, OperatorRequests
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, Publish, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
@@ -89,13 +89,13 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
 
     scheduler = Scheduler(hosts, orders, placement, options, parts)
     records = HostRecords(scheduler.book, source, database, clock)
-    roles = RoleDoor(database, given.bus)
+    roles = OperatorRequests(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     owners = Owners(database, placement, given.cells, source, scheduler.fallbacks, scheduler.parts)
     explanations = Explanations(database, scheduler.fallbacks, clock)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
     cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
-    door = ClientDoor(
+    clients = ClientRequests(
         database,
         placement,
         given.cells,
@@ -116,12 +116,12 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=options.batch,
                 concurrency=options.concurrency,
-                unheard=scheduler.ending.undo_placed,
+                on_unroutable=scheduler.ending.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
             ),
             on_many(
                 topics.CLIENT_REQUESTED,
-                door.request_many,
+                clients.request_many,
                 emits=[*PASSED_ON, *REFUSED, *of_clients, topics.ACTS_RECORDED],
                 concurrency=4,  # so that a query to a silent cell does not delay other clients
             ),
@@ -137,11 +137,11 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             answers(topics.WAITING, explanations.waiting),
             answers(topics.REFUSED, explanations.refused),
             answers(topics.DECISION, explanations.decision),
-            answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
+            answers(topics.CLIENT_ASKED, clients.ask, concurrency=16, client="*"),
             answers(topics.CLIENT_RELAY, roles.relay, concurrency=16, client="*"),
-            answers(topics.CLIENTS, door.clients),
-            answers(topics.EDIT_CLIENT, door.edit),
-            answers(topics.PROJECTS, door.projects),
+            answers(topics.CLIENTS, clients.clients),
+            answers(topics.EDIT_CLIENT, clients.edit),
+            answers(topics.PROJECTS, clients.projects),
             answers(topics.FIND_ACTS, trail.find),
         ],
         asks=(*PLACEMENT, *CELLS),

@@ -13,7 +13,7 @@ from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
-from bus.audit_trail import ActRecord, Door, FindActs, Outcome, Role
+from bus.audit_trail import ActRecord, FindActs, Interface, Outcome, Role
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 
@@ -28,12 +28,14 @@ class ActFilters:
     until: str = option("0s", "Only acts before this time ago, such as 1h.")
     operator: str = option("", "Only acts of this user, client or service.")
     role: str = option("", "Only acts under this role: reader, operator or admin.")
-    door: str = option("", "Only acts by this door: command, 'control room', 'placement api', rest or bus.")
+    interface: str = option(
+        "", "Only acts by this interface: command, 'control room', 'placement api', rest or bus."
+    )
     act: str = option("", "Only this act, such as quota or 'mark host'; docs/roles.md lists all.")
     target: str = option("", "Only acts on this build, host, project or other object: its id or name.")
     project: str = option("", "Only acts on objects of this project, or with a token of it.")
     request: str = option("", "Only acts of the command or HTTP request with this id.")
-    outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or begun.")
+    outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or started.")
 
 
 @commands.command("audit-log")
@@ -44,10 +46,10 @@ async def audit_log_command(
 ) -> None:
     """List what operators, clients and services requested: who, what, before and after, when, from where.
 
-    The list includes refused and denied acts. "begun" means that the outcome is unknown: the process ended
+    The list includes refused and denied acts. "started" means that the outcome is unknown: the process ended
     before it recorded the outcome. With --json every field of all matching acts is printed, one act a line.
     """
-    for name, known in (("outcome", Outcome), ("role", Role), ("door", Door)):
+    for name, known in (("outcome", Outcome), ("role", Role), ("interface", Interface)):
         given = getattr(filters, name)
         if given not in ("", *get_args(known)):
             raise BadSetting(f"--{name} {given!r}: it is {', '.join(filter(None, get_args(known)))}")
@@ -85,7 +87,7 @@ _TITLES = ("time (UTC)", "operator", "role", "from", "act", "outcome", "target",
 
 def _row(record: ActRecord) -> tuple[str, ...]:
     operator = record.operator
-    place = f"{record.through or record.door}, {record.origin}" if record.origin else record.door
+    place = f"{record.through or record.interface}, {record.origin}" if record.origin else record.interface
     target = f"{record.name} ({record.target})" if record.name else record.target
     change = f"{record.before or '{}'} → {record.after or '{}'}" if record.before or record.after else ""
     what = record.detail or change or record.asked

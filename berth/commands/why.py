@@ -107,7 +107,7 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    (decided, unheard), (builds, silent) = await asyncio.gather(
+    (decided, without_answer), (builds, silent) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
     )
@@ -119,7 +119,7 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
         stands,
         decided.get(_SCHEDULER, DecisionFound()),
         tuple(sorted(explained, key=lambda each: not each.subject)),
-        (*unheard, *(f"cell {cell}" for cell in silent)),
+        (*without_answer, *(f"cell {cell}" for cell in silent)),
     )
     if not known.stands and not known.subject and not known.decided.known:
         unanswered = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
@@ -135,7 +135,7 @@ def _show_placed(build: BuildStands, cli: Cli) -> None:
         cli.line("  it was placed earlier and published again: the decision is not recorded", "yellow")
     print_funnel(decision, cli.say, placed.chosen.root)
     if placed.alternates:
-        cli.line(f"  alternates  {', '.join(printable(spare.host) for spare in placed.alternates)}")
+        cli.line(f"  alternates  {', '.join(printable(alternate.host) for alternate in placed.alternates)}")
     for line in attempts_of(build.attempts):
         cli.line(line)
     if build.reason:
@@ -157,10 +157,10 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
         chosen = found.placed.chosen
         at = f"{found.placed.build}  selected {printable(chosen.host)} in cell {found.placed.cell}"
         cli.line(f"{at}  (flavor {printable(found.placed.spec.flavor.name)})")
-        spares = ", ".join(printable(spare.host) for spare in found.placed.alternates)
+        alternates = ", ".join(printable(alternate.host) for alternate in found.placed.alternates)
         print_funnel(found.decision, cli.say, chosen.root)
-        if spares:
-            cli.line(f"  alternates  {spares}")
+        if alternates:
+            cli.line(f"  alternates  {alternates}")
         return
     else:
         code = f" [{found.decision.code}]" if found.decision.code else ""

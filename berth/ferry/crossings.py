@@ -149,5 +149,5 @@ def _direction(
         raise InvalidCrossing(f"{pattern} is used within a cell, and its key does not contain the cell")
     out, into = said_within and heard_outside, heard_within and said_outside
     if out and into:
-        raise InvalidCrossing(f"{pattern} would go both ways through a wall, and round in circles")
+        raise InvalidCrossing(f"{pattern} would be forwarded in both directions, and endlessly")
     return Way.OUT if out else Way.IN if into else Way.WITHIN

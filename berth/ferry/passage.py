@@ -21,7 +21,7 @@ from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker
 
 _OF = ["cell", "way", "crossing"]
-CARRIED = Counter("berth_ferry_carried", "messages carried through the wall of a cell", _OF)
+CARRIED = Counter("berth_ferry_carried", "messages forwarded between the brokers of a cell and of berth", _OF)
 WAITING = Gauge("berth_ferry_waiting", "messages, or frames of them, that wait to be carried", _OF)
 LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no message waits", _OF)
 
@@ -46,7 +46,7 @@ class Passage:
     _undeliverable_seconds: float
     in_hand: int = 0
     oldest: float = 0.0  # when the oldest unconfirmed message was published
-    _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
+    _unroutable: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
         """Forward messages until cancelled. Messages that the other broker does not confirm stay queued."""
@@ -113,7 +113,7 @@ class Passage:
                 await self._bury(load[0][0], why, trace)
                 return
             await backoff.pause()
-        self._unheard = ("", 0.0)
+        self._unroutable = ("", 0.0)
         for delivery, _ in load:
             delivery.done()
         of = self.crossing
@@ -121,10 +121,10 @@ class Passage:
 
     def _is_given_up(self, key: str) -> bool:
         now = self._clock.monotonic()
-        if self._unheard[0] != key:
-            self._unheard = (key, now)
+        if self._unroutable[0] != key:
+            self._unroutable = (key, now)
             log.warning("%s waits: %s has no consumer there", self.crossing.queue.name, key)
-        return now - self._unheard[1] >= self._undeliverable_seconds
+        return now - self._unroutable[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
         """Send a refusal to the sender of a query that no worker receives; the sender may retry. Return False

@@ -142,10 +142,10 @@ class PlacementClient:
         holders: set[str] = set()
 
         async def provider(entry: Any) -> None:
-            holding = await self._find(f"/resource_providers/{entry['uuid']}/allocations")
-            if holding is not None and (found := await self._provider(entry)) is not None:
+            allocated = await self._find(f"/resource_providers/{entry['uuid']}/allocations")
+            if allocated is not None and (found := await self._provider(entry)) is not None:
                 world.providers[found.id] = found
-                holders.update(holding["allocations"])
+                holders.update(allocated["allocations"])
 
         await each(listed, provider, "providers read", progress)
 

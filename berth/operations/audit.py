@@ -87,7 +87,7 @@ async def audit(
     read = await _read(found, settings, placement_only=placement_only)
     found.consumers = len(read.held)
     found.builds = dict(Counter(known.status for known in read.after.builds.values()))
-    found.types = dict(Counter(holding.type or "unknown" for holding in read.held.values()))
+    found.types = dict(Counter(amounts.type or "unknown" for amounts in read.held.values()))
     found.breaches += [
         f"{consumer}: retired, and yet holds resources" for consumer in read.held if consumer in read.retired
     ]
@@ -133,7 +133,7 @@ async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _R
             shelved,
             holders,
             held=await stored.trees_of_consumers(placement),
-            exactly={} if placement_only else await stored.holdings(placement),
+            exactly={} if placement_only else await stored.allocations(placement),
             retired=await stored.retired(placement),
             unread=await stored.registered_cells(placement) - {*settings.cell_names},
             after=await builds_by_cell(settings, cells),
@@ -162,7 +162,7 @@ def _judge_owners(found: Audit, read: _Read, settings: Settings, old: float) -> 
     unchanged = [holder for name, holder in read.holders.items() if read.still.get(name) == holder]
     found.leaks = list(leaks(unchanged, read.held_by_cell, all_read=not read.unread, old=old))
     found.breaches += map(str, found.leaks)
-    ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
+    ownerless = {consumer: amounts for consumer, amounts in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, read.unread, old)
     for id_, known in _ended(before, after, held):
         holder = ended_holder(id_, held[id_], known.cell, known.status, read.shelved.get(id_))
@@ -275,16 +275,16 @@ def _judge_ownerless(
     `held`: the consumers without a build.
     """
     leaking = {leak.consumer for leak in found.leaks}
-    for consumer, holding in held.items():
+    for consumer, amounts in held.items():
         if consumer in leaking:
             continue
-        found.of_other_owners += holding.type == _BUILD
-        if (why := _not_ours(holding, settings, unread)) is not None:
+        found.of_other_owners += amounts.type == _BUILD
+        if (why := _not_ours(amounts, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
-        elif holding.since <= old:
+        elif amounts.since <= old:
             sentence = f"{consumer}: holds resources, but no cell knows it"
             found.breaches.append(sentence)
-            found.ownerless.append(Ownerless(consumer, holding.generation, sentence))
+            found.ownerless.append(Ownerless(consumer, amounts.generation, sentence))
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:

@@ -104,8 +104,8 @@ async def builds_by_uuid(
     found = {stands.build: stands for answer in answers.values() for stands in answer.builds}
     missing = [build for build in builds if build not in found]
     if missing:
-        unheard = f"; did not answer: {named(silent)}" if silent else ""
-        raise OperationRefused(f"no cell knows a build {', '.join(missing)}{unheard}")
+        no_answer = f"; did not answer: {named(silent)}" if silent else ""
+        raise OperationRefused(f"no cell knows a build {', '.join(missing)}{no_answer}")
     return {build: found[build] for build in builds}
 
 
@@ -233,8 +233,8 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if having:
         raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
     known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
-    unheard = f"; {named(silent)} did not answer" if silent else ""
-    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
+    no_answer = f"; {named(silent)} did not answer" if silent else ""
+    raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{no_answer}")
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:

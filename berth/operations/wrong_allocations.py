@@ -30,7 +30,7 @@ class Misheld:
     generation: int | None  # generation of the consumer in placement; None: no allocations
     held: Allocations
     sentence: str
-    begun: bool = False  # it has a move that its cell may not have recorded yet
+    started: bool = False  # it has a move that its cell may not have recorded yet
 
     def __str__(self) -> str:
         return self.sentence
@@ -39,21 +39,21 @@ class Misheld:
 def misheld(
     places: Mapping[str, PlaceByCell],  # of builds that did not change while placement was read
     trees: Mapping[str, TreesOfConsumer],
-    holdings: Mapping[str, tuple[int, Allocations, float]],
+    allocations: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],  # builds with a move that cells may not have recorded: only hosts are compared
 ) -> Iterator[Misheld]:
-    """Yield the active builds in `places` with allocations in placement (`trees` and `holdings`, by consumer)
+    """Yield the active builds in `places` with allocations in placement (`trees` and `allocations`, by consumer)
     that are missing, or differ from the cell's record in host, amounts or generation.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
-        if build not in trees and build not in holdings:
+        if build not in trees and build not in allocations:
             sentence = f"{at} in cell {place.cell}, and holds nothing"
             yield Misheld("missing", place, None, {}, sentence, build in moving)
             continue
-        if build not in trees or build not in holdings:
-            continue  # the build has just begun or ended
-        generation, held, _ = holdings[build]
+        if build not in trees or build not in allocations:
+            continue  # the build has just started or ended
+        generation, held, _ = allocations[build]
         if not trees[build].may_be_on(place.host.root):
             sentence = f"{at}, but holds resources of {', '.join(trees[build].trees)}"
             yield Misheld("elsewhere", place, generation, held, sentence, build in moving)
@@ -80,8 +80,8 @@ def doubt(
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
-    if misheld.begun:
-        return "a move of it has begun that its cell does not know"
+    if misheld.started:
+        return "a move of it has started that its cell does not know"
     if misheld.wrong == "outdated":
         return ""  # host and amounts are beyond doubt
     if on_host is None:

@@ -18,10 +18,10 @@ from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested
 from berth.rest.call import Call, Handler, RestAccess, answer
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.door import ANY_CELL, RestDoor
 from berth.rest.ends import Expired
 from berth.rest.extension import OperationKey
-from berth.rest.openapi import ADDRESS, operations, rest_document
+from berth.rest.openapi import ADDRESS, rest_document
+from berth.rest.operations import ANY_CELL, RestOperations
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
 from bus import parts
@@ -60,17 +60,17 @@ _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
 
 
 async def boot(call: Call) -> Response:
-    accepted = await call.door.boot(call.caller, [await call.body(BuildRequested)])
+    accepted = await call.operations.boot(call.caller, [await call.body(BuildRequested)])
     return answer(accepted.accepted[0], 202)
 
 
 async def boot_batch(call: Call) -> Response:
-    return answer(await call.door.boot(call.caller, (await call.body(BatchRequested)).requests), 202)
+    return answer(await call.operations.boot(call.caller, (await call.body(BatchRequested)).requests), 202)
 
 
 async def show_request(call: Call) -> Response:
     with call.waiting():
-        return answer(await call.door.request(call.caller, call.id, call.wait))
+        return answer(await call.operations.request(call.caller, call.id, call.wait))
 
 
 async def list_builds(call: Call) -> Response:
@@ -79,28 +79,28 @@ async def list_builds(call: Call) -> Response:
         name: asked[name] for name in ("project", "host", "name", "after") if name in asked
     }
     if "since" in asked:
-        given["since"] = call.door.bus.clock.now() - seconds_since(asked["since"])
+        given["since"] = call.operations.bus.clock.now() - seconds_since(asked["since"])
     if "status" in asked:
         given["statuses"] = tuple(asked["status"].split(","))
     if (limit := call.number("limit", asked.get("limit"))) is not None:
         given["limit"] = limit
     question = checked(FindInstances(cell=asked.get("cell", ANY_CELL), **given))
-    return answer(await call.door.builds(call.caller, question))
+    return answer(await call.operations.builds(call.caller, question))
 
 
 async def show_build(call: Call) -> Response:
-    return answer(await call.door.build(call.caller, call.id))
+    return answer(await call.operations.build(call.caller, call.id))
 
 
 async def delete_build(call: Call) -> Response:
-    return answer(await call.door.delete(call.caller, call.id), 202)
+    return answer(await call.operations.delete(call.caller, call.id), 202)
 
 
 async def list_events(call: Call) -> Response:
     asked = call.asked
     after = call.number("after", asked.get("after"))
     with call.waiting():
-        return answer(await call.door.events(call.caller, asked.get("project", ""), after, call.wait))
+        return answer(await call.operations.events(call.caller, asked.get("project", ""), after, call.wait))
 
 
 async def stream_events(call: Call) -> Response:
@@ -108,7 +108,7 @@ async def stream_events(call: Call) -> Response:
     project = call.caller.reading(asked.get("project", ""))
     call.streams.check(call.user)
     after = call.request.headers.get("last-event-id") or asked.get("after")
-    last = await call.door.ends.checked(call.number("after", after))
+    last = await call.operations.ends.checked(call.number("after", after))
     return EventSourceResponse(
         _stream(call, project, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
     )
@@ -117,16 +117,16 @@ async def stream_events(call: Call) -> Response:
 async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
     """Yield the project's events after the number `last` as server-sent events; a revoked token ends them."""
     yield _beat().encode()  # the client sees immediately that the stream works
-    clock = call.door.bus.clock
+    clock = call.operations.bus.clock
     judged = clock.monotonic()
-    with call.streams.counted(call.user), call.door.ends.watching(project) as changed:
-        while not call.door.ends.is_closed:
+    with call.streams.counted(call.user), call.operations.ends.watching(project) as changed:
+        while not call.operations.ends.is_closed:
             changed.clear()
             try:
                 if clock.monotonic() - judged >= BEAT_SECONDS:
                     (await call.access.caller(call.request)).reading(project)
                     judged = clock.monotonic()
-                found = await call.door.ends.after(last, project)
+                found = await call.operations.ends.after(last, project)
             except _REFUSALS:
                 return  # the client reconnects with the last number that it received, and receives the reason
             if found:
@@ -161,17 +161,17 @@ def handlers() -> dict[OperationKey, Handler]:
     return {**_HANDLERS, **added}
 
 
-def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
+def rest_app(operations: RestOperations, access: RestAccess) -> Starlette:
     """Return the web app of the REST API."""
     streams, waits = LongRequests(STREAMS, "streams of events"), LongRequests(WAITS, "requests that wait")
     every, described = handlers(), operations()
 
     async def serve(key: OperationKey, request: Request) -> Response:
         path, method = key
-        id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
+        id_, caller, status, why = f"req-{operations.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
             caller = await access.caller(request)
-            call = Call(request, described[key], door, caller, access, streams, waits)
+            call = Call(request, described[key], operations, caller, access, streams, waits)
             response = await every[key](call)
             status = response.status_code
         except _REFUSALS as problem:
@@ -183,7 +183,7 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
             if caller.acts or status == 401:
                 came = Caller(
                     operator=caller.operator,
-                    door="rest",
+                    interface="rest",
                     through=f"{method} {path}",
                     origin=origin_of(request.scope),
                     request=id_,
@@ -196,7 +196,7 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
         status = getattr(problem, "status_code", 500)
         if status == 500:
             log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
-        id_ = f"req-{door.bus.clock.uuid()}"
+        id_ = f"req-{operations.bus.clock.uuid()}"
         return _refusal(Problem(status, headers=getattr(problem, "headers", None)), id_)
 
     app = Starlette(

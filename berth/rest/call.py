@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from berth.rest.callers import RestCaller, combined, rest_caller
-from berth.rest.door import RestDoor
+from berth.rest.operations import RestOperations
 from berth.settings import BadSetting
 from bus import parts, protocol
 from bus.acts import Target
@@ -65,7 +65,7 @@ class Call:
 
     request: Request
     operation: DescribedOperation
-    door: RestDoor
+    operations: RestOperations
     caller: RestCaller
     access: RestAccess
     streams: LongRequests

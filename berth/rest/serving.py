@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from berth.placement_http import KNOWN_BY, policy_of, tls_of, tokens_of
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
-from berth.rest.door import RestDoor
 from berth.rest.ends import EndLog
+from berth.rest.operations import RestOperations
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.http import HttpLimits, announce, listen, serve
@@ -30,10 +30,10 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
         unauthorized=keystone.unauthorized if keystone else without_token,
         records=records,
     )
-    door = RestDoor(bus, settings, database, ends)
-    app = rest_app(door, access)
+    operations = RestOperations(bus, settings, database, ends)
+    app = rest_app(operations, access)
     async with keystone or nullcontext(), asyncio.TaskGroup() as group:
-        working = [group.create_task(door.accepted.run()), group.create_task(records.run())]
+        working = [group.create_task(operations.accepted.run()), group.create_task(records.run())]
         listener = listen(settings.rest.http)
         announce("the REST API is served", listener, "/", tls_of(settings))
         await serve(

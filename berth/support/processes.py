@@ -98,7 +98,7 @@ def _listen(directory: Path) -> tuple[Path, socket.socket]:
 def _is_left_behind(path: Path) -> bool:
     """Return whether a socket is left from a process that no longer exists: no process has the id in the file
     name, and a connection is refused. Both are checked because a process in another container has no id here,
-    and a process that has just begun does not listen yet.
+    and a process that has just started does not listen yet.
     """
     with suppress(ProcessLookupError, PermissionError, ValueError):
         os.kill(int(path.stem), 0)

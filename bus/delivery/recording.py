@@ -2,7 +2,7 @@
 permit.
 
 Every act of a command or of the control room passes `RecordingBus`. Before an act, a record with the outcome
-`begun` is published, so that no act is without a record, even if this process is killed. After the act, the
+`started` is published, so that no act is without a record, even if this process is killed. After the act, the
 outcome is published under the same id.
 """
 
@@ -19,7 +19,7 @@ from msgspec import structs
 
 from bus import acts, topics
 from bus.acts import MAX_NAME, READ, Act, State, Target
-from bus.audit_trail import ActRecord, ActsRecorded, Door, Operator, Outcome
+from bus.audit_trail import ActRecord, ActsRecorded, Interface, Operator, Outcome
 from bus.clients import ClientRelay, ProjectsFound, RelayAnswered
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, TooBig, Unavailable, Unroutable
@@ -43,12 +43,12 @@ _NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The operator of the current task, how the operator's acts arrive (`door`, such as command or control
+    """The operator of the current task, how the operator's acts arrive (`interface`, such as command or control
     room), and the id of the request.
     """
 
     operator: Operator
-    door: Door
+    interface: Interface
     through: str = ""
     origin: str = ""
     request: str = ""
@@ -61,7 +61,7 @@ class Caller:
             id=id_,
             at=at,
             operator=self.operator,
-            door=self.door,
+            interface=self.interface,
             through=self.through[:MAX_NAME],
             origin=self.origin[:MAX_NAME],
             request=self.request[:MAX_NAME],
@@ -78,7 +78,7 @@ caller: ContextVar[Caller | None] = ContextVar("berth_caller", default=None)
 
 
 @dataclass
-class _Begun:
+class _StartedAct:
     """An act in progress with its record, and the state of its target before the act, if it was read."""
 
     act: Act
@@ -155,14 +155,14 @@ class RecordingBus(Bus):
             return
         record = who.record(self.clock.uuid(), self.clock.now(), name, Target(target))
         record = structs.replace(record, asked=acts.shortened(masked_text(detail)))
-        begun = _Begun(act, record, denied=acts.allowed(who.operator, act, Target(target)))
-        await self._begin([begun])
+        started = _StartedAct(act, record, denied=acts.allowed(who.operator, act, Target(target)))
+        await self._begin([started])
         try:
             yield
         except Exception as problem:
-            await self.deliver([begun.ended("failed", str(problem))])
+            await self.deliver([started.ended("failed", str(problem))])
             raise
-        await self.deliver([begun.ended("done")])
+        await self.deliver([started.ended("done")])
 
     async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
         """Record an event that is not in the table of acts, such as a sign-in or a refused form."""
@@ -191,21 +191,21 @@ class RecordingBus(Bus):
             await self._check_reading(who, query, messages)
         if not any(requested):
             return await work(messages)
-        begun = [
-            _Begun(act, self._record_of(who, act, message), acts.state_query(message))
+        started = [
+            _StartedAct(act, self._record_of(who, act, message), acts.state_query(message))
             for act, message in zip(requested, messages, strict=True)
             if act is not None
         ]
-        if all(acts.has_role(who.operator, each.act) for each in begun):
-            await self._read_states(begun)
-        permitted = await self._judged(who.operator, messages, begun)
-        await self._begin(begun)
+        if all(acts.has_role(who.operator, each.act) for each in started):
+            await self._read_states(started)
+        permitted = await self._judged(who.operator, messages, started)
+        await self._begin(started)
         try:
             answers = await work(permitted)
         except Exception as problem:
-            await self.deliver([each.ended("failed", str(problem)) for each in begun])
+            await self.deliver([each.ended("failed", str(problem)) for each in started])
             raise
-        await self.deliver(await self._outcomes(begun, answers))
+        await self.deliver(await self._outcomes(started, answers))
         return answers
 
     async def _check_reading(
@@ -214,7 +214,7 @@ class RecordingBus(Bus):
         """Raise OperationRefused if the caller's role does not permit a query. The control room checks the
         queries of its pages itself.
         """
-        if who.door == "control room":
+        if who.interface == "control room":
             return
         targets = {acts.read_target(query, message) for message in messages}
         if why := next(filter(None, (acts.allowed(who.operator, READ, target) for target in targets)), ""):
@@ -222,14 +222,14 @@ class RecordingBus(Bus):
             raise OperationRefused(why)
 
     async def _judged(
-        self, operator: Operator, messages: Sequence[A], begun: Sequence[_Begun]
+        self, operator: Operator, messages: Sequence[A], started: Sequence[_StartedAct]
     ) -> Sequence[A]:
-        """Return the messages to send, and note in `begun` which acts the operator may not do."""
+        """Return the messages to send, and note in `started` which acts the operator may not do."""
         owners = ProjectsFound()
         question = acts.owners_query([each for each in messages if acts.is_judged_by_owner(operator, each)])
-        if question is not None and all(acts.has_role(operator, each.act) for each in begun):
+        if question is not None and all(acts.has_role(operator, each.act) for each in started):
             (owners,) = await Bus.asker_of_many(self, topics.PROJECTS)([question])
-        permitted, acting = list[A](), iter(begun)
+        permitted, acting = list[A](), iter(started)
         for message in messages:
             if acts.act_of(message) is not None:
                 each = next(acting)
@@ -237,14 +237,14 @@ class RecordingBus(Bus):
             permitted.append(message)
         return permitted
 
-    async def _begin(self, begun: Sequence[_Begun]) -> None:
+    async def _begin(self, started: Sequence[_StartedAct]) -> None:
         """Publish the records before the acts; raise OperationRefused if one of the acts is not allowed."""
-        if denied := [each for each in begun if each.denied]:
+        if denied := [each for each in started if each.denied]:
             # with ids of their own: a later permitted try does not replace the record of a denial
             records = [each.ended("denied", each.denied) for each in denied]
             await self.deliver([structs.replace(record, id=self.clock.uuid()) for record in records])
             raise OperationRefused(denied[0].denied)
-        await self.deliver([each.record for each in begun])
+        await self.deliver([each.record for each in started])
 
     def _record_of(self, who: Caller, act: Act, message: Message) -> ActRecord:
         # An equal message within one command or HTTP request is a retry, so its record gets the same id.
@@ -253,18 +253,18 @@ class RecordingBus(Bus):
         record = who.record(id_, self.clock.now(), act.name, target)
         return structs.replace(record, asked=acts.asked_json(message))
 
-    async def _read_states(self, begun: Sequence[_Begun]) -> None:
-        for each, state in zip(begun, await self._states(begun), strict=True):
+    async def _read_states(self, started: Sequence[_StartedAct]) -> None:
+        for each, state in zip(started, await self._states(started), strict=True):
             if state is not None:
                 each.state, found = state, acts.completed(each.target, state)
                 each.record = structs.replace(
                     each.record, name=found.name, cell=found.cell, project=found.project
                 )
 
-    async def _states(self, begun: Sequence[_Begun]) -> list[Any]:
+    async def _states(self, started: Sequence[_StartedAct]) -> list[Any]:
         """Return the state of each act's target; None if the state is unknown."""
 
-        async def read(each: _Begun) -> Any:
+        async def read(each: _StartedAct) -> Any:
             if each.query is None:
                 return None
             query, question = each.query
@@ -273,15 +273,16 @@ class RecordingBus(Bus):
             except _UNREAD:
                 return None
 
-        return await asyncio.gather(*map(read, begun))
+        return await asyncio.gather(*map(read, started))
 
-    async def _outcomes(self, begun: Sequence[_Begun], answers: Sequence[Message]) -> list[ActRecord]:
+    async def _outcomes(self, started: Sequence[_StartedAct], answers: Sequence[Message]) -> list[ActRecord]:
         if not answers:  # the acts were published, not queried: their results are not known yet
             return [
-                each.ended("done", before=acts.state_json(each.state) if each.state else "") for each in begun
+                each.ended("done", before=acts.state_json(each.state) if each.state else "")
+                for each in started
             ]
         ended = []
-        for each, answer, after in zip(begun, answers, await self._states(begun), strict=True):
+        for each, answer, after in zip(started, answers, await self._states(started), strict=True):
             why = acts.refusal(answer)
             states = acts.difference(each.state, after) if each.state and after else ("", "")
             ended.append(each.ended("refused" if why else "done", why, *states))

@@ -213,8 +213,8 @@ class Timer:
         Dropped messages are lost, unless the timer's next call returns them again.
         """
         pauses = iter(_PAUSES)
-        unheard = 0
-        while unheard < MAX_UNDELIVERABLE:
+        failures = 0
+        while failures < MAX_UNDELIVERABLE:
             try:
                 await self._emitter.emit(made, self._row.emits)
                 return
@@ -222,7 +222,7 @@ class Timer:
                 log.info("%s: %s; trying again", self._emitter.worker, condition)
             except Unroutable as unroutable:
                 log.info("%s: %s; trying again", self._emitter.worker, unroutable)
-                made, unheard = await self._publish_singly(made), unheard + 1
+                made, failures = await self._publish_singly(made), failures + 1
             await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
         log.warning("%s: %d messages of a timer had no consumer", self._emitter.worker, len(made))
 

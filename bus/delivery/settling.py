@@ -53,7 +53,7 @@ class Again:
     why: str = ""  # the reason, for a logged warning; empty if the handler itself raised Retry
     away: bool = False  # a service is unreachable: the sender of a query is informed immediately
     fault: bool = False  # the try counts as a bug
-    unheard: bool = False  # the try counts as one without a consumer for an emitted message
+    unroutable: bool = False  # the try counts as one without a consumer for an emitted message
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
             return Dead(str(problem))
         case Unavailable():
             return Again(_pause(envelope), str(problem), away=True)
-        case Unroutable() if envelope.unheard + 1 < MAX_UNROUTABLE:
-            return Again(_pause(envelope), str(problem), unheard=True)
+        case Unroutable() if envelope.unroutable + 1 < MAX_UNROUTABLE:
+            return Again(_pause(envelope), str(problem), unroutable=True)
         case Unroutable():
             return Dead(str(problem))
     trace = "".join(traceback.format_exception(problem))
@@ -476,9 +476,9 @@ class ServedRow(ABC):
             case Again(away=True, why=why) if await self._refuse(delivery.envelope, why, again=True):
                 delivery.done()  # the requester repeats the query
             case Again() as again:
-                await self._put_off(delivery, again)
+                await self._postpone(delivery, again)
 
-    async def _put_off(self, delivery: Delivery, again: Again) -> None:
+    async def _postpone(self, delivery: Delivery, again: Again) -> None:
         self._count["fault" if again.fault else "retry"].inc()
         if again.fault:
             log.error("%s: a bug, tried again: %s", self.queue.name, again.why, extra=_about(delivery))
@@ -489,7 +489,7 @@ class ServedRow(ABC):
             envelope,
             attempt=envelope.attempt + 1,
             faults=envelope.faults + again.fault,
-            unheard=envelope.unheard + again.unheard,
+            unroutable=envelope.unroutable + again.unroutable,
             suspect_of="",
             strikes=0,
         )
@@ -582,21 +582,21 @@ class ConsumedRow(ServedRow):
         except Unroutable:
             cause = made[0][0]
             of_several = any(envelope is not cause for envelope, _ in made)
-            if self.row.unheard is None or of_several or cause.attempt < self.row.undeliverable_after:
+            if self.row.on_unroutable is None or of_several or cause.attempt < self.row.undeliverable_after:
                 raise
             for _, message in made:
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message. If no queue receives it, publish instead the messages that `row.unheard`
+        """Publish a message. If no queue receives it, publish instead the messages that `row.on_unroutable`
         returns, which undo the work of the handler.
         """
-        assert self.row.unheard is not None
+        assert self.row.on_unroutable is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
         except Unroutable as unroutable:
             log.warning("%s: given up: %s", self.queue.name, unroutable)
-            instead = messages_of(await self.row.unheard(message))
+            instead = messages_of(await self.row.on_unroutable(message))
             await self._emitter.emit([(cause, replacement) for replacement in instead], self.row.emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:

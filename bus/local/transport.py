@@ -150,16 +150,16 @@ class LocalTransport:
         await self.broker.declared()
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        unheard = []
+        unroutable = []
         for envelope, must in zip(envelopes, expected, strict=True):
             queues = self.broker.route(envelope.key)
             for queue in queues:
                 self.broker.put(queue, msgspec.structs.replace(envelope))
             if must and not queues:
-                unheard.append(envelope.key)
+                unroutable.append(envelope.key)
         await self.broker.safe()
-        if unheard:
-            raise Unroutable(f"no queue is bound to {', '.join(sorted(set(unheard)))}")
+        if unroutable:
+            raise Unroutable(f"no queue is bound to {', '.join(sorted(set(unroutable)))}")
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         target = self.broker.queues.get(queue)

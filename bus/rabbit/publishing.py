@@ -47,7 +47,7 @@ class Publisher:
         self._link = link
         self._coalesce = coalesce
         self._queues: dict[Lane, _Queue] = {}
-        self._stirred: dict[_Queue, None] = {}
+        self._ready: dict[_Queue, None] = {}
         self._frames = itertools.count(1)
         self._sender = link.clock.uuid()
 
@@ -83,16 +83,16 @@ class Publisher:
         """Publish waiting envelopes after the event loop's current iteration, so that all envelopes queued in
         the iteration share an AMQP message.
         """
-        if not self._stirred:
+        if not self._ready:
             asyncio.get_running_loop().call_soon(self._dispatch)
-        self._stirred[queue] = None
+        self._ready[queue] = None
 
     def _dispatch(self) -> None:
-        stirred, self._stirred = self._stirred, {}
+        ready, self._ready = self._ready, {}
         if self._link.closed:
             self.abandon()
             return
-        for queue in stirred:
+        for queue in ready:
             limit = _FRAMES_AT_ONCE if queue.lane[3] else _SINGLES_AT_ONCE
             while queue.waiting and queue.under_way < limit:
                 queue.under_way += 1

@@ -79,7 +79,7 @@ def refusal(state: ServerState, newest: ServerHistory | None, *, listed: bool) -
     if newest is None or state.history is None:
         return ""
     if newest.replaces(state.history):
-        why = f"timeline {newest.timeline} has begun and it is at timeline {state.history.timeline}"
+        why = f"timeline {newest.timeline} has started and it is at timeline {state.history.timeline}"
         return f"it is a former primary: {why}"
     if listed and state.history.system != newest.system:
         return "it belongs to another PostgreSQL cluster: its system identifier differs"
@@ -245,7 +245,7 @@ class DatabaseServers:
         self.newest = history
         if before is None:
             return
-        log.warning("the database has begun timeline %d: servers without it are refused", history.timeline)
+        log.warning("the database has started timeline %d: servers without it are refused", history.timeline)
         self._primary = None
         for session in list(self._open):
             session.terminate()

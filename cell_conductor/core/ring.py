@@ -209,7 +209,7 @@ GRACE = 0.25  # seconds after the end of a lease until the agent's last requests
 Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
 
-class Sightings:
+class LastRenewals:
     """Records when this conductor first saw each agent's last heartbeat, to detect expired leases."""
 
     def __init__(self, silent_after: float) -> None:

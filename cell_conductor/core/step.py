@@ -102,7 +102,7 @@ class Course(Protocol):
         build waits for an answer, so that the course has set its deadline.
         """
 
-    def reminders(self, build: Build) -> Effects:
+    def overdue_reports(self, build: Build) -> Effects:
         """Return the messages that the conductor sends to itself after the deadline of a build that this
         course has; () if the kernel's message `overdue` is right.
         """
@@ -128,7 +128,7 @@ class BaseCourse:
     def time_limits(self, build: Build) -> Sequence[float] | None:
         return ()
 
-    def reminders(self, build: Build) -> Effects:
+    def overdue_reports(self, build: Build) -> Effects:
         return ()
 
 
@@ -159,10 +159,10 @@ def operation(build: Build, courses: Courses) -> str | None:
     return next((each for each in found if each is not None), None)
 
 
-def reminders(build: Build, courses: Courses) -> Effects:
+def overdue_reports(build: Build, courses: Courses) -> Effects:
     """Return the messages that the conductor sends to itself after the deadline of a build."""
     for course in with_state(build, courses):
-        if messages := course.reminders(build):
+        if messages := course.overdue_reports(build):
             return messages
     return (overdue(build),)
 

@@ -180,7 +180,9 @@ class SimOptions:
     version: str = ""  # of the agent, in its heartbeats
     probe_port: int = 0  # see compute_sim/agent.py
     probe_command: tuple[str, ...] = ()
-    spares_unknown: bool = False  # keep guests unknown to placement, stopped, as after a database restore
+    keeps_unknown_guests: bool = (
+        False  # keep guests unknown to placement, stopped, as after a database restore
+    )
 
     @property
     def absent_after(self) -> float:

@@ -88,7 +88,7 @@ class Conductor:
         self._waiting: dict[str, asyncio.Event] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._stirred = asyncio.Event()
+        self._work_added = asyncio.Event()
         # called whenever a node or its instance is removed
         self.forget: Callable[[SimNode], object] = lambda node: None
 
@@ -161,7 +161,7 @@ class Conductor:
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         due = asyncio.get_running_loop().time() + seconds
         heapq.heappush(self._due, (due, next(self._order), action))
-        self._stirred.set()
+        self._work_added.set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,10 +173,10 @@ class Conductor:
             if self._due and self._due[0][0] <= loop.time():
                 await self.wait_for_space()
                 continue
-            self._stirred.clear()
+            self._work_added.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._due[0][0] if self._due else None):
-                    await self._stirred.wait()
+                    await self._work_added.wait()
             await self.wait_for_space()
 
     def notify(

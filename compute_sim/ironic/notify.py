@@ -41,7 +41,7 @@ class Backlog(Generic[T]):
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
         self._most = most
-        self._stirred = asyncio.Event()
+        self._work_added = asyncio.Event()
         self._has_space = asyncio.Event()
         self._has_space.set()
 
@@ -50,7 +50,7 @@ class Backlog(Generic[T]):
 
     def put(self, item: T) -> None:
         self._waiting.append(item)
-        self._stirred.set()
+        self._work_added.set()
         if len(self._waiting) >= self._most:
             self._has_space.clear()
 
@@ -61,8 +61,8 @@ class Backlog(Generic[T]):
     async def batch(self) -> list[T]:
         """Wait for notifications and return them; they stay in the queue until `sent` is called."""
         while not self._waiting:
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._work_added.clear()
+            await self._work_added.wait()
         return list(islice(self._waiting, BATCH))
 
     def sent(self, count: int) -> None:

@@ -216,17 +216,17 @@ class _Handlers:
         target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:
             raise ApiRefusal(400, "count is how many nodes")
-        begun = 0
+        started = 0
         for node in self._conductor.nodes.values():
             event = event_of(target, node.provision_state)
-            if begun == count:
+            if started == count:
                 break
             busy = node.reservation is not None or node.maintenance
             if event is None or busy or node.protected or node.retired:
                 continue
             self._works.begin(node, event, call.id)
-            begun += 1
-        return {"nodes": begun}
+            started += 1
+        return {"nodes": started}
 
 
 def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:

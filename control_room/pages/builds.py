@@ -71,8 +71,8 @@ class BuildPages(PageGroup):
         records, further = await asyncio.gather(self._records(id_), self._renderer.records(id_))
         silent = list(dict.fromkeys([*records.silent, *further.silent]))
         if not records.builds and not records.decided.known and not further.text:
-            unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
-            raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{unheard}")
+            no_answer = f" ({', '.join(silent)} did not answer.)" if silent else ""
+            raise PageRefused(404, "Unknown id", f"No build, request or move has this id.{no_answer}")
         of_decision, sections = await asyncio.gather(
             self._renderer.sections("decision", request, records),
             self._renderer.sections("build", request, records),

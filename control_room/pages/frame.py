@@ -260,7 +260,7 @@ def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
     """Return the user, address and path of an HTTP request for a record in the audit trail."""
     return Caller(
         operator=visitor.operator if visitor else Operator(name=""),
-        door="control room",
+        interface="control room",
         through=f"{scope['method']} {scope['path']}",
         origin=address_of(scope),
         request=Clock().uuid(),

@@ -119,7 +119,7 @@ class LiveCopy:
         if new["version"] < old["version"]:
             return f"the new server is PostgreSQL {new['version']}, the old one is {old['version']}"
         if await self._exists("pg_publication WHERE pubname", self._old):
-            return f"a copy has begun already: the old database has a publication {NAME}"
+            return f"a copy has started already: the old database has a publication {NAME}"
         if not tables:
             return f"the old database has no tables in {', '.join(self._schemas)}"
         others = await self._old.execute(text(_OTHER_SCHEMAS), {"schemas": self._schemas})
@@ -148,7 +148,7 @@ class LiveCopy:
         states = (await self._new.execute(text(_STATES), {"name": NAME})).mappings().all()
         found = (await self._old.execute(text(_LAG), {"name": NAME, "until": until})).mappings().first()
         if not states or found is None:
-            raise OperationRefused("no copy has begun between these databases")
+            raise OperationRefused("no copy has started between these databases")
         copied = sum(row["state"] in ("r", "s") for row in states)
         return CopyProgress(len(states), copied, max(0, int(found["lag"] or 0)))
 

@@ -72,7 +72,7 @@ class GroupRule(ClaimRule):
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
         if (named := claimed_group(claim.parts)) is None:
             return None
-        if world.wall is not None:
+        if world.cell_limits is not None:
             why = f"consumer {claim.consumer}: a cell cannot add members to a server group"
             return RuleRefused(rule=self.name, code="outside_cell", why=why, final=True)
         state: GroupWorld = world.state[GroupRule]

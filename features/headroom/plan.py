@@ -181,7 +181,7 @@ def _surplus(
     (kind of host and form), or no domain needs them for its evacuation. `within`: the domains of each host.
     """
     surplus = []
-    holding = {class_ for class_, counts in classes.items() if counts.holds}
+    holding_classes = {class_ for class_, counts in classes.items() if counts.holds}
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
         class_ = class_of.get(slot.consumer)
         counts = None if class_ is None else classes.get(class_)
@@ -189,7 +189,7 @@ def _surplus(
         if counts is None or not state.hosts[slot.root].usable:
             surplus.append(slot.consumer)
             continue
-        if class_ not in holding:
+        if class_ not in holding_classes:
             continue
         counts.put(slot.root, domains, -1)
         if counts.holds:

@@ -48,7 +48,7 @@ class Archive(PlacementOperations):
 
     async def _store_changes(self) -> tuple[int | None, bool]:
         """Archive the change log. Return the number of the last archived change (None: the archive has not
-        begun), and whether the archive lacks changes directly after it.
+        started), and whether the archive lacks changes directly after it.
         """
         while True:
             async with self.database.read() as tx:

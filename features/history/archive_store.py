@@ -103,7 +103,7 @@ class ArchivedBody(NamedTuple):
 
 
 async def position(tx: Transaction) -> int | None:
-    """Return the number of the last archived change, or None if the archive has not begun."""
+    """Return the number of the last archived change, or None if the archive has not started."""
     rows = await _POSITION(tx)
     return int(rows[0]["number"]) if rows else None
 

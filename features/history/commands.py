@@ -110,7 +110,7 @@ def _show_all(cli: Cli, cloud: PastCloud) -> None:
 
 
 def _show_consumer(cli: Cli, cloud: PastCloud, consumer: ConsumerChange) -> None:
-    names = ", ".join(sorted(tree.host or tree.providers[0].name for tree in cloud.holding(consumer)))
+    names = ", ".join(sorted(tree.host or tree.providers[0].name for tree in cloud.trees_of(consumer)))
     held = amounts_text(sorted(totals(consumer.allocations).items()))
     about = f"{consumer.type or 'consumer'} of project {consumer.project}"
     cli.value(
@@ -184,7 +184,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
     then = moment.at if moment.number is None else cloud.at
     _heading(cli, cloud, moment)
     consumer = cloud.consumers.get(id_)
-    trees = [] if consumer is None else cloud.holding(consumer)
+    trees = [] if consumer is None else cloud.trees_of(consumer)
     past = _as_of(known, then, trees[0].host if trees else "")
     if not (past.stands or past.subject or past.decided.known):
         raise OperationRefused(f"{id_} was not decided yet at that time")

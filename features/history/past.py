@@ -130,7 +130,7 @@ class PastCloud:
             return True
         return any(_facts(self.tree(root)) != _facts(other.tree(root)) for root in self._trees)
 
-    def holding(self, consumer: ConsumerChange) -> list[Tree]:
+    def trees_of(self, consumer: ConsumerChange) -> list[Tree]:
         """Return the trees in which a consumer has allocations."""
         return [tree for tree in self.trees() if not consumer.allocations.keys().isdisjoint(tree.uuids)]
 

@@ -129,7 +129,7 @@ class _WindowStep:
         return state, requests
 
     async def trial(self) -> WindowPlan:
-        """Return which hosts of this window, whose drain has not begun, will be drained first, and when."""
+        """Return which hosts of this window, whose drain has not started, will be drained first, and when."""
         sizes = await self.all.sizes(self.view, self.hosts, len(self.hosts))
         planner = await self._planner({}, sizes)
         first = {*planner.next_hosts()}

@@ -140,9 +140,9 @@ class SimulatedMoves:
             return []
         now = asyncio.get_running_loop().time()
         return [
-            _phase_report(order, "progress", percent=min(99, int(100 * (now - job.begun) / length)))
+            _phase_report(order, "progress", percent=min(99, int(100 * (now - job.started) / length)))
             for job, order in self._under_way.items()
-            if (length := job.due - job.begun) > 0 and now - job.begun < length < HANG_SECONDS
+            if (length := job.due - job.started) > 0 and now - job.started < length < HANG_SECONDS
         ]
 
     def _is_new(self, order: MoveOrdered) -> bool:
@@ -164,12 +164,12 @@ class SimulatedMoves:
 
     def _begin(self, order: MoveOrdered, fate: Fate, earlier: AgentJob | None) -> AgentJob:
         disk, now = self._disk, asyncio.get_running_loop().time()
-        begun, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
+        started, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
         if earlier is not None:
             before = self._under_way.pop(earlier, None)
             self._agent.jobs.finish(earlier)
             if before is not None and (before.move, before.phase) == (order.move, order.phase):
-                begun, due = earlier.begun, earlier.due  # a copy continues from its progress
+                started, due = earlier.started, earlier.due  # a copy continues from its progress
             earlier.finish("overtaken")
         if order.force or self._is_done(order):
             due = min(due, now)
@@ -180,9 +180,9 @@ class SimulatedMoves:
             guest = disk.rename(guest, order.attempt)
         if (state := meanwhile(order, guest.state)) != guest.state:
             guest = disk.become(guest, state)
-        self._steps.begun(order)
+        self._steps.started(order)
         self._agent.use_changed(order.root)
-        job = AgentJob(order.build, guest.attempt, ("move", order.root), order.root, begun, due, order.step)
+        job = AgentJob(order.build, guest.attempt, ("move", order.root), order.root, started, due, order.step)
         self._under_way[self._agent.jobs.begin(job)] = order
         self._agent.power.count_down()
         return job
@@ -216,7 +216,7 @@ class SimulatedMoves:
     def _guest(self, order: MoveOrdered) -> GuestRecord:
         # until it is renamed, the guest has its previous attempt number
         guest = self._disk.guest(order.build, order.attempt) or self._disk.guest(order.build, order.was)
-        assert guest is not None, f"{order.phase} of {order.build} was begun without a guest"
+        assert guest is not None, f"{order.phase} of {order.build} was started without a guest"
         return guest
 
     async def _store_outcome(self, outcome: MoveReported) -> MoveReported:

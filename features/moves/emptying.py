@@ -55,7 +55,7 @@ class Emptied:
         counts = (
             (len(self.gone), "deleted meanwhile"),
             (len(self.under_way), "under way"),
-            (rest, "not begun"),
+            (rest, "not started"),
         )
         words = [f"{count} {what}" for count, what in counts if count]
         stay = f"{len(self.stay)} stay" if self.stay else "none stays"

@@ -20,10 +20,10 @@ from features.moves.core.handover import (
     DECIDED,
     Handover,
     Outgoing,
-    holding_nothing,
     judged,
     messages_of,
     no_consumer,
+    release_of,
 )
 from features.moves.core.start import undoing
 from features.moves.messages import HandoverProgress, HandoverReported, MovePlaced
@@ -84,7 +84,7 @@ class Handovers:
                 after = structs.replace(order, state="back", by=report)
                 after = structs.replace(after, generation=generation, problem=problem)
             case "end build":
-                match (await self._placement.release(holding_nothing(order, deleted=True))).result:
+                match (await self._placement.release(release_of(order, deleted=True))).result:
                     case Released() | Retired():
                         after = structs.replace(order, state="deleted", by=report)
                     case _:
@@ -103,7 +103,7 @@ class Handovers:
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # the moved instance was shelved: there is no source to claim
-                again = await self._placement.release(holding_nothing(order, deleted=False))
+                again = await self._placement.release(release_of(order, deleted=False))
                 if isinstance(again.result, Released | Retired):
                     return None, ""
                 break
@@ -115,20 +115,20 @@ class Handovers:
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
                 case Retired(why=why):  # an earlier call claimed the source, or the build has ended
-                    holding = (await self._ending.held([build])).get(build)
-                    if holding is None:
+                    allocation = (await self._ending.held([build])).get(build)
+                    if allocation is None:
                         return None, f"its claim has ended ({why})"
-                    return holding.generation, ""
+                    return allocation.generation, ""
                 case Refused(refusals=refusals):
                     why = "; ".join(map(str, refusals)) or "it was refused"
                     nothing_held = any(isinstance(refusal, NothingHeld) for refusal in refusals)
-                    holding = (await self._ending.held([build])).get(build) if nothing_held else None
-                    return None if holding is None else holding.generation, why
+                    allocation = (await self._ending.held([build])).get(build) if nothing_held else None
+                    return None if allocation is None else allocation.generation, why
                 case _:
                     break
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
-    async def unheard(self, message: Message) -> Sequence[Outgoing]:
+    async def on_unroutable(self, message: Message) -> Sequence[Outgoing]:
         """Raise `Retry` for a message about a move to a cell that has no conductor. After a time limit, fail
         the move, and return the messages to publish."""
         if not isinstance(message, MovePlaced | HandoverProgress):

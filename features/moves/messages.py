@@ -364,7 +364,7 @@ MOVE_PLACED = Topic("move.placed.{cell}", MovePlaced, "the destination of a move
 MOVE_REFUSED = outcome("move.refused", MoveRefused, "a move was refused, with the reason", "scheduler")
 MOVE_STEER = Topic("move.steer.{cell}", MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     CONDUCTOR)
-MOVE_PROGRESS = outcome("move.told.{cell}", MoveProgress,
+MOVE_PROGRESS = outcome("move.progressed.{cell}", MoveProgress,
     "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
 MOVE_ENDED = outcome("move.ended.{cell}", MoveEnded, "end of a move with its attempts", "conductor")
 MOVE_HANDOVER = Topic("move.handover.{cell}", HandoverProgress,

@@ -460,8 +460,8 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
         )
     if ended_move is not None:
         raise OperationRefused(f"move {ended_move.move} of {ended_move.build} is over: {ended_move.phase}")
-    unheard = f"; did not answer: {named(silent)}" if silent else ""
-    raise OperationRefused(f"{id_}: no move of it is under way{unheard}")
+    no_answer = f"; did not answer: {named(silent)}" if silent else ""
+    raise OperationRefused(f"{id_}: no move of it is under way{no_answer}")
 
 
 @asynccontextmanager

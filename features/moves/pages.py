@@ -270,8 +270,8 @@ class MovePages(frame.PageGroup):
         id_ = _id(request)
         found, silent = await self._find(id_)
         if not found:
-            unheard = f" ({', '.join(silent)} did not answer.)" if silent else ""
-            text = f"No cell knows the move; /builds/{id_} shows a move that waits or was refused.{unheard}"
+            no_answer = f" ({', '.join(silent)} did not answer.)" if silent else ""
+            text = f"No cell knows the move; /builds/{id_} shows a move that waits or was refused.{no_answer}"
             raise frame.PageRefused(404, "There is no such move", text)
         return self._renderer.page(
             request,

@@ -1,6 +1,6 @@
 """Reads the instances to move, and begins, refuses or stores the moves of a batch; `core/start.py` decides.
 
-A move has begun when its claim is stored. If its cell has not recorded it, the order to the cell is made from
+A move has started when its claim is stored. If its cell has not recorded it, the order to the cell is made from
 the allocations of the claim and published again.
 """
 
@@ -17,8 +17,8 @@ from bus import claims
 from bus.aggregates import ZONE
 from bus.candidates import CandidateSource
 from bus.claims import (
-    BEGUN,
     MIGRATION,
+    STARTED,
     Claimed,
     Held,
     NothingHeld,
@@ -279,10 +279,10 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
 REBUILDS = 16  # earlier attempt numbers of a guest that may have been current when the move was claimed
 
 # the move, with the guest's attempt number at the time of the claim; the claim's allocations or None
-BegunClaim = tuple[MoveStart, Held | None]
+StartedClaim = tuple[MoveStart, Held | None]
 
 
-async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
+async def claims_of_started(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[StartedClaim]:
     """Return a pair for each move that an earlier delivery began: its `MoveStart` with the guest's attempt at
     the time of the claim, and the claim's allocations, or None if they were released or a later move holds
     them.
@@ -303,7 +303,7 @@ def _holders(start: MoveStart) -> dict[int, Id]:
     return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}
 
 
-def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim:
+def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> StartedClaim:
     build = found.get(start.asked.build)
     held = None if build is None else Held(generation=build.generation, allocations=build.allocations)
     if start.keep is None or start.keep in found:
@@ -317,7 +317,7 @@ def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim:
     return start, None
 
 
-# Undoes moves that have begun although their cell has no conductor to carry them out.
+# Undoes moves that have started although their cell has no conductor to carry them out.
 
 
 class MoveUndoing:
@@ -328,14 +328,14 @@ class MoveUndoing:
         self._handovers = handovers
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a begun move if its cell has no conductor. After a time limit, undo the move and
+        """Raise `Retry` for a started move if its cell has no conductor. After a time limit, undo the move and
         return its refusal, or None if its cell continues it.
         """
         move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
         if isinstance(placed, HandoverProgress):
-            return refusal if await self._handovers.unheard(placed) else None
+            return refusal if await self._handovers.on_unroutable(placed) else None
         self._scheduler.ending.wait_for_consumer(placed.move, placed.cell)
         match await self._undo(placed):
             case Released() | Claimed() | Retired():
@@ -441,7 +441,7 @@ class MovePlacing:
         """
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
-        for course in crossing:  # a move between cells that has begun continues, whatever the cells report
+        for course in crossing:  # a move between cells that has started continues, whatever the cells report
             if (order := known.get(course.asked.move)) is not None:
                 course.take(handover.begins(order))
         open_ = [course for course in courses if course.state.end is None]
@@ -459,7 +459,7 @@ class MovePlacing:
         await self._seek([course for course, start in ready if start and start.seeks], aside)
         staying = [course for course, start in ready if start and not start.seeks]
         await self.check_rebuilds([course for course in staying if course.asked.kind == "rebuild"])
-        allowed = [(course, BEGUN) for course in staying if course.state.barred is None]
+        allowed = [(course, STARTED) for course in staying if course.state.barred is None]
         await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[RequestedMove]) -> None:
@@ -497,7 +497,7 @@ class MovePlacing:
         course.take(ComeAgain(least, most, why))
 
     async def _seek(self, courses: Sequence[RequestedMove], aside: Aside | None) -> None:
-        orders = self._begun(courses)
+        orders = self._started(courses)
         later = postponed(orders, self.scheduler.clock)
         trying = []
         for course, order, late in zip(courses, orders, later, strict=True):
@@ -518,7 +518,7 @@ class MovePlacing:
                     self.scheduler.retries.begin(course.asked.move)
                 course.take(end)
 
-    def _begun(self, courses: Sequence[RequestedMove]) -> list[Order]:
+    def _started(self, courses: Sequence[RequestedMove]) -> list[Order]:
         return self.scheduler.begin_for(
             [asked_by(course.state.start) for course in courses if course.state.start]
         )
@@ -547,7 +547,7 @@ class MovePlacing:
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
         now, _ = scheduler.hosts.now()
-        for course, order in zip(courses, self._begun(courses), strict=True):
+        for course, order in zip(courses, self._started(courses), strict=True):
             if order.verdict.invalid:
                 course.take(Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
                 continue
@@ -586,7 +586,7 @@ class MovePlacing:
                 self._postpone(course, "its name is contended")
 
     async def _publish_again(self, courses: Sequence[RequestedMove]) -> None:
-        """Publish again the orders of begun moves, unless a cell has received them."""
+        """Publish again the orders of started moves, unless a cell has received them."""
         await self._await_cells([course for course in courses if course.state.start is None])
         known = [(course, start) for course in courses if (start := course.state.start) is not None]
         retire = self.scheduler.ending.retire
@@ -606,7 +606,7 @@ class MovePlacing:
             await self._publish_claims(going)
 
     async def _await_cells(self, courses: Sequence[RequestedMove]) -> None:
-        """Wait for the end of each begun move whose build no cell knows. If no cell records the move either,
+        """Wait for the end of each started move whose build no cell knows. If no cell records the move either,
         it was lost with commits of its cell, and is refused after a time limit.
         """
         silent = {  # moves of cells without a conductor, which may not have received the order
@@ -623,22 +623,22 @@ class MovePlacing:
             elif (
                 move in silent or self.scheduler.retries.retried_for(move) < self.scheduler.undeliverable_for
             ):
-                self._postpone(course, "it has begun, but its cell does not know its build")
+                self._postpone(course, "it has started, but its cell does not know its build")
             else:
-                why = "it has begun, but no cell has a record of it or of its instance"
+                why = "it has started, but no cell has a record of it or of its instance"
                 course.take((refused(course.asked, why, UNKNOWN),))
 
     async def _publish_claims(self, going: Sequence[tuple[RequestedMove, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]
-        found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
+        found = await claims_of_started(self.scheduler.placement, [start for _, start in seeking])
         found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
         intact = [(course, start, held) for course, start, held in found_claims if held is not None]
-        begun = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
+        started = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
         publishing: list[tuple[RequestedMove, Order]] = []
-        for (course, _, holding), order in zip(intact, begun, strict=True):
+        for (course, _, allocation), order in zip(intact, started, strict=True):
             if not order.attempts:  # invalid now, for example because a named host was deleted
                 order = structs.replace(order, alternates=0, verdict=Verdict())
-            holds = ((course.asked.move, holding),)
+            holds = ((course.asked.move, allocation),)
             publishing.append((course, structs.replace(order, instances=(), found=holds)))
         await self.place(publishing)
         lost = [(course, start) for course, start, held in found_claims if held is None]

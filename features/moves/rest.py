@@ -9,9 +9,9 @@ from berth.operations.cells import ask_cells, known_cells
 from berth.rest import store
 from berth.rest.call import Call, answer
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.door import RestDoor, request_row
 from berth.rest.ends import EVENTS, REPLY_TO, EndRule
 from berth.rest.extension import RestOperation, RestPart
+from berth.rest.operations import RestOperations, request_row
 from berth.rest.store import IdTaken
 from bus import protocol
 from features.moves.client_requests import permitted_move
@@ -32,20 +32,20 @@ from placement_worker.http.extension import DescribedOperation
 
 
 async def move(call: Call) -> Response:
-    return answer(await request_move(call.door, call.caller, await call.body(MoveRequested)), 202)
+    return answer(await request_move(call.operations, call.caller, await call.body(MoveRequested)), 202)
 
 
 async def show_move(call: Call) -> Response:
-    return answer(await shown_move(call.door, call.caller, call.id))
+    return answer(await shown_move(call.operations, call.caller, call.id))
 
 
 async def steer(call: Call) -> Response:
     to = (await call.body(SteerRequested)).to
-    return answer(await steer_move(call.door, call.caller, call.id, to), 202)
+    return answer(await steer_move(call.operations, call.caller, call.id, to), 202)
 
 
-async def request_move(door: RestDoor, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
-    owners = await door.owners(caller, asked, asked.build)
+async def request_move(operations: RestOperations, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
+    owners = await operations.owners(caller, asked, asked.build)
     project = owners.projects[asked.build]
     asked = structs.replace(asked, reply_to=REPLY_TO)
     row = request_row(asked.move, asked, (), project)
@@ -55,44 +55,44 @@ async def request_move(door: RestDoor, caller: RestCaller, asked: MoveRequested)
         raise IdTaken(f"{asked.move} is the id of another request")
     if not is_covered:
         permitted_move(asked, caller.client, owners.projects)
-    await door.accept([row], [asked])
+    await operations.accept([row], [asked])
     return MoveAccepted(move=asked.move, build=asked.build)
 
 
-async def shown_move(door: RestDoor, caller: RestCaller, id_: str) -> MoveDetails:
-    stands = await _stands(door, id_)
+async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -> MoveDetails:
+    stands = await _stands(operations, id_)
     if stands is not None:
-        await door.project(caller, stands.build)
+        await operations.project(caller, stands.build)
         return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
-    await door.project(caller, id_)
-    async with door.database.read() as tx:
+    await operations.project(caller, id_)
+    async with operations.database.read() as tx:
         ends = await store.ends_of(tx, id_)
     for event, body in ends:
         if EVENTS[event] is MoveRefused:
             refusal = protocol.decode(MoveRefused, body.encode())
             return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
-    waiting = await door.waiting(id_)
+    waiting = await operations.waiting(id_)
     build = waiting.builds[0] if waiting is not None and waiting.builds else ""
     status = "waiting" if waiting else "requested"
     return MoveDetails(move=id_, build=build, status=status, waiting=waiting)
 
 
-async def steer_move(door: RestDoor, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
-    stands = await _stands(door, id_)
+async def steer_move(operations: RestOperations, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
+    stands = await _stands(operations, id_)
     if stands is None:
         raise NotFound(f"no cell that answers has a move {id_}")
     order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
-    owners = await door.owners(caller, order, stands.build)
+    owners = await operations.owners(caller, order, stands.build)
     project = owners.projects[stands.build]
     caller.check(order, project, owners, MovesFound(moves=(stands,)))
-    await door.join(id_, project)
-    await door.publish([order])
+    await operations.join(id_, project)
+    await operations.publish([order])
     return MoveAccepted(move=id_, build=stands.build)
 
 
-async def _stands(door: RestDoor, move: str) -> MoveStands | None:
-    find = door.bus.asker(FIND_MOVES)
-    cells = await known_cells(door.bus, door.settings)
+async def _stands(operations: RestOperations, move: str) -> MoveStands | None:
+    find = operations.bus.asker(FIND_MOVES)
+    cells = await known_cells(operations.bus, operations.settings)
     found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))
     every = [stands for answered in found.values() for stands in answered.moves]
     return min(every, key=lambda stands: bool(stands.in_cell), default=None)

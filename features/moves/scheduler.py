@@ -49,7 +49,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                     MOVE_HALF,
                     handovers.handle_many,
                     emits=[MOVE_PLACED, MOVE_HANDOVER, topics.BUILD_DELETE],
-                    unheard=handovers.unheard,
+                    on_unroutable=handovers.on_unroutable,
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,
                 )

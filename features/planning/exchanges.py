@@ -9,7 +9,7 @@ and then requests the undo under the same id as a scheduler.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.claims import BEGUN, Retired
+from bus.claims import STARTED, Retired
 from bus.clock import Clock
 from bus.errors import UNANSWERED
 from bus.protocol import Ask
@@ -102,7 +102,7 @@ class ExchangeGuard:
         if stands is not None:
             return "done" if stands.phase == "done" else "failed"
         match await self.ending.retire(move, "", unplaceable=False):
-            case Retired(why=why) if why == BEGUN:
+            case Retired(why=why) if why == STARTED:
                 undone = await self.ending.retire(undo_claim_id(move), "", unplaceable=False)
                 return "failed" if isinstance(undone, Retired) else "in progress"
             case Retired():

@@ -41,17 +41,17 @@ class HostHolds:
         roots, until = sorted({*asked.roots}), self._clock.now() + asked.seconds
         async with self._database.write() as tx:
             before = {row["root"] for row in await _OF_PLAN(tx, plan=asked.plan)}
-            holding = [root for root in roots if not asked.renew or root in before]
-            await _HOLD(tx, [(root, asked.plan, until) for root in holding])
+            kept_roots = [root for root in roots if not asked.renew or root in before]
+            await _HOLD(tx, [(root, asked.plan, until) for root in kept_roots])
             plans = {row["root"]: row["plan"] for row in await _OF_ROOTS(tx, [(root,) for root in roots])}
-        taken = [root for root in holding if plans.get(root) != asked.plan]
-        new = [root for root in holding if root not in before and root not in taken]
+        taken = [root for root in kept_roots if plans.get(root) != asked.plan]
+        new = [root for root in kept_roots if root not in before and root not in taken]
         for root in () if taken else new:
             await self._edit(root, closing=True)
         if before:
             await self._source.fresh()
         opened = {root for root in before.intersection(roots) if not self._is_closed(root)}
-        opened |= {*roots}.difference(holding)
+        opened |= {*roots}.difference(kept_roots)
         if taken:
             async with self._database.write() as tx:
                 await _DROP(tx, [(root, asked.plan) for root in new])

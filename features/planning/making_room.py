@@ -187,11 +187,11 @@ class MakingRoom:
             waves = {
                 step.wave: [each for each in plan.moves if each.wave == step.wave] for step in plan.moves
             }
-            begun = set[str]()
+            started = set[str]()
             for _, steps in sorted(waves.items()):
-                if begun.intersection(step.build for step in steps):
+                if started.intersection(step.build for step in steps):
                     break  # an instance that moves again: its state is read anew
-                begun.update(step.build for step in steps)
+                started.update(step.build for step in steps)
                 if problem := await self._wave(steps, moves):
                     return RoomMade(structs.replace(plan, code=problem[0], why=problem[1], moves=()), done)
                 if any(step.build in done.failed for step in steps):

@@ -91,7 +91,7 @@ class WhatIfsOfMoves:
 def _unsought(course: RequestedMove) -> WhatIfAnswered:
     barred, start = course.state.barred, course.state.start
     if barred is None and start is None:
-        barred = Barred(code="moving", why="it has begun before, and its cell sees it through")
+        barred = Barred(code="moving", why="it has started before, and its cell sees it through")
     if barred is not None:
         return WhatIfAnswered(fits=False, refusal=barred.why, decision=Decision(code=barred.code))
     stays = start.source if start is not None and course.asked.kind == "rebuild" else None

@@ -177,4 +177,4 @@ def _why(answer: WhatIfAnswered) -> str:
     hosts.
     """
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
-    return answer.refusal or answer.spares or next(iter(last), "no host fits")
+    return answer.refusal or answer.no_preemption or next(iter(last), "no host fits")

@@ -112,7 +112,7 @@ def _record(claim: ConsumerClaim, preempts: Preempts, world: ClaimWorld) -> None
     """Retire the victims of a successful claim, and record the preemption."""
     state: PreemptionWorld = world.state[PreemptionRule]
     why = f"preempted by {claim.consumer}, which has priority {preempts.priority}"
-    new = [victim for victim in preempts.victims if victim.build not in world.tombstones]
+    new = [victim for victim in preempts.victims if victim.build not in world.to_retire]
     state.used[claim.project] = state.used.get(claim.project, 0) + len(new)
     for victim in preempts.victims:
         reason = SHELVED if victim.requeue else why
@@ -130,7 +130,7 @@ def _over_budget(project: str, used: int, budget: int, needs: int) -> RuleRefuse
 
 
 def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str:
-    if world.wall is not None:
+    if world.cell_limits is not None:
         return "a cell preempts no instances"
     for name in (victim.build, victim.holder):
         if name in world.retired:

@@ -48,14 +48,14 @@ class DrawnReservations(NoNarrowing):
         self._clock = clock
         self._open: dict[str, list[Id]] = {}  # project → ids of its reservations for all builds (`open`)
         self._failover: list[Id] = []
-        self._holding: tuple[Id, ...] = ()
+        self._drawn_ids: tuple[Id, ...] = ()
         self._held: HeldFor = ()
         self._held_at = float("-inf")
 
     def learn(self, reservations: Iterable[Reservation]) -> None:
         """Store which reservations hold capacity, and which serve requests that do not name a reservation."""
         now, reservations = self._clock.now(), list(reservations)
-        self._holding = tuple([each.id for each in reservations if each.state(now) in ("held", "active")])
+        self._drawn_ids = tuple([each.id for each in reservations if each.state(now) in ("held", "active")])
         usable = [each for each in reservations if each.state(now) == "active"]
         self._open, self._failover = {}, [each.id for each in usable if each.use == FAILOVER]
         for each in usable:
@@ -64,10 +64,12 @@ class DrawnReservations(NoNarrowing):
 
     async def _read_held(self) -> HeldFor:
         """Return the allocations that reservations hold, by purpose; read again after HELD_SECONDS."""
-        if not self._holding:
+        if not self._drawn_ids:
             return ()
         if self._clock.monotonic() - self._held_at >= HELD_SECONDS:
-            found = await every_reservation(self._find, FindReservations(ids=self._holding[:MOST_EXPLAINED]))
+            found = await every_reservation(
+                self._find, FindReservations(ids=self._drawn_ids[:MOST_EXPLAINED])
+            )
             held: dict[str, list[Allocations]] = {}
             for each in found.reservations:
                 slots = found.slots.get(each.id, ())

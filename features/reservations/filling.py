@@ -88,13 +88,13 @@ class ReservationFiller:
         found = await every_reservation(self._find, FindReservations(slots=False))
         self._drawn.learn(found.reservations)
         now, short, states = self._scheduler.clock.now(), 0, Counter[str]()
-        holding = [
+        unfilled = [
             each
             for each in found.reservations
             if not each.levels  # with levels, placement's headroom controller claims the slots
             if each.state(now) in ("held", "active")
         ]
-        for some in portions(holding, RESERVATIONS_AT_ONCE):
+        for some in portions(unfilled, RESERVATIONS_AT_ONCE):
             found = await every_reservation(
                 self._find, FindReservations(ids=tuple([each.id for each in some]))
             )

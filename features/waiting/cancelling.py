@@ -76,7 +76,7 @@ class CancelledWaits:
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and found.parked.start is not None:
-            why = "it does not wait any more: it has just begun, or was refused"
+            why = "it does not wait any more: it has just started, or was refused"
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._steps.pass_on(asked, fenced, bool(fenced.ended), why)
         await self._steps.answer(asked, bool(fenced.ended) or not placed, why)

@@ -8,7 +8,7 @@ from bus.vocabulary import Id
 from features.waiting.core.reserved_hosts import Root, Roots
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.core.waiting_shares import Contender
-from features.waiting.hosts import Sight
+from features.waiting.hosts import FittingHosts
 from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.settings import HELD_SHARE
@@ -26,10 +26,10 @@ class HeldHosts(NoNarrowing):
         self, hosts: KnownHosts, orders: Orders, options: SchedulerOptions, share: float = HELD_SHARE
     ) -> None:
         self.sizes = RequestSizes(hosts.source, hosts.clock)
-        self.sight = Sight(
+        self.fitting = FittingHosts(
             hosts.source, options.policy, hosts.now, orders.alternatives_of, self.sizes.of_request
         )
-        self.queues = WaitingQueues(self.sight, share, self._has_chance)
+        self.queues = WaitingQueues(self.fitting, share, self._has_chance)
         self.requests: dict[Id, ParkedRequest] = {}
         self.starts = StartEstimates(hosts.clock)
         self.elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
@@ -65,7 +65,7 @@ class HeldHosts(NoNarrowing):
         alternatives, needed = order.alternatives, order.needed
 
         def fits(excluding: Roots) -> bool:
-            found = self.sight.search_alternatives(alternatives, None, excluding, needed)
+            found = self.fitting.search_alternatives(alternatives, None, excluding, needed)
             return sum(found.fits.values()) >= needed
 
         zone = alternatives[0].question.zone if alternatives else ""
@@ -75,7 +75,7 @@ class HeldHosts(NoNarrowing):
         """Return the hosts that a waiting request may not use, if it is evaluated like a new request."""
         excluded = self.queues.barred(entry.contender)
         waits = entry.request in self.queues
-        return excluded - self.queues.spared_for(entry.request) if waits else excluded
+        return excluded - self.queues.usable_reserved(entry.request) if waits else excluded
 
     def limit_of(self, roots: frozenset[Root], project: str) -> HostLimit:
         """Return the limit that excludes hosts reserved for waiting requests from an order of a project."""

@@ -27,7 +27,7 @@ AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 
 @dataclass(eq=False)
-class Sight:
+class FittingHosts:
     """Finds the hosts that fit waiting requests: one search and one run of the filters for each equivalence
     class of requests.
     """

@@ -86,7 +86,7 @@ class WaitingOwner:
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
             # nothing is taken over before the index is loaded: `seen` raises Unavailable
-            _ = store.sight.source.seen
+            _ = store.fitting.source.seen
         for owner in left_behind:
             await self._adopt(owner, others)
         self._queue.recheck()
@@ -246,7 +246,7 @@ class WaitingOwner:
 
     def held(self, roster: list[OtherScheduler]) -> list[HeldHost]:
         """Return the hosts that the schedulers of `roster` hold for waiting requests."""
-        source = self._store.sight.source
+        source = self._store.fitting.source
         holds = [hold for scheduler in roster for hold in parked.holds_of(scheduler)]
         names = {host.uuid: host.host for host in source.hosts()} if holds else {}
         return [

@@ -124,9 +124,9 @@ class WaitingBuilds:
         return again
 
     def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
-        message, sight = with_instances(entry.message, left), self.store.sight
-        kind = sight.kind(message, order.alternatives, message.project)
-        return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
+        message, fitting = with_instances(entry.message, left), self.store.fitting
+        kind = fitting.kind(message, order.alternatives, message.project)
+        return replace(entry, message=message, kind=kind, wakes=fitting.wakes(kind))
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> PlacingOutcome:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
@@ -311,7 +311,7 @@ class WaitingMoves:
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
         results. Successive calls read different moves, until all were read. Publish the orders of moves that
-        have already begun: a begun move may fit nowhere else.
+        have already started: a started move may fit nowhere else.
         """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:

@@ -148,7 +148,7 @@ class WaitingQueue:
                 async with _patient():
                     waiting = self.store.requests.values()
                     in_cell = [entry for entry in waiting if entry.start and entry.message.cell == cell]
-                    seen = self.store.sight.source.seen
+                    seen = self.store.fitting.source.seen
                     await self._become(evaluator, await self._moves.recheck(in_cell), seen)
         finally:
             del self._running[cell]
@@ -173,7 +173,7 @@ class WaitingQueue:
         self.store.doubt(item.parked for item in woken if item.parked.request in self.store.requests)
 
     async def _place(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
-        seen, wakes_mark = self.store.sight.source.seen, self.store.rule_waits.mark
+        seen, wakes_mark = self.store.fitting.source.seen, self.store.rule_waits.mark
         results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         for item, result in zip(woken, results, strict=True):
             request = item.parked.request

@@ -52,7 +52,7 @@ class WaitingStore:
         self.name = scheduler.hosts.roster.name
         self.held = held
         self.sizes = held.sizes
-        self.sight = held.sight
+        self.fitting = held.fitting
         self.queues = held.queues
         self.rule_waits = RuleWaits()
         self.requests = held.requests
@@ -104,7 +104,7 @@ class WaitingStore:
             entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
         self._remove([entry.request])
-        self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
+        self.enter(replace(entry, kind=kind, wakes=self.fitting.wakes(kind)))
 
     def doubt(self, entries: Iterable[ParkedRequest]) -> None:
         """Record requests that may already have claims, and wake the task that checks their claims."""
@@ -208,7 +208,7 @@ class WaitingStore:
         self.regroupings += 1
         for entry in list(self.requests.values()):
             self.enter_again(entry)
-        self.sight.forget({entry.kind for entry in self.requests.values()})
+        self.fitting.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
         """Evaluate waiting requests again if instances that they name moved; end requests with a deleted
@@ -231,11 +231,11 @@ class WaitingStore:
         self._changed()
 
     def kind(self, order: Order) -> str:
-        return self.sight.kind(order.request, order.alternatives, sharing_project(order))
+        return self.fitting.kind(order.request, order.alternatives, sharing_project(order))
 
     def wakes(self, kind: str, decision: Decision) -> str:
         """Describe for operators which change lets a request with this `decision` be tried again."""
-        return WAKES.get(decision.code) or self.sight.wakes(kind)
+        return WAKES.get(decision.code) or self.fitting.wakes(kind)
 
     def is_behind(self, order: Order, now: float) -> bool:
         if not self.requests:
@@ -310,12 +310,12 @@ class WaitingStore:
             self.taken_for_dead = self.entered
         self.entered = True
 
-    async def add(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+    async def add(self, to_store: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         """Store new requests. Return the waiting move of each build that moves, and the ids of the requests
         stored for this scheduler.
         """
         with self.noting_unknown_commits():
-            return await self._add(keeping)
+            return await self._add(to_store)
 
     @contextmanager
     def noting_unknown_commits(self) -> Iterator[None]:
@@ -326,13 +326,13 @@ class WaitingStore:
             self.unknown_commits += 1
             raise
 
-    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
-        moves = [entry.start.asked for entry in reversed(keeping) if entry.start is not None]
+    async def _add_once(self, to_store: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+        moves = [entry.start.asked for entry in reversed(to_store) if entry.start is not None]
         async with self.database.write() as tx:
             await self.live(tx)
             first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
             later = {move.move for move in moves} - {*first.values()}
-            entries = [entry for entry in keeping if entry.request not in later]
+            entries = [entry for entry in to_store if entry.request not in later]
             return first, await parked.add(tx, self.name, entries)
 
     async def lacking(self, changed: Sequence[ParkedRequest]) -> None:

@@ -91,8 +91,8 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
-    if answer.spares:
-        cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
+    if answer.no_preemption:
+        cli.line(f"  no preemption: {printable(answer.no_preemption)}", "yellow")
     if answer.backlog is not None:
         place, before = answer.backlog, several(answer.backlog.before, "request")
         cli.line(f"  before it in its project's backlog: {before} (weight {place.weight:g})", "yellow")

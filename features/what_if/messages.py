@@ -81,7 +81,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     cut: Cause = ""  # why more instances may fit than in `room`
     quota: QuotaBound | None = None  # how many more instances the quota permits; None: no limit applies
     victims: LongList[Victim] = ()  # instances to preempt, so that the request fits on the hosts in `placed`
-    spares: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
+    no_preemption: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
     backlog: BacklogPlace | None = None  # None: the project has no backlog
     # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
     start_p50: Seconds | None = None

@@ -49,11 +49,11 @@ class WhatIfsPreempting:
         permitted_by = self._search.class_of(request)
         if permitted_by is None:
             no_class = f"no class permits priority {priority_of(request.parts)} to preempt"
-            return structs.replace(answer, spares=self._search.why_barred(request) or no_class)
+            return structs.replace(answer, no_preemption=self._search.why_barred(request) or no_class)
         supposing = self._what_ifs.supposing()
         found = await self._search.find(order, scheduler, supposing)
         if isinstance(found, str):
-            return structs.replace(answer, spares=found)
+            return structs.replace(answer, no_preemption=found)
         supposing.suspend()
         # each victim once: instances placed on one host have the same victims
         replaced = [part for pick in found.picks for part in pick.parts if isinstance(part, Replaces)]
@@ -62,7 +62,7 @@ class WhatIfsPreempting:
         if 0 < permitted_by.budget < used + len(victims):
             several = f"{len(victims)} more instances" if used else f"{len(victims)} instances"
             budget = f"the project's budget of {permitted_by.budget} in one hour"
-            return structs.replace(answer, spares=f"{several} would exceed {budget}, {used} used")
+            return structs.replace(answer, no_preemption=f"{several} would exceed {budget}, {used} used")
         instances = Counter(pick.root for pick in found.picks)
         ways = {pick.root: pick.choices[0] for pick in found.picks}
         placed = [

@@ -30,7 +30,7 @@ HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ redelivers
 NO_LEASE_SECONDS = 5.0  # how long an order is held without a lease
 SHORTEST_PAUSE = 0.1  # seconds between two checks of a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
-MOST_BEGUN = 4  # transitions of a failed deployment with its teardown; after this many, steps are delayed
+MOST_STARTED = 4  # transitions of a failed deployment with its teardown; after this many, steps are delayed
 
 Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and node
 
@@ -49,7 +49,7 @@ class OrderProgress:
     state: str = ""
     # since when the node has been in maintenance without being deployed
     maintained: float | None = None
-    begun: int = 0  # number of transitions of the node that this order has started
+    started: int = 0  # number of transitions of the node that this order has started
     pause: float = SHORTEST_PAUSE
 
     def __post_init__(self) -> None:
@@ -79,7 +79,9 @@ class OrderProgress:
         """Return the minimum time, in seconds, until the order's node is read again: 0, but more if this
         order has started many transitions of the node.
         """
-        return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
+        return (
+            0.0 if self.started < MOST_STARTED else min(2.0 ** (self.started - MOST_STARTED), LONGEST_PAUSE)
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -182,7 +184,7 @@ class RunningOrders:
                 node = await self._do(step, node, order)
                 job.refused = None
                 if node is None:
-                    job.begun, job.pause = job.begun + 1, SHORTEST_PAUSE
+                    job.started, job.pause = job.started + 1, SHORTEST_PAUSE
                     return None
         except Unavailable as away:
             log.warning("%s: %s waits: %s", self.agent, order.host, away)

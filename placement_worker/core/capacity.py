@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from msgspec import structs
 
 from bus import claims
-from bus.claims import BEGUN
+from bus.claims import STARTED
 from bus.replication import ConsumerChange
 from bus.vocabulary import Allocations, common, joined, without
 
@@ -259,10 +259,10 @@ class ClaimWorld:
     protected: Mapping[str, str] = field(default_factory=dict)  # `columns` of all rules
     holder_types: Collection[str] = claims.HOLDER_TYPES  # consumer types that are no instances, of all rules
     sharing: set[str] = field(default_factory=set)  # sharing providers
-    wall: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
+    cell_limits: CellLimits | None = None  # limits of the cell that sent the requests; None: no cell did
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update
-    stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
-    tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
+    changed_holders: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
+    to_retire: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
     # consumers that this transaction inserted → their claims
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
@@ -288,7 +288,7 @@ class ClaimWorld:
         """Return the database ids of the projects that may use less now: the projects of changed consumers
         that existed before.
         """
-        changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
+        changed = (holder for holder in self.changed_holders.values() if holder.uuid not in self.placeholders)
         return {holder.project_id for holder in changed if holder.project_id}
 
     @property
@@ -301,11 +301,11 @@ class ClaimWorld:
         )
 
     def retire(self, consumer: str, ended: claims.Retired) -> None:
-        self.retired[consumer] = self.tombstones[consumer] = ended
+        self.retired[consumer] = self.to_retire[consumer] = ended
 
     def wake(self, consumer: str) -> None:
         del self.retired[consumer]
-        self.tombstones.pop(consumer, None)
+        self.to_retire.pop(consumer, None)
         self.woken.add(consumer)
 
     def before(self, consumer: str) -> Allocations:
@@ -323,7 +323,7 @@ class ClaimWorld:
         """Return the consumers whose value of a rule's column is to be stored: database id and value."""
         return [
             (holder.id, holder.marks.get(column))
-            for holder in self.stirred.values()
+            for holder in self.changed_holders.values()
             if holder.held and holder.marks.get(column) != holder.marks_were.get(column)
         ]
 
@@ -369,7 +369,7 @@ class ClaimWorld:
             for provider in (*before, *holder.held):
                 self.touched[provider] = self.provider(provider)
             if before or holder.held:
-                self.stirred[holder.uuid] = holder
+                self.changed_holders[holder.uuid] = holder
         return changed
 
     def count(self, allocations: Allocations, sign: int) -> None:
@@ -385,7 +385,7 @@ class ClaimWorld:
 def changed_consumers(world: ClaimWorld) -> list[ConsumerChange]:
     """Return the consumers that claimed or released, as the change log records them."""
     changed = []
-    for holder in world.stirred.values():
+    for holder in world.changed_holders.values():
         by, heir_of = holder.by, holder.heir_of
         if by is not None:
             project, type_, heir = by.project, by.type or "", ""
@@ -477,7 +477,7 @@ def _further_consumers(claim: claims.ConsumerClaim) -> Iterator[str]:
 def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
     if claim.begins and world.holds(claim.begins):
         return f"move {claim.begins}: a consumer has that name, and holds something"
-    if world.wall is None:
+    if world.cell_limits is None:
         return ""
     if claim.begins:
         return f"consumer {claim.consumer}: a cell begins no moves"
@@ -488,31 +488,31 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
         return why
     if claim.take_over is None:
         return ""
-    if why := world.wall.refuses_holder(claim.consumer, claim.take_over):
+    if why := world.cell_limits.refuses_holder(claim.consumer, claim.take_over):
         return why
     held = world.holders[claim.take_over].held if world.holds(claim.take_over) else {}
-    return world.wall.bars_holder(claim.take_over, _places(world, held)) if held else ""
+    return world.cell_limits.bars_holder(claim.take_over, _places(world, held)) if held else ""
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
     """Return why the cell that sent the request may not release or retire the consumer; "" if it may.
     `holder` is the consumer's record, if there is one.
     """
-    if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
+    if world.cell_limits is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)
 
 
 def _bars_holder(holder: Holder | None, consumer: str, holder_id: str | None, world: ClaimWorld) -> str:
-    wall = world.wall
-    assert wall is not None
-    if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
+    cell_limits = world.cell_limits
+    assert cell_limits is not None
+    if why := cell_limits.bars_holder(consumer, _places(world, holder.held if holder else {})):
         return why
     if not holder_id:
         return ""
     if world.holds(holder_id):
-        return wall.bars_holder(holder_id, _places(world, world.holders[holder_id].held))
-    return wall.refuses_holder(consumer, holder_id)
+        return cell_limits.bars_holder(holder_id, _places(world, world.holders[holder_id].held))
+    return cell_limits.refuses_holder(consumer, holder_id)
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
@@ -565,7 +565,7 @@ def _accept(order: claims.ClaimRequested, world: ClaimWorld) -> None:
         rule.accepted(order, world)
     for claim in order.claims:
         if claim.begins:
-            world.retire(claim.begins, claims.Retired(why=BEGUN))
+            world.retire(claim.begins, claims.Retired(why=STARTED))
         if revives(claim, world):
             world.wake(claim.consumer)
 
@@ -596,7 +596,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             world.journal.undo(mark)
             return None
         world.accept()  # changes the usage of providers, not their generation, as in the Placement API
-        world.stirred[holder.uuid] = holder  # deletes a consumer without allocations, too
+        world.changed_holders[holder.uuid] = holder  # deletes a consumer without allocations, too
     if order.retire:
         if ended is not None:
             world.wake(order.consumer)
@@ -720,12 +720,12 @@ def _choice_refusal(
 
 def _refusal(choice: claims.Choice, used_before: _UsedBefore, world: ClaimWorld) -> claims.Refusal | None:
     shapes = choice.shapes
-    if world.wall is not None:
+    if world.cell_limits is not None:
         if any(uuid not in world.providers for uuid in choice.allocations):
             raise Unread
         chosen = [found for uuid in choice.allocations if (found := world.providers[uuid]) is not None]
         places = [(found.uuid, found.root) for found in chosen]
-        if len(chosen) == len(choice.allocations) and (why := world.wall.bars_choice(places)):
+        if len(chosen) == len(choice.allocations) and (why := world.cell_limits.bars_choice(places)):
             return claims.OutsideCell(why=why)
     for provider, resources in choice.allocations.items():
         if provider not in world.providers:

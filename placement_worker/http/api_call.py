@@ -219,7 +219,7 @@ class ApiCall:
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
-        """Send the HTTP response for a refused request, unless another response has begun."""
+        """Send the HTTP response for a refused request, unless another response has started."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)

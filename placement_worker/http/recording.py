@@ -47,7 +47,7 @@ class RecordedRequests:
         path = [*call.path.values()]
         caller = Caller(
             operator=self.policy.operator(call.identity, self.known_by),
-            door="placement api",
+            interface="placement api",
             through=f"{call.method} {call.pattern or 'unknown URL'}",
             origin=origin_of(call.scope),
             request=call.id,

@@ -160,12 +160,12 @@ async def breaches(tx: Transaction) -> list[str]:
     return found
 
 
-async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
+async def allocations(database: Database) -> dict[str, tuple[int, Allocations, float]]:
     """Return each consumer's generation, allocations, and creation time (in seconds since 1970)."""
     held = await trees_of_consumers(database)
     return {
-        consumer: (holding.generation, holding.allocations, holding.since)
-        for consumer, holding in held.items()
+        consumer: (consumer_held.generation, consumer_held.allocations, consumer_held.since)
+        for consumer, consumer_held in held.items()
     }
 
 
@@ -180,13 +180,13 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
         for row in await _CONSUMER_TREES(tx):
             whose = (row["type"], row["created_at"], bool(row["client"]))
             fresh = TreesOfConsumer(*whose, {}, [], row["keeps_for"], row["generation"])
-            holding = found.setdefault(row["consumer"], fresh)
-            amounts = holding.allocations.setdefault(row["provider"], {})
+            consumer_held = found.setdefault(row["consumer"], fresh)
+            amounts = consumer_held.allocations.setdefault(row["provider"], {})
             reported = row["reported"]
             owner = None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
-            holding.trees[row["root"]] = owner
+            consumer_held.trees[row["root"]] = owner
             if row["provider"] in pools and not amounts:
-                holding.pools.append(pools[row["provider"]])
+                consumer_held.pools.append(pools[row["provider"]])
             amounts[row["name"]] = row["used"]
     return found
 

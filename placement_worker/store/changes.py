@@ -21,7 +21,7 @@ from bus.vocabulary import portions
 from placement_worker.core.trees import Tree, packed
 
 # Ids of the rows of the table `changes`: counters, and a row that edits of aggregates lock.
-LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
+LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_REPORTED, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
 LAST_ARCHIVED = 7
 
 CHANGES_A_MESSAGE = 500
@@ -64,14 +64,14 @@ _CHANGES_SINCE = sql(f"""
 """)
 _UNPUBLISHED = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, l.wakes FROM change_log l WHERE l.number >
-    (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
+    (SELECT c.number FROM changes c WHERE c.id = {LAST_REPORTED} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
 """)
-TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
+TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_REPORTED} AND number < :number")
 # Deletes old changes; keeps more of them while they are unpublished or not archived.
 TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
-    AND (number <= (SELECT min(number) FROM changes WHERE id IN ({LAST_TOLD}, {LAST_ARCHIVED}))
+    AND (number <= (SELECT min(number) FROM changes WHERE id IN ({LAST_REPORTED}, {LAST_ARCHIVED}))
     OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :unpublished)
 """)
 
@@ -228,13 +228,13 @@ _TAKE = sql(f"""
 class ProviderNumbers:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._spare: list[int] = []
+        self._unused: list[int] = []
 
     def forget(self) -> None:
         """Discard the unused provider ids of this process: after a fail-over, the database may give them to
         another process.
         """
-        self._spare = []
+        self._unused = []
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
@@ -242,20 +242,20 @@ class ProviderNumbers:
         the next caller.
         """
         numbers = iter(await self._take(most))
-        spare = self._spare
+        unused = self._unused
         try:
             yield numbers
         finally:
-            spare += numbers
+            unused += numbers
 
     async def _take(self, most: int) -> list[int]:
-        if len(self._spare) < most:
+        if len(self._unused) < most:
             more = max(BLOCK, most)
             async with self._database.write() as tx:
                 [(last,)] = await _TAKE(tx, more=more)
-            self._spare += range(last - more + 1, last + 1)
-        taken = self._spare[:most]
-        del self._spare[:most]
+            self._unused += range(last - more + 1, last + 1)
+        taken = self._unused[:most]
+        del self._unused[:most]
         return taken
 
 

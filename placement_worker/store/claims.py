@@ -168,7 +168,7 @@ _RETIRED = sql("""
     SELECT r.uuid, r.why, r.unplaceable, r.cell, r.revivable
     FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
 """)
-_HOLDINGS = sql("""
+_ALLOCATIONS = sql("""
     SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n: id int}
     JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id
 """)
@@ -292,7 +292,7 @@ async def open_world(
         holders.update({holder.uuid: holder for holder in held.values()})
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
-    shapes = await _read_holdings(tx, book, held) if held else {}
+    shapes = await _read_allocations(tx, book, held) if held else {}
     if scope.projects:
         await _LOCK_PROJECTS(tx, [(book.projects.ids[name],) for name in scope.projects])
     for rule in sorted((rule for rule in rules if rule.locks), key=lambda rule: LOCKS.index(rule.locks)):
@@ -318,7 +318,7 @@ async def open_world(
     world.rules = [rule for rule in rules if type(rule) in world.state]
     if scope.cell:
         roots = {uuid: provider.root for uuid, provider in claimed.items()}
-        world.wall = await limits(tx, scope.cell, roots)
+        world.cell_limits = await limits(tx, scope.cell, roots)
     if book.reading != reading:
         raise Conflict("a resource class was renamed in between")
     return world
@@ -366,12 +366,12 @@ async def _insert(
     return [(row["id"], row["uuid"]) for row in found], locked
 
 
-async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
-    rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
+async def _read_allocations(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
+    rows = await _ALLOCATIONS(tx, [(id_,) for id_ in held])
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     for row in rows:
-        holding = held[row["consumer_id"]].held.setdefault(row["provider"], {})
-        holding[names[row["resource_class_id"]]] = row["used"]
+        amounts = held[row["consumer_id"]].held.setdefault(row["provider"], {})
+        amounts[names[row["resource_class_id"]]] = row["used"]
     return {row["provider"]: row["shape"] for row in rows}
 
 
@@ -390,12 +390,12 @@ async def save_world(
         ]
         if provider.generation != provider.was:
             rows[_SET_GENERATIONS].append((provider.id, provider.generation))
-    cell = world.wall.cell if world.wall else ""
+    cell = world.cell_limits.cell if world.cell_limits else ""
     rows[_INSERT_RETIRED] = [
         (uuid, retired.why, retired.unplaceable, cell or retired.cell, retired.revivable)
-        for uuid, retired in world.tombstones.items()
+        for uuid, retired in world.to_retire.items()
     ]
-    ending = world.woken & world.tombstones.keys()
+    ending = world.woken & world.to_retire.keys()
     rows[_WAKE] = [(uuid,) for uuid in world.woken - ending]
     if rows[_DELETE_ALLOCATIONS]:
         await _DELETE_ALLOCATIONS(tx, rows[_DELETE_ALLOCATIONS])
@@ -418,7 +418,7 @@ def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[
     rows: defaultdict[Statement, list[tuple[Any, ...]]] = defaultdict(list)
     unused = [world.holders[uuid] for uuid in placeholders if not world.holders[uuid].generation]
     rows[_DELETE_CONSUMERS] = [(holder.id,) for holder in unused]
-    for holder in world.stirred.values():
+    for holder in world.changed_holders.values():
         if holder.uuid not in placeholders:
             rows[_DELETE_ALLOCATIONS].append((holder.id,))
             if not holder.generation:

@@ -102,7 +102,7 @@ _HOLDERS = sql("""
     JOIN resource_providers p ON p.root_provider_id = r.id
     JOIN allocations a ON a.resource_provider_id = p.id
 """)
-_HOLDINGS = sql("""
+_ALLOCATIONS = sql("""
     SELECT c.id, c.uuid, c.generation, c.client, k.name AS type, p.uuid AS provider, r.uuid AS root,
     a.resource_class_id, a.used FROM {n: id int} JOIN consumers c ON c.id = n.id
     JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
@@ -133,7 +133,7 @@ _SET_USED = sql("""
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
     """Return the consumers with allocations in a provider tree. The caller has locked its providers."""
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
-    rows = await _HOLDINGS(tx, found) if found else ()
+    rows = await _ALLOCATIONS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     holders: dict[int, TreeHolder] = {}
     for row in rows:

@@ -17,7 +17,7 @@ from scheduler_worker.core.rule import ClaimPart
 # Events
 
 
-class Begun(msgspec.Struct, frozen=True, gc=False):
+class Started(msgspec.Struct, frozen=True, gc=False):
     """The event that an order was made from its request."""
 
 
@@ -68,7 +68,7 @@ class HelpFound(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = (
-    Begun
+    Started
     | Chosen
     | ClaimAnswers
     | ClaimImpossible

@@ -763,9 +763,9 @@ Step = tuple[Order, events.Effects]
 def step(order: Order, event: events.Event, patience: float) -> Step:
     """Return an order's state and effects after an event; an order older than `patience` s is not retried."""
     match event:
-        case events.Begun() if order.verdict.invalid:
+        case events.Started() if order.verdict.invalid:
             return _proceed(failed(order, order.verdict.invalid, Decision(code="unreadable")), patience)
-        case events.Begun():
+        case events.Started():
             return _proceed(order, patience)
         case events.Chosen(picks=(), short=short) if short is not None:
             tried = replace(order.tried, considered=short.considered)
@@ -1047,8 +1047,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
 def _located(order: Order, event: events.Located, patience: float) -> Step:
     """Publish again the results of instances that already hold a host, with newly chosen alternates."""
     effects: list[events.Effect] = []
-    holding, order = order.held_before(), replace(order, found=order.released_elsewhere())
-    for instance, held in holding:
+    held_earlier, order = order.held_before(), replace(order, found=order.released_elsewhere())
+    for instance, held in held_earlier:
         match order.purpose.located(order, instance, held, event.providers):
             case Settled() as settled:
                 settled = replace(settled, parts=event.parts.get(instance, ()))

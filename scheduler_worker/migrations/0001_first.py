@@ -17,7 +17,7 @@ def _acts() -> None:
         columns(sa.Double, "at"),
         columns(sa.Boolean, "program"),  # true if a client or service requested the act
         columns(sa.Integer, "finality"),  # never replaced by a lower value
-        columns(sa.Text, "operator", "role", "operator_project", "door", "act", "target", "target_name"),
+        columns(sa.Text, "operator", "role", "operator_project", "interface", "act", "target", "target_name"),
         columns(sa.Text, "project", "request", "outcome"),
         columns(sa.Text, "record"),  # the ActRecord
     )

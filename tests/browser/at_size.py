@@ -185,18 +185,18 @@ async def measure(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    said = argparse.ArgumentParser(prog="make room-bench", description=__doc__)
+    reply = argparse.ArgumentParser(prog="make room-bench", description=__doc__)
     every = ("paints", "updates", "frames", "memory", "ratio")
-    said.add_argument("--hosts", type=int, default=10_000)
-    said.add_argument("--minutes", type=float, default=10.0, help="that pages stay open")
-    said.add_argument("--rate", type=float, default=100.0, help="builds a second meanwhile")
-    said.add_argument("--turns", type=int, default=4, help="with the page and without")
-    said.add_argument("--builds", type=int, default=5_000, help="of each turn, twice")
-    said.add_argument("--page", default="/", help="that is open in those turns")
-    said.add_argument("--paced", type=float, default=0.0, help="builds a second in those; 0: all it can")
-    said.add_argument("--before", type=int, default=0, help="builds that there are when it begins")
-    said.add_argument("--only", nargs="*", choices=every, default=every)
-    asyncio.run(measure(said.parse_args()))
+    reply.add_argument("--hosts", type=int, default=10_000)
+    reply.add_argument("--minutes", type=float, default=10.0, help="that pages stay open")
+    reply.add_argument("--rate", type=float, default=100.0, help="builds a second meanwhile")
+    reply.add_argument("--turns", type=int, default=4, help="with the page and without")
+    reply.add_argument("--builds", type=int, default=5_000, help="of each turn, twice")
+    reply.add_argument("--page", default="/", help="that is open in those turns")
+    reply.add_argument("--paced", type=float, default=0.0, help="builds a second in those; 0: all it can")
+    reply.add_argument("--before", type=int, default=0, help="builds that there are when it begins")
+    reply.add_argument("--only", nargs="*", choices=every, default=every)
+    asyncio.run(measure(reply.parse_args()))
 
 
 if __name__ == "__main__":

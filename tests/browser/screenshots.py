@@ -37,13 +37,13 @@ async def make(folder: Path, names: list[str], hosts: int) -> None:
 
 def main() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
-    said = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
-    said.add_argument("page", nargs="*", help=f"only these, of {', '.join(PAGES)}")
-    said.add_argument("--into", type=Path, default=Path("build/screenshots"))
-    said.add_argument("--hosts", type=int, default=20)
-    given = said.parse_args()
+    reply = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
+    reply.add_argument("page", nargs="*", help=f"only these, of {', '.join(PAGES)}")
+    reply.add_argument("--into", type=Path, default=Path("build/screenshots"))
+    reply.add_argument("--hosts", type=int, default=20)
+    given = reply.parse_args()
     if unknown := set(given.page) - PAGES.keys():
-        said.error(f"no such page: {', '.join(sorted(unknown))}")
+        reply.error(f"no such page: {', '.join(sorted(unknown))}")
     asyncio.run(make(given.into, given.page, given.hosts))
 
 

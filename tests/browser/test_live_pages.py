@@ -144,21 +144,21 @@ def columns(count: int) -> dict[str, Any]:
     }
 
 
-async def told(tab: Tab, answer: dict[str, Any] | None) -> None:
-    said = (
+async def sent(tab: Tab, answer: dict[str, Any] | None) -> None:
+    reply = (
         "new Promise(() => {})" if answer is None else f"Promise.resolve(Response.json({json.dumps(answer)}))"
     )
-    await tab.tell("Page.addScriptToEvaluateOnNewDocument", source=f"window.fetch = () => {said};")
+    await tab.tell("Page.addScriptToEvaluateOnNewDocument", source=f"window.fetch = () => {reply};")
     await tab.open("/hosts")
 
 
 async def test_a_heat_map_without_data_says_that_it_loads(tab: Tab) -> None:
-    await told(tab, None)
+    await sent(tab, None)
     await tab.sees("The hosts are being loaded", "#heat")
 
 
 async def test_a_heat_map_without_hosts_shows_a_message(tab: Tab) -> None:
-    await told(tab, columns(1) | {"name": [], "group": [], "root": [], "fits": []})
+    await sent(tab, columns(1) | {"name": [], "group": [], "root": [], "fits": []})
     await tab.sees("There are no hosts", "#heat")
 
 
@@ -187,7 +187,7 @@ async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: O
 
 
 async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> None:
-    await told(tab, columns(10_000))
+    await sent(tab, columns(10_000))
     await tab.sees("10,000 · capacity for 45,000 more", "h1")
     await tab.still()  # tiles are drawn in the next animation frame
     assert 1 <= await tab.number_of("#heat-space canvas") <= 10

@@ -107,7 +107,7 @@ def run_profile(profile: Profile, files: Iterable[Path], base_url: str) -> tuple
     worlds.EmptiedServer.base_url = base_url
     wire = HttpWire(base_url)
     passed = failed = 0
-    begun = time.monotonic()
+    started = time.monotonic()
     for path in files:
         at = time.monotonic()
         result = run_file(path, wire)
@@ -122,7 +122,7 @@ def run_profile(profile: Profile, files: Iterable[Path], base_url: str) -> tuple
             if why != "skipped: fixture failure":
                 print(f"    FAILED {name}: {request}\n      {why[:1500]}", flush=True)
     wire.close()
-    print(f"{profile.name}: {passed} passed, {failed} failed, {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"{profile.name}: {passed} passed, {failed} failed, {time.monotonic() - started:.0f} s", flush=True)
     return passed, failed
 
 

@@ -43,9 +43,9 @@ class OpenStack:
         self.used.add(command)
         shows = any(verb in words for verb in ("list", "show")) or line.startswith(_SHOWING)
         arguments = [*self.given, "--os-placement-api-version", version, *words, *(["-f", "json"] * shows)]
-        code, told, complaints = in_a_child(lambda: OpenStackShell().run(arguments))
+        code, sent, complaints = in_a_child(lambda: OpenStackShell().run(arguments))
         assert code == 0, f"openstack {line}: {complaints}"
-        return json.loads(told) if told.strip() else None
+        return json.loads(sent) if sent.strip() else None
 
 
 def in_a_child(run: Callable[[], int]) -> tuple[int, str, str]:

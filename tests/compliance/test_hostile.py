@@ -108,8 +108,8 @@ class Hostile:
             pairs.append((key, self.value()))
         if self.likely(0.01):
             pairs = [(key, value[:20]) for key, value in pairs] * 1000
-        told = "&".join(f"{self.quoted(key)}={self.quoted(value)}" for key, value in pairs)
-        return ("?" + told).encode()[:60_000]
+        sent = "&".join(f"{self.quoted(key)}={self.quoted(value)}" for key, value in pairs)
+        return ("?" + sent).encode()[:60_000]
 
     def value(self) -> str:
         sensible = (
@@ -130,8 +130,8 @@ class Hostile:
         if self.likely(0.98):
             yield b"x-auth-token: " + (b"admin" if self.likely(0.95) else self.pick(TOKENS))
         if self.likely(0.9):
-            told = self.pick(VERSIONS[:4] if self.likely(0.85) else VERSIONS)
-            yield b"openstack-api-version: placement " + told.encode()
+            sent = self.pick(VERSIONS[:4] if self.likely(0.85) else VERSIONS)
+            yield b"openstack-api-version: placement " + sent.encode()
         if body and self.likely(0.95):
             yield b"content-type: " + self.pick(TYPES[:1] if self.likely(0.85) else TYPES).encode()
         length: bytes | int = len(body)
@@ -296,14 +296,14 @@ def send(port: int, request: bytes) -> int:
 def refuse(port: int, request: bytes) -> int:
     """The status, which must be a good one. Slow once may be the machine; slow three times is the server."""
     for _ in range(3):
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             status = send(port, request)
         except Unanswered:
             continue
-        told = request[:3000]
-        assert status < 500 or status in (501, 505), f"answered {status}: {told!r}"
-        if time.monotonic() - begun < SECONDS:
+        sent = request[:3000]
+        assert status < 500 or status in (501, 505), f"answered {status}: {sent!r}"
+        if time.monotonic() - started < SECONDS:
             return status
     pytest.fail(f"no answer within {SECONDS} s: {request[:3000]!r}", pytrace=False)
 

@@ -81,19 +81,19 @@ def test_all_contents_are_imported_unchanged(
     api: PlacementApi, original: PlacementApi, import_: Import
 ) -> None:
     cloud = ImportedCloud(original, hosts=4)
-    code, said = import_("--dry-run")
-    assert code == 0 and "would bring over 28 providers, 3 consumers and 4 names" in said
+    code, reply = import_("--dry-run")
+    assert code == 0 and "would bring over 28 providers, 3 consumers and 4 names" in reply
     assert api.get("/resource_providers") == {"resource_providers": []}
 
-    code, said = import_("--verify")
-    assert "28 providers made" in said and "3 consumers brought over" in said
-    assert (code, "both sides hold the same" in said) == (0, True), said
+    code, reply = import_("--verify")
+    assert "28 providers made" in reply and "3 consumers brought over" in reply
+    assert (code, "both sides hold the same" in reply) == (0, True), reply
     held = api.get(f"/allocations/{cloud.consumers[0]}")
     assert {name: held[name] for name in OWNER} == OWNER
 
     before = api.get("/resource_providers")
-    code, said = import_("--verify")
-    assert "nothing had to be changed" in said and code == 0
+    code, reply = import_("--verify")
+    assert "nothing had to be changed" in reply and code == 0
     assert api.get("/resource_providers") == before  # generations too
 
 
@@ -120,14 +120,14 @@ def test_changes_at_berth_are_exported_to_placement(
         {"inventories": inventories, "resource_provider_generation": generation + 1},
     )
 
-    code, said = import_("--verify", "--prune", back=True)
-    assert (code, "both sides hold the same" in said) == (0, True), said
+    code, reply = import_("--verify", "--prune", back=True)
+    assert (code, "both sides hold the same" in reply) == (0, True), reply
     assert original.get(f"/allocations/{deleted}")["allocations"] == {}
     assert list(original.get(f"/allocations/{moved}")["allocations"]) == [root]
     assert original.get(f"/allocations/{meanwhile.consumers[0]}")["consumer_type"] == "INSTANCE"
     before = original.get("/resource_providers")
-    code, said = import_("--verify", "--prune", back=True)
-    assert "nothing had to be changed" in said and code == 0
+    code, reply = import_("--verify", "--prune", back=True)
+    assert "nothing had to be changed" in reply and code == 0
     assert original.get("/resource_providers") == before  # generations too
 
 
@@ -140,7 +140,7 @@ def test_allocations_beyond_the_inventory_are_carried_back(
     generation = api.get(at)["generation"]
     body = {"inventories": inventories, "resource_provider_generation": generation}
     api.do("PUT", f"{at}/inventories", body)
-    code, said = import_("--verify", back=True)
-    assert code == 0, said
+    code, reply = import_("--verify", back=True)
+    assert code == 0, reply
     assert original.get(f"{at}/inventories")["inventories"]["VCPU"]["total"] == 1
     assert original.get(f"/allocations/{cloud.consumers[0]}")["allocations"][cloud.hosts[0][1][0]]

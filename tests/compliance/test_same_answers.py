@@ -58,11 +58,11 @@ class BothServers:
         if there.status == 500:  # it happens, below 1.29 with shared providers
             assert here.status < 500
             return None
-        told = f"1.{minor} {method} {path} {body or ''}\nOpenStack: {there.text}\nberth: {here.text}"
-        assert here.status == there.status, told
+        sent = f"1.{minor} {method} {path} {body or ''}\nOpenStack: {there.text}\nberth: {here.text}"
+        assert here.status == there.status, sent
         if there.status >= 400:
             if minor >= 23:
-                assert here.json["errors"][0]["code"] == there.json["errors"][0]["code"], told
+                assert here.json["errors"][0]["code"] == there.json["errors"][0]["code"], sent
             return None
         return (here.json, there.json) if there.body else None
 

@@ -276,12 +276,12 @@ def asked(api: PlacementApi, row: Ill) -> tuple[int, dict[str, str]]:
     return answer.status, error
 
 
-def comparable(said: str) -> str:
+def comparable(reply: str) -> str:
     for others in ("Failed validating", "Malformed JSON:", "Update conflict:"):  # jsonschema, JSON, SQL
-        said = said.partition(others)[0]
-    said = re.sub("(invalid version string: [^;]*);.*", r"\1", said)  # Python
-    said = re.sub(r"(No \w+ .*) ?: \1", r"\1", " ".join(said.split()))
-    return said.replace(r"\\Z", "$").strip()
+        reply = reply.partition(others)[0]
+    reply = re.sub("(invalid version string: [^;]*);.*", r"\1", reply)  # Python
+    reply = re.sub(r"(No \w+ .*) ?: \1", r"\1", " ".join(reply.split()))
+    return reply.replace(r"\\Z", "$").strip()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.says)

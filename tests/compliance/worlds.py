@@ -88,9 +88,9 @@ class EmptiedServer(GabbiFixture):  # type: ignore[misc]  # gabbi is of the comp
         )
         if p.aggregates:
             self.api.do("PUT", f"{at}/aggregates", [self.letters[a] for a in p.aggregates], version="1.18")
-        for class_, said in p.has.items():
+        for class_, reply in p.has.items():
             self.name("resource_classes", class_)
-            fields = said if isinstance(said, Mapping) else {"total": said}
+            fields = reply if isinstance(reply, Mapping) else {"total": reply}
             inventory = {"max_unit": fields["total"], **fields, "resource_class": class_}
             self.api.do("POST", f"{at}/inventories", inventory)
         if p.traits:

@@ -21,7 +21,7 @@ from compute_sim.ironic.simulation import Simulation
 from placement_worker import Placement
 from tests.support import midway
 from tests.support.buses import Connect
-from tests.support.http_placement import HttpPlacement, a_door
+from tests.support.http_placement import HttpPlacement, an_api
 from tests.support.placement_builders import a_placement, keeps_its_index
 from tests.support.servers import a_database
 from tests.support.simulated_ironic import INSTANCE, NOW, client_of
@@ -117,13 +117,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def wall() -> TurnedClock:
+def turned() -> TurnedClock:
     return TurnedClock(1_000_000.0)
 
 
 @pytest.fixture
-async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
-    async with a_placement(url, wall.clock) as one:
+async def placement(url: str, turned: TurnedClock) -> AsyncIterator[Placement]:
+    async with a_placement(url, turned.clock) as one:
         yield one
         assert await placement_breaches(one.database) == []
         await keeps_its_index(one)
@@ -133,15 +133,15 @@ async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
 
 
 @pytest.fixture
-async def door(url: str) -> AsyncIterator[HttpPlacement]:
-    async with a_door(url) as door:
-        yield door
+async def api(url: str) -> AsyncIterator[HttpPlacement]:
+    async with an_api(url) as api:
+        yield api
 
 
 @pytest.fixture
 async def near() -> AsyncIterator[HttpPlacement]:
     """Yield a Placement API for tests that do not depend on the type of database."""
-    async with a_door("sqlite+aiosqlite://") as near:
+    async with an_api("sqlite+aiosqlite://") as near:
         yield near
 
 

@@ -51,8 +51,8 @@ def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
 
 
 class OneAgent:
-    def __init__(self, placement: Placement, wall: TurnedClock, some: Sequence[SimHost]) -> None:
-        self.placement, self.wall = placement, wall
+    def __init__(self, placement: Placement, turned: TurnedClock, some: Sequence[SimHost]) -> None:
+        self.placement, self.turned = placement, turned
         self.hosts = some
         self.disk = AgentDisk()
         self.lost = self.away = False
@@ -62,7 +62,7 @@ class OneAgent:
         trees = HostTrees(who, self.disk)
         self.does = SimulatedAgent("a1", options, self.disk, trees.use_changed)
         self.does.absent_after = inf
-        self.news = HostReports(who, self.does, trees, options, wall.clock, self.ask)
+        self.news = HostReports(who, self.does, trees, options, turned.clock, self.ask)
 
     async def ask(self, question: FindProviders) -> ProvidersFound:
         assert question.cell == "c1"
@@ -72,14 +72,14 @@ class OneAgent:
 
     async def says(self, after: float = 0.0) -> list[str]:
         """Let `after` seconds pass; return the hosts that the agent then reports."""
-        self.wall.now += after
-        said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
+        self.turned.now += after
+        reply = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
         if self.waiting is not None:
-            self.waiting += said
+            self.waiting += reply
         elif not self.lost:
-            outcomes = await self.placement.reports.report_many(said)
+            outcomes = await self.placement.reports.report_many(reply)
             self.refused += [str(outcome) for outcome in outcomes if isinstance(outcome, Poison)]
-        return [report.host for report in said]
+        return [report.host for report in reply]
 
     async def order(self, number: int, **allocations: dict[str, int]) -> str:
         order = BuildOrdered(
@@ -88,9 +88,9 @@ class OneAgent:
             allocations={child_id(self.hosts[0].root, f"{self.hosts[0].host}_{name}"): amounts
                          for name, amounts in allocations.items()},
         )  # fmt: skip
-        said = await self.does.build(order)
-        assert said is not None
-        return said.cause or said.outcome
+        reply = await self.does.build(order)
+        assert reply is not None
+        return reply.cause or reply.outcome
 
     async def destroy(self, number: int) -> None:
         root, build = self.hosts[0].root, uid(number, "b")
@@ -99,30 +99,30 @@ class OneAgent:
 
 
 @pytest.fixture
-def agent(placement: Placement, wall: TurnedClock) -> OneAgent:
-    return OneAgent(placement, wall, hosts())
+def agent(placement: Placement, turned: TurnedClock) -> OneAgent:
+    return OneAgent(placement, turned, hosts())
 
 
 ONE, TWO = "c1-host00001", "c1-host00002"
 
 
 async def test_all_hosts_are_reported_once_after_a_start(
-    placement: Placement, wall: TurnedClock, agent: OneAgent
+    placement: Placement, turned: TurnedClock, agent: OneAgent
 ) -> None:
     assert await agent.says() == [ONE, TWO]
     for _ in range(8):
         assert await agent.says(after=100.0) == []
-    again = OneAgent(placement, wall, hosts())
+    again = OneAgent(placement, turned, hosts())
     assert await again.says() == []
     assert await again.says(after=20.0) == []
 
 
 async def test_after_a_restart_only_changed_hosts_are_reported(
-    placement: Placement, wall: TurnedClock, agent: OneAgent
+    placement: Placement, turned: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()
     changed = [agent.hosts[0], replace(agent.hosts[1], drivers=(GPU,))]
-    again = OneAgent(placement, wall, changed)
+    again = OneAgent(placement, turned, changed)
     assert await again.says() == [TWO]
     assert await again.says(after=20.0) == []
 
@@ -161,10 +161,10 @@ async def test_a_lost_report_is_repeated_at_the_next_check(agent: OneAgent) -> N
 
 
 async def test_unprocessed_reports_are_not_repeated_while_placement_makes_progress(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 2)
-    agent = OneAgent(placement, wall, hosts(count=6))
+    agent = OneAgent(placement, turned, hosts(count=6))
     agent.waiting = []
     assert len([host for _ in range(4) for host in await agent.says()]) == 6
     for gap in (10.0, 20.0):
@@ -202,21 +202,21 @@ async def test_a_report_that_placement_keeps_refusing_is_logged(
 
 
 async def test_the_tree_of_another_agent_is_taken_over(
-    placement: Placement, wall: TurnedClock, agent: OneAgent
+    placement: Placement, turned: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()
-    heir = OneAgent(placement, wall, agent.hosts)
+    heir = OneAgent(placement, turned, agent.hosts)
     who = SimAgent("a2", "c1", tuple(agent.hosts))
-    heir.news = HostReports(who, heir.does, HostTrees(who, heir.disk), SimOptions(), wall.clock, heir.ask)
-    wall.now -= 5000.0  # its clock is behind
+    heir.news = HostReports(who, heir.does, HostTrees(who, heir.disk), SimOptions(), turned.clock, heir.ask)
+    turned.now -= 5000.0  # its clock is behind
     assert await heir.says() == [ONE, TWO]
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
 
 
 async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_refused(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
-    agent = OneAgent(placement, wall, hosts(GPU, count=1))
+    agent = OneAgent(placement, turned, hosts(GPU, count=1))
     assert await agent.says() == [ONE]
     assert await agent.order(1, g_small={"VGPU": 1}) == "built"
     refused = await agent.order(2, g_large={"VGPU": 1})
@@ -233,9 +233,9 @@ async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_ref
 
 
 async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
-    agent = OneAgent(placement, wall, hosts(GPU, count=1))
+    agent = OneAgent(placement, turned, hosts(GPU, count=1))
     await agent.says()
     await agent.order(1, g_small={"VGPU": 1})
     assert await agent.says() == [ONE]
@@ -249,14 +249,14 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
 
 
 async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
     """One NUMA cell becomes two cells, of which the first has fewer VCPUs than are in use."""
-    one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
+    one = OneAgent(placement, turned, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
     await one.says()
     cell = child_id(one.hosts[0].root, f"{ONE}_numa0")
     await placement.claims.claim_many([an_order(a_claim(1, {cell: {"VCPU": 10}}))])
-    two = OneAgent(placement, wall, hosts(NumaDriver(cells=2, vcpus=6, vcpu_ratio=1.0), count=1))
+    two = OneAgent(placement, turned, hosts(NumaDriver(cells=2, vcpus=6, vcpu_ratio=1.0), count=1))
     assert two.hosts[0].root == one.hosts[0].root
     assert await two.says() == [ONE]
     found = await find_providers(placement, agents=("a1",), parts=("inventories",))
@@ -267,10 +267,10 @@ async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference
 
 
 async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
     one, two = hosts(NumaDriver(), count=2)
-    agent = OneAgent(placement, wall, [replace(one, disabled="a new disk"), two])
+    agent = OneAgent(placement, turned, [replace(one, disabled="a new disk"), two])
     assert await agent.says() == [ONE, TWO]
     found = await placement.lookups.providers(FindProviders(agents=("a1",), parts=("traits",)))
     assert [each.name for each in found.providers if "COMPUTE_STATUS_DISABLED" in each.traits] == [ONE]
@@ -279,44 +279,44 @@ async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
 
 
 async def test_heartbeats_report_many_hosts_in_turn_and_all_hosts_after_a_reconnect(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_BEAT", 2)
-    agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
+    agent = OneAgent(placement, turned, hosts(NumaDriver(), count=5))
     news = agent.news
 
-    async def told() -> list[list[str]]:
+    async def sent() -> list[list[str]]:
         return [[each.root for each in report.hosts] for report in await news.beat()]
 
     one, two, three, four, five = (each.root for each in agent.hosts)
-    assert await told() == [[one, two], [three, four], [five]]
-    assert [await told() for _ in range(4)] == [[[one, two]], [[three, four]], [[five]], [[one, two]]]
+    assert await sent() == [[one, two], [three, four], [five]]
+    assert [await sent() for _ in range(4)] == [[[one, two]], [[three, four]], [[five]], [[one, two]]]
     assert news.beat_every * 3 == pytest.approx(news.period)
     agent.does.power.fail()
-    assert await told() == []
+    assert await sent() == []
     await agent.does.until_ready()
-    assert await told() == [[one, two], [three, four], [five]]
-    assert await told() == [[three, four]]
+    assert await sent() == [[one, two], [three, four], [five]]
+    assert await sent() == [[three, four]]
 
 
 async def test_more_providers_than_a_page_has_are_all_compared(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 4)
     monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 4)
-    agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
-    said = [host for _ in range(3) for host in await agent.says()]
-    assert len(set(said)) == len(said) == 5
+    agent = OneAgent(placement, turned, hosts(NumaDriver(), count=5))
+    reply = [host for _ in range(3) for host in await agent.says()]
+    assert len(set(reply)) == len(reply) == 5
     assert [await agent.says(after=20.0) for _ in range(4)] == [[], [], [], []]
-    again = OneAgent(placement, wall, agent.hosts)
+    again = OneAgent(placement, turned, agent.hosts)
     assert await again.says() == []
 
 
 async def test_later_checks_read_single_pages_and_omit_hosts_reported_meanwhile(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 5)
-    agent = OneAgent(placement, wall, hosts(GPU, count=2))  # three providers each
+    agent = OneAgent(placement, turned, hosts(GPU, count=2))  # three providers each
     assert await agent.says() == [ONE, TWO]
     assert [await agent.says(after=seconds) for seconds in (20.0, 2.0)] == [[], []]
     second = agent.hosts[1]
@@ -338,9 +338,9 @@ async def test_later_checks_read_single_pages_and_omit_hosts_reported_meanwhile(
 
 
 async def test_a_check_of_many_hosts_does_not_block_builds(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = OneAgent(placement, wall, hosts(count=10 * HOSTS_AT_A_STRETCH))
+    agent = OneAgent(placement, turned, hosts(count=10 * HOSTS_AT_A_STRETCH))
     turns = 0
 
     async def builds() -> None:

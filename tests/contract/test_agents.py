@@ -148,7 +148,7 @@ async def test_builds_interrupted_by_a_power_failure_are_reported_as_failed(worl
         lost = [await in_time(world.reports.get()) for _ in orders]
         assert {report.build for report in lost} == {order.build for order in orders}
         assert {(report.outcome, report.retry) for report in lost} == {("failed", True)}
-        assert all(report.leftover for report in lost)  # the begun guest remains
+        assert all(report.leftover for report in lost)  # the started guest remains
         assert {report.cause for report in lost} == {"the agent lost power while it was building"}
         await in_time(world.inventories.get())
         await world.bus.publish(orders[0])
@@ -178,8 +178,12 @@ async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: Ag
     orders = [a_build_order(a_placed(number)) for number in range(crash_at + 1)]
     async with world.serving(an_agent(crashes=crashes)):
         await world.bus.publish(*orders)
-        said = {report.build: report async for report in _some(world.reports, len(orders))}
-    assert [said[order.build].outcome for order in orders] == [*["built"] * (crash_at - 1), "failed", "built"]
+        reply = {report.build: report async for report in _some(world.reports, len(orders))}
+    assert [reply[order.build].outcome for order in orders] == [
+        *["built"] * (crash_at - 1),
+        "failed",
+        "built",
+    ]
 
 
 async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[AgentReported]:

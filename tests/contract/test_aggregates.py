@@ -447,9 +447,9 @@ async def test_doubtful_metadata_is_stored_with_a_warning(placement: Placement) 
     assert (await make(placement, EAST, "east", **FINE)).warnings == ()
     for key, values in DOUBTFUL.items():
         for value in values:
-            said = await done(placement, ChangeAggregate(aggregate=EAST, set={key: value}))
-            assert len(said.warnings) == 1 and said.warnings[0].startswith(f"{key}: "), (key, value)
-            assert said.aggregate.metadata[key] == value
+            reply = await done(placement, ChangeAggregate(aggregate=EAST, set={key: value}))
+            assert len(reply.warnings) == 1 and reply.warnings[0].startswith(f"{key}: "), (key, value)
+            assert reply.aggregate.metadata[key] == value
         silent = await done(placement, ChangeAggregate(aggregate=EAST, set={"other": ""}))
         assert silent.warnings == ()
         await done(placement, ChangeAggregate(aggregate=EAST, unset=(key,)))

@@ -187,7 +187,7 @@ SOMEBODY = 7
 DISK, RACK = {"DISK_GB": Inventory(total=100)}, (uid(1, "e"),)
 
 
-async def holding(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
+async def holders(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
     async with placement_of(settings, NOW + 60) as placement:
         pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories=DISK)
         lone = ProviderLoad(id=uid(LONE, "a"), name="lone", inventories={"VCPU": Inventory(total=8)})
@@ -214,14 +214,14 @@ async def holding(settings: Settings, consumer: int, allocations: Allocations, *
 async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
     sound: Settings, allocations: Allocations
 ) -> None:
-    await holding(sound, SOMEBODY, allocations)
+    await holders(sound, SOMEBODY, allocations)
     insert_build(sound, "c1", SOMEBODY, "active", 2)
     found = await audited(sound)
     assert (found.breaches, found.notes) == ([], [])
 
 
 async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -> None:
-    await holding(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
+    await holders(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
     insert_build(sound, "c1", SOMEBODY, "active", 2)
     assert (await audited(sound)).breaches == [
         f"{uid(SOMEBODY)}: active on {A2}, but holds resources of {uid(POOL, 'a')}"
@@ -230,7 +230,7 @@ async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -
 
 async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
     """The pool may serve an instance on a host if pool and host share an aggregate."""
-    await holding(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
+    await holders(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
     insert_build(sound, "c1", SOMEBODY, "active", SERVED)
     assert (await audited(sound)).breaches == []
     sql(sound, "placement", "DELETE FROM resource_provider_aggregates")
@@ -260,7 +260,7 @@ async def test_capacity_below_usage_is_a_breach_only_if_more_is_claimed(sound: S
 async def test_foreign_consumers_are_notes(
     sound: Settings, allocations: Allocations, given: dict[str, Any], note: str
 ) -> None:
-    await holding(sound, SOMEBODY, allocations, **given)
+    await holders(sound, SOMEBODY, allocations, **given)
     found = await audited(sound.having(ironic_agents={"c2": "theirs"}))
     assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
 
@@ -358,8 +358,8 @@ async def test_doctor_finds_no_problem_of_an_embedded_berth(
         assert {"worker placement", "worker scheduler", "worker conductor.c1"} <= of(found, "fine").keys()
         assert {"database placement", "database scheduler", "database cell_c1"} <= of(found, "fine").keys()
         assert not of(found, "broken")
-        told = io.StringIO()
-        code = await in_time(examine(Cli(settings, True, Console(file=told, width=500))))
+        sent = io.StringIO()
+        code = await in_time(examine(Cli(settings, True, Console(file=sent, width=500))))
     printed = json.loads(capsys.readouterr().out)
     assert printed["exit_code"] == code
     assert {one["about"] for one in printed["findings"]} >= {"Python", "worker placement"}
@@ -404,8 +404,13 @@ async def test_doctor_finds_planted_faults(
 ) -> None:
     monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(looking, "PAUSE_SECONDS", 0.05)
-    said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
-    settings = Settings().having(**said)
+    reply: dict[str, Any] = {
+        "amqp_url": amqp_url,
+        "database_url": database_url,
+        "exchange": bus_name,
+        **QUIET,
+    }
+    settings = Settings().having(**reply)
     placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:
         await migrate(placement, *packages("placement"))
@@ -439,6 +444,6 @@ async def test_doctor_finds_planted_faults(
     assert any(about.startswith("RabbitMQ") for about in of(found, "fine"))
 
     wrong = amqp_url.replace("@", "x@") if "@" in amqp_url else amqp_url.replace("//", "//nobody:no@")
-    shut_out = judged(await in_time(inspect(Settings().having(**said | {"amqp_url": wrong}))))
+    shut_out = judged(await in_time(inspect(Settings().having(**reply | {"amqp_url": wrong}))))
     assert any("credentials" in says for says in of(shut_out, "broken").values())
     assert "x@" not in str(shut_out)

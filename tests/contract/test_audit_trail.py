@@ -31,7 +31,7 @@ ANN = Operator(name="ann", role="admin", known_by="token file", project="ops")
 
 def a_record(number: int, *, program: bool = False, **fields: Any) -> ActRecord:
     operator = structs.replace(ANN, is_program=program)
-    record = ActRecord(id=uid(number), at=float(number), operator=operator, door="command", act="quota")
+    record = ActRecord(id=uid(number), at=float(number), operator=operator, interface="command", act="quota")
     return (
         structs.replace(record, outcome="done", **fields)
         if "outcome" not in fields
@@ -40,10 +40,10 @@ def a_record(number: int, *, program: bool = False, **fields: Any) -> ActRecord:
 
 
 @pytest.fixture
-async def trail(open_database: Callable[..., Database], wall: TurnedClock) -> AuditTrail:
+async def trail(open_database: Callable[..., Database], turned: TurnedClock) -> AuditTrail:
     database = open_database()
     await migrate(database, *packages("scheduler"))
-    return AuditTrail(database, wall.clock, 90 * DAY, 7 * DAY)
+    return AuditTrail(database, turned.clock, 90 * DAY, 7 * DAY)
 
 
 async def stored(trail: AuditTrail, **question: Any) -> list[ActRecord]:
@@ -51,8 +51,8 @@ async def stored(trail: AuditTrail, **question: Any) -> list[ActRecord]:
 
 
 async def test_an_outcome_replaces_the_begun_record_whatever_the_order_of_delivery(trail: AuditTrail) -> None:
-    begun, done = a_record(1, outcome="begun"), a_record(1, after='{"a":1}')
-    for records in ((begun,), (done,), (begun,), (done, begun)):
+    started, done = a_record(1, outcome="started"), a_record(1, after='{"a":1}')
+    for records in ((started,), (done,), (started,), (done, started)):
         await trail.record_many([ActsRecorded(records=records)])
     assert await stored(trail) == [done]
 
@@ -78,21 +78,21 @@ async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -
     region, broker = RecordedRegion(), LocalBroker()
     async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
         for role in ("operator", "admin"):
-            who = Caller(operator=structs.replace(ANN, role=role), door="command", request="r")
+            who = Caller(operator=structs.replace(ANN, role=role), interface="command", request="r")
             token = caller.set(who)
             with suppress(OperationRefused):
                 await bus.asker(topics.EDIT_CELL)(CLOSE)
             caller.reset(token)
-        await until(lambda: [each.outcome for each in region.records] == ["denied", "begun", "done"])
-    denied, begun, done = region.records
-    assert denied.id != begun.id == done.id
+        await until(lambda: [each.outcome for each in region.records] == ["denied", "started", "done"])
+    denied, started, done = region.records
+    assert denied.id != started.id == done.id
 
 
 async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTrail) -> None:
     records = (
         a_record(1, target="x", name="h1", project="p1"),
         a_record(
-            2, door="bus", act="boot", request="r", outcome="denied",
+            2, interface="bus", act="boot", request="r", outcome="denied",
             target="y and 1 more", targets=("y", "z"), project="no-target",
         ),
         structs.replace(a_record(3), operator=Operator(name="bob", role="reader")),
@@ -143,8 +143,8 @@ async def test_pages_have_every_record_once_and_fit_into_a_message(trail: AuditT
     assert sorted(record.id for page in pages for record in page.records) == sorted(r.id for r in records)
 
 
-async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: TurnedClock) -> None:
-    wall.now = 100 * DAY
+async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, turned: TurnedClock) -> None:
+    turned.now = 100 * DAY
     by_day = {"old": 9 * DAY, "a month": 70 * DAY, "new": 95 * DAY}
     for program in (False, True):
         records = [
@@ -170,7 +170,9 @@ class RecordedRegion(ActingRegion):
 @asynccontextmanager
 async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
     broker = LocalBroker()
-    who = Caller(operator=operator, door="command", through="berth cell disable", origin="h", request="r")
+    who = Caller(
+        operator=operator, interface="command", through="berth cell disable", origin="h", request="r"
+    )
     async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
         token = caller.set(who)
         try:
@@ -183,11 +185,11 @@ async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_CELL)(CLOSE)
-        record = await region.outcomes("begun", "done")
+        record = await region.outcomes("started", "done")
     assert (record.act, record.target, record.cell) == ("cell", "c1", "c1")
     assert (record.before, record.after) == ('{"cells":[{"enabled":true}]}', '{"cells":[{"enabled":false}]}')
     assert '"enabled":false' in record.asked
-    assert (record.operator, record.door, record.through, record.origin) == (
+    assert (record.operator, record.interface, record.through, record.origin) == (
         ANN, "command", "berth cell disable", "h",
     )  # fmt: skip
 
@@ -196,7 +198,7 @@ async def test_a_published_order_is_recorded_with_the_state_before() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
         await bus.publish(BuildDeleteRequested(build=uid(1), cell="c1", reply_to="x"))
-        record = await region.outcomes("begun", "done")
+        record = await region.outcomes("started", "done")
     assert (record.act, record.target, record.cell, record.project) == ("delete", uid(1), "c1", "p1")
     assert uid(9) in record.before
     assert "reply_to" not in record.asked
@@ -207,7 +209,7 @@ async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
     region.refuses = True
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_CELL)(CLOSE)
-        assert "CellInUse" in (await region.outcomes("begun", "refused")).detail
+        assert "CellInUse" in (await region.outcomes("started", "refused")).detail
 
 
 async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
@@ -226,7 +228,7 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     region, broker = RecordedRegion(), LocalBroker()
     worker = without_records(region)
     async with serving(lambda: LocalTransport(broker), worker) as bus:
-        token = caller.set(Caller(operator=ANN, door="command"))
+        token = caller.set(Caller(operator=ANN, interface="command"))
         await bus.asker(topics.EDIT_CELL)(CLOSE)
         caller.reset(token)
     assert not region.is_enabled

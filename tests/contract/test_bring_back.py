@@ -15,7 +15,7 @@ from berth.importing.bring_over import Import, Outcome
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer, PlacementContents, differences
 from berth.importing.writers import ProviderWriter, write_in_bulk, write_stepwise, writer_for
-from tests.support.http_placement import HttpPlacement, a_door, claim_in_json
+from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
 
 MEMORY = "sqlite+aiosqlite://"
@@ -27,18 +27,18 @@ WRITERS: dict[str, Callable[[PlacementClient], ProviderWriter]] = {
 
 @pytest_asyncio.fixture
 async def source() -> AsyncIterator[HttpPlacement]:
-    async with a_door(MEMORY) as door:
-        yield door
+    async with an_api(MEMORY) as api:
+        yield api
 
 
 @pytest_asyncio.fixture
 async def target() -> AsyncIterator[HttpPlacement]:
-    async with a_door(MEMORY) as door:
-        yield door
+    async with an_api(MEMORY) as api:
+        yield api
 
 
-def client_of(door: HttpPlacement) -> PlacementClient:
-    transport = httpx.ASGITransport(door.app, raise_app_exceptions=True)
+def client_of(api: HttpPlacement) -> PlacementClient:
+    transport = httpx.ASGITransport(api.app, raise_app_exceptions=True)
     return PlacementClient("http://placement", "admin", transport=transport)
 
 
@@ -57,22 +57,22 @@ async def carry(
     return outcome, [str(difference) for difference in left]
 
 
-async def fill(door: HttpPlacement) -> None:
+async def fill(api: HttpPlacement) -> None:
     """Make a host with a child, aggregates, traits and inventories, and consumers with and without a type."""
-    await door.made("/traits/CUSTOM_RED")
-    await door.made("/resource_classes/CUSTOM_VF")
-    await door.provider(uid(1, "a"), VCPU=8, MEMORY_MB=4096)
-    await door.provider(uid(2, "a"), parent=uid(1, "a"), CUSTOM_VF=4)
+    await api.made("/traits/CUSTOM_RED")
+    await api.made("/resource_classes/CUSTOM_VF")
+    await api.provider(uid(1, "a"), VCPU=8, MEMORY_MB=4096)
+    await api.provider(uid(2, "a"), parent=uid(1, "a"), CUSTOM_VF=4)
     traits = {"traits": ["CUSTOM_RED", "COMPUTE_NODE"], "resource_provider_generation": 1}
-    await door.made(f"/resource_providers/{uid(1, 'a')}/traits", traits)
+    await api.made(f"/resource_providers/{uid(1, 'a')}/traits", traits)
     aggregates = {"aggregates": [uid(9, "d")], "resource_provider_generation": 2}
-    await door.made(f"/resource_providers/{uid(1, 'a')}/aggregates", aggregates)
+    await api.made(f"/resource_providers/{uid(1, 'a')}/aggregates", aggregates)
     held = (uid(1, "a"), {"VCPU": 2, "MEMORY_MB": 512}), (uid(2, "a"), {"CUSTOM_VF": 1})
-    await door.made(f"/allocations/{uid(1)}", claim_in_json(*held))
-    await door.made(f"/allocations/{uid(2)}", claim_in_json((uid(1, "a"), {"VCPU": 1}), kind="MIGRATION"))
+    await api.made(f"/allocations/{uid(1)}", claim_in_json(*held))
+    await api.made(f"/allocations/{uid(2)}", claim_in_json((uid(1, "a"), {"VCPU": 1}), kind="MIGRATION"))
     untyped = claim_in_json((uid(1, "a"), {"VCPU": 1}))
     del untyped["consumer_type"]
-    await door.made(f"/allocations/{uid(3)}", untyped, minor=36)
+    await api.made(f"/allocations/{uid(3)}", untyped, minor=36)
 
 
 @pytest.mark.parametrize("how", WRITERS)
@@ -120,9 +120,9 @@ async def test_an_allocation_beyond_the_inventory_is_written_back_and_the_invent
 async def test_a_rebuilt_host_takes_the_name_of_its_old_provider(
     source: HttpPlacement, target: HttpPlacement
 ) -> None:
-    for door, number in ((source, 1), (target, 2)):
+    for api, number in ((source, 1), (target, 2)):
         body = {"name": "host-1", "uuid": uid(number, "a")}
-        await door.made("/resource_providers", body, method="POST")
+        await api.made("/resource_providers", body, method="POST")
     outcome, left = await carry(source, target)
     assert (outcome.made, outcome.dropped, outcome.failed, left) == (1, 1, {}, [])
 
@@ -130,9 +130,9 @@ async def test_a_rebuilt_host_takes_the_name_of_its_old_provider(
 async def test_a_refused_provider_is_reported_with_the_reason(
     source: HttpPlacement, target: HttpPlacement
 ) -> None:
-    for door, number in ((source, 1), (target, 2)):
+    for api, number in ((source, 1), (target, 2)):
         body = {"name": "host-1", "uuid": uid(number, "a")}
-        await door.made("/resource_providers", body, method="POST")
+        await api.made("/resource_providers", body, method="POST")
     outcome, _ = await carry(source, target, prune=False)
     assert list(outcome.failed) == [uid(1, "a")]
 
@@ -172,16 +172,16 @@ def test_a_placement_without_consumer_types_gets_and_is_compared_without_types()
 
 
 async def change(
-    door: HttpPlacement, id_: str, *, inventories: dict[str, Any], traits: list[str] | None = None
+    api: HttpPlacement, id_: str, *, inventories: dict[str, Any], traits: list[str] | None = None
 ) -> None:
     path = f"/resource_providers/{id_}"
     parts: list[tuple[str, dict[str, Any]]] = [("inventories", {"inventories": inventories})]
     parts += [("traits", {"traits": traits})] if traits is not None else []
     for part, body in parts:
-        generation = (await door("GET", path)).json()["generation"]
-        await door.made(f"{path}/{part}", {**body, "resource_provider_generation": generation})
+        generation = (await api("GET", path)).json()["generation"]
+        await api.made(f"{path}/{part}", {**body, "resource_provider_generation": generation})
 
 
-async def generations(door: HttpPlacement) -> dict[str, int]:
-    listed = (await door("GET", "/resource_providers")).json()["resource_providers"]
+async def generations(api: HttpPlacement) -> dict[str, int]:
+    listed = (await api("GET", "/resource_providers")).json()["resource_providers"]
     return {provider["uuid"]: provider["generation"] for provider in listed}

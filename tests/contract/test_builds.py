@@ -77,7 +77,7 @@ async def placed(builds: Builds, books: Books, *messages: BuildPlaced) -> None:
     await builds.start_many(messages)
 
 
-async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
+async def arrived(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
     outcomes = []
     for event in events:
         outcome = await deliver(builds, event)
@@ -86,7 +86,7 @@ async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]
 
 
 async def came_of(builds: Builds, event: Message) -> list[Message]:
-    (outcome,) = await heard(builds, event)
+    (outcome,) = await arrived(builds, event)
     assert not isinstance(outcome, Retry), outcome
     return outcome
 
@@ -124,10 +124,10 @@ async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     builds: Builds, books: Books, store: Database
 ) -> None:
     await placed(builds, books, ONE)
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.held[ONE.build] == (2, a_selection(1).choice.allocations)
     assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2, 2)}
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.asked == [1]
 
 
@@ -158,7 +158,7 @@ async def test_while_placement_is_unreachable_successful_builds_end_and_failed_o
     assert isinstance(waits, Retry)
     assert [end.status for end in ends(plain(ended))] == ["active"]  # type: ignore[arg-type]
     books.away = False
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
 
 
 async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
@@ -185,10 +185,10 @@ async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, ti
     time.now += 99
     assert await builds.time_out() == []
     time.now += 1
-    (reminder,) = await builds.time_out()
-    assert await heard(builds, reminder) == [[a_destroy_order(ONE, 1), SECOND]]
+    (report,) = await builds.time_out()
+    assert await arrived(builds, report) == [[a_destroy_order(ONE, 1), SECOND]]
     assert await builds.time_out() == []
-    assert await heard(builds, reminder) == [
+    assert await arrived(builds, report) == [
         [a_destroy_order(ONE, 1), SECOND]
     ]  # the crash was before publishing
 
@@ -198,22 +198,22 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
 ) -> None:
     two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
     await placed(builds, books, ONE, two, three, four, five)
-    await heard(builds, an_agent_report(a_build_order(two), "built"))
-    await heard(builds, an_agent_report(a_build_order(three), "built"), a_delete(three))
-    await heard(builds, an_agent_report(a_build_order(five), "failed", retry=False))
+    await arrived(builds, an_agent_report(a_build_order(two), "built"))
+    await arrived(builds, an_agent_report(a_build_order(three), "built"), a_delete(three))
+    await arrived(builds, an_agent_report(a_build_order(five), "failed", retry=False))
     books.away = True
-    await heard(builds, an_agent_report(a_build_order(four), "failed"))
+    await arrived(builds, an_agent_report(a_build_order(four), "failed"))
     books.away = False
 
     restarted = a_conductor(store, books, time)
-    said = {message.build: message for message in await restarted.resume()}
+    reply = {message.build: message for message in await restarted.resume()}
 
-    assert said == {
+    assert reply == {
         ONE.build: FIRST,
         three.build: a_destroy_order(three, 1),
         four.build: an_agent_report(a_build_order(four), "overdue"),
     }
-    assert await heard(restarted, said[four.build]) == [[a_destroy_order(four, 1), a_build_order(four, 2)]]
+    assert await arrived(restarted, reply[four.build]) == [[a_destroy_order(four, 1), a_build_order(four, 2)]]
     assert await restarted.resume() == []
     time.now += 61
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
@@ -224,16 +224,16 @@ async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hou
 ) -> None:
     """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
-    await heard(builds, BUILT, a_delete(ONE))
+    await arrived(builds, BUILT, a_delete(ONE))
     time.now += 601
-    await heard(builds, *await builds.time_out())
+    await arrived(builds, *await builds.time_out())
     assert await builds.resume() == []
     time.now += 3599
     assert await builds.resume() == []
     time.now += 1
     assert await builds.resume() == [a_destroy_order(ONE, 1)]
     assert await builds.resume() == []
-    await heard(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
+    await arrived(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
     time.now += 3600
     assert await builds.resume() == []
 
@@ -247,7 +247,7 @@ async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
         for table in TABLES:
             await tx.fetch(f"CREATE TABLE standby_{table} AS SELECT * FROM {table}", [])
     assert await builds.resume_after_failover() == []
-    await heard(builds, FAILED)  # the second attempt is in memory
+    await arrived(builds, FAILED)  # the second attempt is in memory
     async with store.write() as tx:
         for table in TABLES:
             await tx.fetch(f"DELETE FROM {table}", [])
@@ -268,12 +268,12 @@ async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
 ) -> None:
     patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)
     await placed(patient, books, ONE)
-    await heard(patient, BUILT, a_delete(ONE))
+    await arrived(patient, BUILT, a_delete(ONE))
     time.now += 600
-    await heard(patient, *await patient.time_out())
+    await arrived(patient, *await patient.time_out())
     time.now += 8 * 86400
     await patient.prune()
-    assert await heard(patient, an_agent_report(FIRST, "destroyed")) != [[]]
+    assert await arrived(patient, an_agent_report(FIRST, "destroyed")) != [[]]
     assert books.held == {}
     time.now += 8 * 86400
     await patient.prune()
@@ -286,7 +286,7 @@ async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
     builds = a_conductor(store, books, time, keep=60.0)
     two, three = a_placed(2), a_placed(3)
     await placed(builds, books, ONE, two, three)
-    await heard(builds, ABORTED, an_agent_report(a_build_order(two), "built"))
+    await arrived(builds, ABORTED, an_agent_report(a_build_order(two), "built"))
     await builds.prune()
     assert len(await census(store)) == 3
     time.now += 61
@@ -303,7 +303,7 @@ async def test_two_replicas_that_receive_the_same_failure_agree(
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
     await placed(one, books, ONE)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(heard(builds, FAILED)) for builds in (one, other) * 4]
+        tasks = [group.create_task(arrived(builds, FAILED)) for builds in (one, other) * 4]
     for task in tasks:
         (outcome,) = task.result()
         assert outcome in ([a_destroy_order(ONE, 1), SECOND], [SECOND], [])
@@ -337,7 +337,7 @@ async def test_recently_stored_builds_are_not_read_again(
 ) -> None:
     monkeypatch.setattr(BuildStore, "load", nothing_is_read)
     await placed(builds, books, ONE)
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
     assert [tried.outcome for tried in end.attempts] == ["failed", "built"]
@@ -358,19 +358,19 @@ CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
 async def test_a_build_changed_by_another_replica_is_read_again(
     store: Database, books: Books, time: TurnedClock, heard_there: list[Message], event: Message
 ) -> None:
-    said, stored = [], []
+    reply, stored = [], []
     for memory in (True, False):
         async with store.write() as tx:
             for table in TABLES:
                 await tx.execute(text(f"DELETE FROM {table}"))
         one, other = a_conductor(store, books, time), a_conductor(store, books, time)
         await placed(one, books, ONE)
-        await heard(other, *heard_there)
+        await arrived(other, *heard_there)
         if not memory:
             one._applier.cached.clear()
-        said.append(await heard(one, event))
+        reply.append(await arrived(one, event))
         stored.append(await census(store))
-    assert said[0] == said[1]
+    assert reply[0] == reply[1]
     assert stored[0] == stored[1]
 
 
@@ -380,7 +380,7 @@ async def test_a_build_whose_record_was_pruned_can_be_placed_again(
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
     again = replace(ONE, chosen=a_selection(7))
     await placed(one, books, ONE)
-    await heard(other, ABORTED)
+    await arrived(other, ABORTED)
     time.now += 8 * 86400
     await other.prune()
     await one.prune()
@@ -433,7 +433,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     if chance.random() < 0.4:
         waiting.append(a_delete(ONE))
     agents = SomeAgents(chance, deaf=0.2 if seed % 4 == 3 else 0.0)
-    told: list[BuildEnded] = []
+    sent: list[BuildEnded] = []
     gone = 0
     for _ in range(600):
         if not waiting:
@@ -450,7 +450,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
             waiting.append(event)  # delivered again later
         books.away = chance.random() < 0.1
         books.answers_lost = int(chance.random() < 0.1)
-        (outcome,) = await heard(conductor, event)
+        (outcome,) = await arrived(conductor, event)
         if isinstance(outcome, Retry):
             waiting.append(event)
             continue
@@ -460,7 +460,7 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
             continue
         for message in outcome:
             if isinstance(message, BuildEnded):
-                told.append(message)
+                sent.append(message)
                 if message.status == "error":
                     assert ONE.build not in books.held
             elif isinstance(message, BuildDeleted):
@@ -468,8 +468,8 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
             else:
                 waiting.append(message)
 
-    assert told, f"seed {seed}: never ended"
-    assert all(end == told[0] for end in told)
+    assert sent, f"seed {seed}: never ended"
+    assert all(end == sent[0] for end in sent)
     standing = (await census(store))[ONE.build]
     assert standing.status in ("active", "error", "deleted")
     assert (standing.status == "active") == (ONE.build in books.held)
@@ -486,7 +486,7 @@ async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BuildStore, "saving", always_changed)
-        (waits,) = await heard(builds, BUILT)
+        (waits,) = await arrived(builds, BUILT)
     assert isinstance(waits, Retry)
     (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
@@ -513,14 +513,14 @@ async def test_a_build_with_a_broken_context_still_ends(builds: Builds, books: B
     (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
-    assert await heard(builds, BUILT) == [[end]]
+    assert await arrived(builds, BUILT) == [[end]]
 
 
 async def test_a_build_without_a_readable_history_stays_on_its_last_host(
     builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
-    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     await spoil(builds, "builds SET story", "")
     (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
@@ -532,7 +532,7 @@ async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
 ) -> None:
     await placed(builds, books, ONE)
     books.away = True
-    assert isinstance((await heard(builds, ABORTED))[0], Retry)
+    assert isinstance((await arrived(builds, ABORTED))[0], Retry)
     await spoil(builds, "builds SET story", "")
     books.away = False
     (*_, end) = await came_of(builds, ABORTED)
@@ -546,13 +546,13 @@ async def test_an_ended_build_without_a_readable_history_can_be_deleted(
     builds: Builds, books: Books, status: str
 ) -> None:
     await placed(builds, books, ONE)
-    await heard(builds, BUILT if status == "active" else ABORTED)
+    await arrived(builds, BUILT if status == "active" else ABORTED)
     await spoil(builds, "builds SET story", "")
-    said = (await heard(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
+    reply = (await arrived(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
         -1 if status == "active" else 0
     ]
-    assert isinstance(said, list)
-    assert [type(message) for message in said] == [BuildDeleted]
+    assert isinstance(reply, list)
+    assert [type(message) for message in reply] == [BuildDeleted]
     assert ONE.build not in books.held
 
 
@@ -564,9 +564,9 @@ async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(
     await spoil(builds, "placed_builds SET placed", "{", "build")
     time.now += 200
     assert [late.build for late in await builds.time_out()] == [other.build]
-    assert [said.build for said in await builds.resume()] == [other.build]
+    assert [reply.build for reply in await builds.resume()] == [other.build]
     with pytest.raises(Poison, match=f"build {ONE.build}: what was placed cannot be read any more: "):
-        await heard(builds, BUILT)
+        await arrived(builds, BUILT)
 
 
 async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, books: Books) -> None:
@@ -574,15 +574,15 @@ async def test_a_cell_answers_the_state_and_history_of_builds(builds: Builds, bo
     await placed(builds, books, first, second)
     (order,) = await came_of(builds, first)
     assert isinstance(order, BuildOrdered)
-    await heard(builds, an_agent_report(order, "failed", cause="no power"))
-    await heard(builds, a_delete(a_placed(8)))
+    await arrived(builds, an_agent_report(order, "failed", cause="no power"))
+    await arrived(builds, a_delete(a_placed(8)))
     asked = (first.build, second.build, a_placed(8).build, a_placed(9).build)
     found = await builds.find(FindBuilds(cell=CELL, builds=asked))
-    told = {build.build: build for build in found.builds}
-    assert told.keys() == {first.build, second.build}
-    assert told[first.build].placed == first and told[second.build].placed == second
-    assert (told[first.build].host, [attempt.cause for attempt in told[first.build].attempts]) == (
+    sent = {build.build: build for build in found.builds}
+    assert sent.keys() == {first.build, second.build}
+    assert sent[first.build].placed == first and sent[second.build].placed == second
+    assert (sent[first.build].host, [attempt.cause for attempt in sent[first.build].attempts]) == (
         "host1",
         ["no power"],
     )
-    assert (told[second.build].status, told[second.build].host) == ("building", "host0")
+    assert (sent[second.build].status, sent[second.build].host) == ("building", "host0")

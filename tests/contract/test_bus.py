@@ -424,14 +424,14 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
 async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus: Bus) -> None:
     """A build must not fail because its conductor was not started yet."""
     tried = asyncio.Event()
-    heard: list[BuildRequested] = []
+    events: list[BuildRequested] = []
 
     async def pass_on(ended: BuildEnded) -> BuildRequested:
         tried.set()
         return a_small_request()
 
     async def note(request: BuildRequested) -> None:
-        heard.append(request)
+        events.append(request)
 
     passing = Worker("passing", consumes=[on(topics.BUILD_ENDED, pass_on, emits=[topics.BUILD_REQUESTED])])
     id_ = a_small_request().request
@@ -440,24 +440,24 @@ async def test_a_publication_waits_until_a_consumer_exists(connect: Connect, bus
         async with asyncio.timeout(DEADLINE):
             await tried.wait()
         async with serving(connect, Worker("late", consumes=[on(topics.BUILD_REQUESTED, note)])):
-            await until(lambda: heard)
-    assert heard[0] == a_small_request()
+            await until(lambda: events)
+    assert events[0] == a_small_request()
 
 
 async def test_every_replica_receives_a_broadcast_topic(connect: Connect, bus: Bus) -> None:
-    heard: list[str] = []
+    events: list[str] = []
 
     def replica(name: str) -> Worker:
         async def note(ended: BuildEnded) -> None:
-            heard.append(name)
+            events.append(name)
 
         return Worker("reader", consumes=[on(topics.BUILD_ENDED, note, private=True)])
 
     id_ = a_small_request().request
     async with serving(connect, replica("one")), serving(connect, replica("two")):
         await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
-        await until(lambda: len(heard) >= 2)
-    assert sorted(heard) == ["one", "two"]
+        await until(lambda: len(events) >= 2)
+    assert sorted(events) == ["one", "two"]
 
 
 async def test_only_the_addressed_client_receives_a_reply(connect: Connect, bus: Bus) -> None:
@@ -515,21 +515,21 @@ async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_time
 ) -> None:
     monkeypatch.setattr("bus.delivery.runner.MAX_UNDELIVERABLE", 3)
     id_ = a_small_request().request
-    said: list[int] = []
-    heard: list[int] = []
+    reply: list[int] = []
+    events: list[int] = []
 
     async def remind() -> list[DestroyOrdered]:
-        said.append(len(said) + 1)
+        reply.append(len(reply) + 1)
         return [
-            DestroyOrdered(build=id_, attempt=said[-1], cell="c1", agent=agent, root=id_, host="h")
+            DestroyOrdered(build=id_, attempt=reply[-1], cell="c1", agent=agent, root=id_, host="h")
             for agent in ("here", "gone")
         ]
 
     async def note(order: DestroyOrdered) -> None:
-        heard.append(order.attempt)
+        events.append(order.attempt)
 
     agent = Worker("agent", consumes=[on(topics.AGENT_DESTROY.at(agent="here"), note)])
     conductor = Worker("conductor", timers=[every(0.01, remind, emits=[topics.AGENT_DESTROY], at_once=True)])
     async with serving(connect, agent), serving(connect, conductor):
-        await until(lambda: {1, 2, 3} <= set(heard))
-    assert max(heard.count(number) for number in (1, 2, 3)) <= 2
+        await until(lambda: {1, 2, 3} <= set(events))
+    assert max(events.count(number) for number in (1, 2, 3)) <= 2

@@ -103,19 +103,19 @@ class Making:
         self.deleted: list[str] = []
 
     async def add(
-        self, *, ends: int = 0, settings: Settings = SETTINGS, cell: str = "c9", **said: Any
+        self, *, ends: int = 0, settings: Settings = SETTINGS, cell: str = "c9", **reply: Any
     ) -> str:
-        told = io.StringIO()
-        what = NewCell(settings, cell, CellOptions(file=self.file, **said))
-        out = Console(file=told, width=200)
+        sent = io.StringIO()
+        what = NewCell(settings, cell, CellOptions(file=self.file, **reply))
+        out = Console(file=sent, width=200)
         assert await plainly(add(Cli(settings, False, out), what, BrokerTool())) == ends
-        return told.getvalue()
+        return sent.getvalue()
 
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
-        told = io.StringIO()
-        cli = Cli(SETTINGS, False, Console(file=told, width=200))
+        sent = io.StringIO()
+        cli = Cli(SETTINGS, False, Console(file=sent, width=200))
         await plainly(remove(cli, "c9", force, False, keep_user, tool=BrokerTool()))
-        return told.getvalue()
+        return sent.getvalue()
 
     @property
     def password(self) -> str:
@@ -175,11 +175,11 @@ async def test_a_failed_step_removes_a_new_cell_and_leaves_an_existing_one(
 
 
 async def test_adding_a_cell_again_repairs_missing_parts(making: Making) -> None:
-    said = await making.add(note="rack 7")
-    assert "RabbitMQ user berth-c9, by a fake" in said and "has its secrets" in said
-    assert "registered, and placement consumes its reports" in said
+    reply = await making.add(note="rack 7")
+    assert "RabbitMQ user berth-c9, by a fake" in reply and "has its secrets" in reply
+    assert "registered, and placement consumes its reports" in reply
     password = making.password
-    assert len(password) >= 32 and password not in said
+    assert len(password) >= 32 and password not in reply
     assert password not in making.broker.known["berth-c9"]
     again = await making.add()
     assert "has as before its secrets" in again and making.password == password
@@ -221,8 +221,8 @@ async def test_only_an_empty_cell_is_removed_together_with_its_queues(making: Ma
     with pytest.raises(OperationRefused, match=r"is not empty: 1 consumer.*drain c9 --wait"):
         await making.remove()
     assert "berth-c9" in making.broker.known  # nothing was removed
-    said = await making.remove(force=True)
-    assert "RabbitMQ user berth-c9 is deleted" in said and "its hosts are deleted" in said
+    reply = await making.remove(force=True)
+    assert "RabbitMQ user berth-c9 is deleted" in reply and "its hosts are deleted" in reply
     assert not making.broker.known and not making.placement.memory.index.cell_facts
     assert making.deleted == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
     assert "it was not registered" in await making.remove(force=True)
@@ -274,8 +274,8 @@ def agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ManagedAgents:
 async def test_a_removed_agent_loses_its_user_its_queues_and_its_orders(agents: ManagedAgents) -> None:
     async with serving(agents.connect, agents.conductor()):
         assert "assumed" not in await agents.add()
-        said = await agents.remove()
-        assert "1 queues of its with 1 messages are deleted" in said and "ends its orders" in said
+        reply = await agents.remove()
+        assert "1 queues of its with 1 messages are deleted" in reply and "ends its orders" in reply
         assert (agents.broker.closed, agents.deleted) == ([AGENT_USER], [AGENT_QUEUE])
         assert agents.edits == ["restore a1", "remove a1"]
         with pytest.raises(OperationRefused, match=r"no RabbitMQ user berth-c9.agent.a1: .* --no-user"):

@@ -116,8 +116,8 @@ async def test_concurrent_edits_of_a_cell_lose_nothing(url: str, placement: Plac
             *(done(which, cell) for which, cell in zip((placement, other) * 4, edits, strict=True))
         )
         await placement.memory.fresh()
-        said = RegisteredCell(name="c1", enabled=False, note="new")
-        assert placement.memory.index.cell_facts == {"c1": said}
+        reply = RegisteredCell(name="c1", enabled=False, note="new")
+        assert placement.memory.index.cell_facts == {"c1": reply}
 
 
 async def test_a_cell_that_is_dropped_while_it_is_registered_is_registered_again(
@@ -275,20 +275,20 @@ async def test_cells_are_listed_with_the_states_of_their_hosts(cell: CellCommand
 @LOCALLY
 async def test_disabling_and_enabling_a_cell_reports_repetitions(cell: CellCommand) -> None:
     await holds(cell.placement)
-    told = [
+    sent = [
         await cell("disable", "c1", "--note", "to be rebuilt"),
         await cell("disable", "c1"),
         await cell("enable", "c1", "--note", ""),
         await cell("enable", "c2"),
     ]
-    assert [line.strip() for line in told] == [
+    assert [line.strip() for line in sent] == [
         "cell c1 is disabled: 2 hosts, 1 instance, which stay",
         "cell c1 was disabled already: 2 hosts, 1 instance, which stay",
         "cell c1 is enabled: 2 hosts, 1 instance",
         "cell c2 was enabled already: 1 host, 0 instances",
     ]
-    [told_again] = await cell.json("disable", "c2")
-    assert told_again == {"cell": "c2", "state": "disabled", "hosts": 1, "instances": 0, "note": ""}
+    [disabled_again] = await cell.json("disable", "c2")
+    assert disabled_again == {"cell": "c2", "state": "disabled", "hosts": 1, "instances": 0, "note": ""}
 
 
 @LOCALLY
@@ -315,10 +315,10 @@ async def test_a_cell_of_the_settings_without_hosts_is_listed(
 async def test_draining_a_cell_reports_the_remaining_instances_and_waits(cell: CellCommand) -> None:
     await holds(cell.placement)
     cell.guests = (GUEST,)
-    said = await cell("drain", "c1", ends=1)
-    assert "1 instance, or its leftovers, remain" in said and uid(1) in said
-    [told] = await cell.json("drain", "c1", ends=1)
-    assert (told["left"], [one["name"] for one in told["instances"]]) == (1, ["web"])
+    reply = await cell("drain", "c1", ends=1)
+    assert "1 instance, or its leftovers, remain" in reply and uid(1) in reply
+    [sent] = await cell.json("drain", "c1", ends=1)
+    assert (sent["left"], [one["name"] for one in sent["instances"]]) == (1, ["web"])
     await cell("drain", "c1", "--wait", "--timeout", "0.05", ends=1)
 
     waiting = asyncio.create_task(cell("drain", "c1", "--wait"))

@@ -85,10 +85,10 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_repeated_creation_changes_nothing(
-    placement: Placement, wall: TurnedClock, kind: NameKind
+    placement: Placement, turned: TurnedClock, kind: NameKind
 ) -> None:
     made = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
-    wall.now += 10
+    turned.now += 10
     again = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
     assert isinstance(made, NameEdited) and isinstance(again, NameEdited)
     assert (made.made, again.made) == (True, False)

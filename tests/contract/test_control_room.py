@@ -70,8 +70,8 @@ async def test_no_answer_allows_resources_of_other_sites(room: VisitedRoom, path
 
 
 async def test_the_session_cookie_is_restricted_to_this_site(room: VisitedRoom) -> None:
-    said = (await room.browser.get("/")).headers["set-cookie"].lower()
-    assert "httponly" in said and "samesite=strict" in said
+    reply = (await room.browser.get("/")).headers["set-cookie"].lower()
+    assert "httponly" in reply and "samesite=strict" in reply
     assert "set-cookie" not in (await room.browser.get("/")).headers  # the cookie is sent once
 
 
@@ -442,9 +442,9 @@ async def test_a_cookie_is_named_by_the_port_that_the_browser_uses(
     token_room: VisitedRoom, url: str, name: str
 ) -> None:
     async with token_room.visitor(url=url) as visitor:
-        said = (await visitor.browser.get("/login")).headers["set-cookie"]
-        assert said.startswith(f"{name}=")
-        assert ("secure" in said.lower()) == url.startswith("https")
-        assert "path=/" in said.lower() and "domain" not in said.lower()
+        reply = (await visitor.browser.get("/login")).headers["set-cookie"]
+        assert reply.startswith(f"{name}=")
+        assert ("secure" in reply.lower()) == url.startswith("https")
+        assert "path=/" in reply.lower() and "domain" not in reply.lower()
         assert (await visitor.sign_in("of-an-admin")).status_code == 303
         assert await status(visitor) == 200

@@ -68,7 +68,7 @@ async def recorded(trail: AuditTrail, count: int, **question: Any) -> list[ActRe
     async def are_there() -> bool:
         nonlocal found
         found = [*(await trail.find(FindActs(**question))).records]
-        return len([record for record in found if record.outcome != "begun"]) == count
+        return len([record for record in found if record.outcome != "started"]) == count
 
     await until(are_there)
     return found
@@ -90,7 +90,7 @@ async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opene
     assert await disable_host(room) == 303
     (record,) = await recorded(trail, 1, act="mark host")
     assert record.operator == Operator(name="admin-user", role="admin", known_by="token file", project="p")
-    assert (record.door, record.through, record.origin) == (
+    assert (record.interface, record.through, record.origin) == (
         "control room",
         f"POST /hosts/{HOST}",
         "127.0.0.1",
@@ -131,7 +131,7 @@ async def test_the_page_escapes_records(opened: Opened) -> None:
     room, trail, _ = opened
     await room.sign_in("reader")
     operator = Operator(name="<script>x</script>")
-    record = ActRecord(id=uid(1), at=1.0, operator=operator, door="bus", act="<b>")
+    record = ActRecord(id=uid(1), at=1.0, operator=operator, interface="bus", act="<b>")
     await trail.record_many([ActsRecorded(records=(record,))])
     page = await room.page("/audit")
     assert "<script>x" not in page

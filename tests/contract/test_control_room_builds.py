@@ -57,7 +57,7 @@ NOTHING: dict[str, Any] = {"builds": BuildsFound(builds=()), "decision": Decisio
 
 
 async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> None:
-    async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
+    async with a_visited_room(sent={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
         page = await room.page(f"/builds/{uid(7)}")
         again = await room.page(f"/builds/{uid(7)}?then=again")
         failed = await room.page(f"/builds/{uid(7)}?attempts=failed")
@@ -71,7 +71,7 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
 
 
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
-    async with a_visited_room(told=NOTHING) as room:
+    async with a_visited_room(sent=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
     async with a_visited_room() as alone:
         assert "the scheduler, cell c1 did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
@@ -150,7 +150,7 @@ async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() ->
         await answer.wait()
         return CellsFound(seen=0, cells=())
 
-    async with a_visited_room(told={"cells": slow}, patience=0.1) as room:
+    async with a_visited_room(sent={"cells": slow}, patience=0.1) as room:
         assert "Being counted" in await room.page("/bus")
         assert "Being counted" in await room.page("/bus")
         answer.set()
@@ -217,8 +217,8 @@ async def test_an_operator_replays_or_drops_marked_letters_after_confirmation(
     assert (await left(room), await waiting(room)) == (["letter-1", "letter-2", "letter-3"], 0)
     done = await act(room, what, "letter-1", "letter-3")
     assert done.status_code == 303
-    told = "replayed" if what == "replay" else "dropped"
-    assert f"2 {told}." in await room.page(done.headers["location"])
+    sent = "replayed" if what == "replay" else "dropped"
+    assert f"2 {sent}." in await room.page(done.headers["location"])
     assert (await left(room), await waiting(room)) == (["letter-2"], waits)
 
 

@@ -297,8 +297,8 @@ async def test_an_unreadable_answer_is_named(path: str) -> None:
     async def unreadable(_: Any) -> Any:
         raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")
 
-    told = dict.fromkeys(("trees", "providers", "changes"), unreadable)
-    async with a_visited_room(told={"cells": unreadable, **told}) as visited:
+    sent = dict.fromkeys(("trees", "providers", "changes"), unreadable)
+    async with a_visited_room(sent={"cells": unreadable, **sent}) as visited:
         answer = await visited.browser.get(path, headers=HTML)
         assert "Expected `float`" in answer.text.replace("&#96;", "`")
         assert answer.status_code in (200, 503)

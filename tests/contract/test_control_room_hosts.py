@@ -84,7 +84,7 @@ async def placement_of_one_host() -> AsyncIterator[Placement]:
 async def room_of_one_host(placement_of_one_host: Placement) -> AsyncIterator[VisitedRoom]:
     worker = silent_placement(placement_of_one_host)
     guests = {"instances": InstancesFound(instances=(GUEST,), count=3)}
-    async with a_visited_room(worker, answered=("providers",), told=guests) as visited:
+    async with a_visited_room(worker, answered=("providers",), sent=guests) as visited:
         yield visited
 
 
@@ -132,7 +132,7 @@ async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(
     placement_of_one_host: Placement, hosts: tuple[HostHealth, ...], tag: str
 ) -> None:
     worker, health = silent_placement(placement_of_one_host), HostHealthFound(hosts=hosts)
-    async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room:
+    async with a_visited_room(worker, answered=("providers",), sent={"health": health}) as room:
         assert tag in await room.page(HOST)
 
 
@@ -148,7 +148,7 @@ async def test_the_page_of_a_host_shows_its_hypervisor_driver_and_supported_move
     )
     worker = silent_placement(placement_of_one_host)
     health = HostHealthFound(hosts=(), capabilities=(known,))
-    async with a_visited_room(worker, answered=("providers",), told={"health": health}) as room_of_one_host:
+    async with a_visited_room(worker, answered=("providers",), sent={"health": health}) as room_of_one_host:
         page = await room_of_one_host.page(HOST)
         assert (
             "<td>QEMU 8.2.1</td>" in page
@@ -156,12 +156,12 @@ async def test_the_page_of_a_host_shows_its_hypervisor_driver_and_supported_move
             and "<td>live</td>" in page
         )
     silent = HostHealthFound(hosts=())
-    async with a_visited_room(worker, answered=("providers",), told={"health": silent}) as room_of_one_host:
+    async with a_visited_room(worker, answered=("providers",), sent={"health": silent}) as room_of_one_host:
         assert "No heartbeat describes it." in await room_of_one_host.page(HOST)
 
 
 async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> None:
     registered = CellsFound(seen=0, cells=(RegisteredCell(name="c1"),))
     health = HostHealthFound(hosts=(), counts={"c1": {"up": 1, "down": 2, "disabled": 1}})
-    async with a_visited_room(told={"cells": registered, "health": health}) as room_of_one_host:
+    async with a_visited_room(sent={"cells": registered, "health": health}) as room_of_one_host:
         assert "1 disabled, 2 down" in await room_of_one_host.page("/")

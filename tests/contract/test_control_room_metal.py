@@ -15,7 +15,7 @@ from bus.ironic import IronicSpoke
 from control_room.pages import hosts as pages
 from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
-from ironic_sync.core.rule import report as told_of
+from ironic_sync.core.rule import report as reported
 from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ids import uid
@@ -25,7 +25,7 @@ from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
 READS = Settings().having(ironic_api="http://ironic.test")
-TOLD = 1_600_000_000  # a minute before the room's now
+REPORTED = 1_600_000_000  # a minute before the room's now
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def ironic(monkeypatch: pytest.MonkeyPatch) -> FakeIronic:
 async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator[VisitedRoom]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         for node in nodes:
-            await _told(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
+            await _report(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
         worker = silent_placement(placement)
         async with a_visited_room(worker, answered=("providers",), settings=settings) as room:
-            room.clock.now = TOLD + 60.0
+            room.clock.now = REPORTED + 60.0
             yield room
 
 
-async def _told(placement: Placement, node: dict[str, Any], agent: str) -> None:
-    said = told_of(from_rest(node), Place(cell="c1", agent=agent), TOLD * 1_000_000)
-    assert said is not None
-    assert await report(placement, said) == [""]
+async def _report(placement: Placement, node: dict[str, Any], agent: str) -> None:
+    reply = reported(from_rest(node), Place(cell="c1", agent=agent), REPORTED * 1_000_000)
+    assert reply is not None
+    assert await report(placement, reply) == [""]
     if node["uuid"] == node_number(1):
         taken = await claim(placement, an_order(a_claim(7, Choice({node_number(1): {"CUSTOM_GOLD": 1}}))))
         assert type(taken[0]).__name__ == "Claimed"
@@ -103,8 +103,8 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     assert f"/builds/{uid(7)}" in page
 
 
-def said(told: list[str], text: str) -> bool:
-    return text in "".join(told)
+def reply(sent: list[str], text: str) -> bool:
+    return text in "".join(sent)
 
 
 async def test_a_node_is_read_again_after_a_message_about_it(
@@ -120,16 +120,16 @@ async def test_a_node_is_read_again_after_a_message_about_it(
 
     ironic.before = note
     async with a_room(READS, *(dict(node) for node in ironic.nodes.values())) as room:
-        async with room.following("/metal/events") as other, room.following("/metal/events") as told:
-            await until(lambda: "Free" in "".join(told) and "Free" in "".join(other))
+        async with room.following("/metal/events") as other, room.following("/metal/events") as sent:
+            await until(lambda: "Free" in "".join(sent) and "Free" in "".join(other))
             ironic.change(2, maintenance=True, maintenance_reason="fan <3>")
             await room.bus.publish(IronicSpoke(nodes=(node_number(2),)))
-            for one in (told, other):
-                await until(partial(said, one, "it is in maintenance: fan &lt;3&gt;"))
+            for one in (sent, other):
+                await until(partial(reply, one, "it is in maintenance: fan &lt;3&gt;"))
             del ironic.nodes[node_number(3)]
             ironic.have(4, provision_state="clean failed", last_error="no disk")
             await room.bus.publish(IronicSpoke(nodes=(node_number(3), node_number(4))))
-            await until(lambda: "Ironic does not have it any more" in "".join(told))
-            await until(lambda: "Ironic has it clean failed: no disk" in "".join(told))
+            await until(lambda: "Ironic does not have it any more" in "".join(sent))
+            await until(lambda: "Ironic has it clean failed: no disk" in "".join(sent))
             assert sum(path.endswith("/nodes") for path in asked) == 1
             assert len([path for path in asked if path.endswith(node_number(2))]) == 1  # for both pages

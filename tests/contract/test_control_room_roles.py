@@ -154,7 +154,7 @@ async def test_the_table_of_acts_decides_about_every_form(
         outcomes = [record.outcome for record in records if record.act in (act, "form")]
         # pages show the whole region, so they are closed for roles that are limited to projects
         may = not who.projects and not allowed(who, BY_NAME[act], Target(cell="c1"))
-        if outcomes[:1] != (["begun"] if may else ["denied"]):
+        if outcomes[:1] != (["started"] if may else ["denied"]):
             wrong.append((url, fields, outcomes, answer.status_code))
     assert not wrong
 

@@ -90,7 +90,7 @@ def test_a_rabbitmq_user_is_listed_with_its_purpose(user: str, facts: dict[str, 
 def test_a_user_is_as_old_as_its_last_password() -> None:
     def record(at: float, user: str, asked: str, outcome: Outcome = "done") -> ActRecord:
         return ActRecord(
-            id=uid(1), at=at, operator=Operator(name="x"), door="command", act="credential", target=user,
+            id=uid(1), at=at, operator=Operator(name="x"), interface="command", act="credential", target=user,
             asked=asked, outcome=outcome,
         )  # fmt: skip
 

@@ -41,7 +41,7 @@ def say() -> Console:
     return Console(file=io.StringIO(), highlight=False, soft_wrap=True, width=1000)
 
 
-def said(say: Console) -> str:
+def reply(say: Console) -> str:
     assert isinstance(say.file, io.StringIO)
     return say.file.getvalue()
 
@@ -68,7 +68,7 @@ async def test_an_invalid_time_is_shown_as_unknown(
     broker.store_dead_letter(a_json_letter(died=seconds, first_died=seconds))
     await dead.list_letters(Cli(Settings(), False, say))
     assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
-    assert said(say).count(printed) == 3
+    assert reply(say).count(printed) == 3
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ async def test_control_characters_of_dead_letters_are_escaped(
     broker.store_dead_letter(a_json_letter(**more))
     await dead.list_letters(Cli(Settings(), False, say))
     await dead.show_letter(Cli(Settings(), False, say), printed if field == "id" else "letter")
-    assert written not in said(say) or written == printed
-    assert printed in said(say)
+    assert written not in reply(say) or written == printed
+    assert printed in reply(say)
     await dead.list_letters(Cli(Settings(), True, say))
     line = capsys.readouterr().out
     assert written not in line or written == printed
@@ -108,19 +108,19 @@ async def test_control_characters_of_dead_letters_are_escaped(
 async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n  "n": 1}'))
     await dead.show_letter(Cli(Settings(), False, say), "letter")
-    assert said(say).endswith('one\n  two\n{\n  "n": 1}\n')
+    assert reply(say).endswith('one\n  two\n{\n  "n": 1}\n')
 
 
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
         broker.store_dead_letter(a_json_letter(f"{number:03}"))
     await dead.list_letters(Cli(Settings(), False, say))
-    *lines, more = said(say).splitlines()
+    *lines, more = reply(say).splitlines()
     assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
     assert more == "there are more: berth dead list --after 099"
     say.file = io.StringIO()
     await dead.list_letters(Cli(Settings(), False, say), 200, "099")
-    assert [int(line.split()[0]) for line in said(say).splitlines()] == list(range(100, 250))
+    assert [int(line.split()[0]) for line in reply(say).splitlines()] == list(range(100, 250))
 
 
 async def test_json_output_lists_all_dead_letters(
@@ -149,7 +149,7 @@ async def test_all_and_ids_exclude_each_other(broker: LocalBroker, say: Console)
     with pytest.raises(BadSetting, match="`all` includes every id"):
         await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
     assert await dead.drop(Cli(Settings(), False, say), ["all"]) == 0
-    assert (said(say), broker.dead) == ("1 dropped\n", {})
+    assert (reply(say), broker.dead) == ("1 dropped\n", {})
 
 
 async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say: Console) -> None:
@@ -157,7 +157,7 @@ async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say:
         broker.store_dead_letter(a_json_letter(id_))
     assert await dead.drop(Cli(Settings(), False, say), ["a", "b", "x"]) == 0
     assert list(broker.dead) == ["c"]
-    assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
+    assert reply(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
 
 
 async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, say: Console) -> None:
@@ -166,8 +166,8 @@ async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, 
         broker.store_dead_letter(a_json_letter(id_, queue=queue))
     assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
     assert list(broker.dead) == ["a", "c"]
-    assert ESC not in said(say)
-    assert said(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
+    assert ESC not in reply(say)
+    assert reply(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
     (item,) = broker.queues["scheduler:build.requested"].items
     assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
 
@@ -185,7 +185,7 @@ async def test_json_output_names_replayed_and_remaining_letters(
     assert replayed == {"replayed": 1, "staying": ["a stays: there is no queue 'gone'"]}
     assert (shown["id"], shown["queue"], shown["body"]) == ("a", "gone", '{"n":1}')
     assert dropped == {"dropped": 1}
-    assert said(say) == ""
+    assert reply(say) == ""
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_a_letter_of_a_cell_is_replayed_only_into_a_queue_of_its_cell(
     broker.store_dead_letter(a_json_letter(queue=queue, cell=cell))
     assert await dead.replay(Cli(Settings(), False, say), ["all"]) == (0 if may else 1)
     assert (len(broker.queues[queue].items), len(broker.dead)) == ((1, 0) if may else (0, 1))
-    assert may or ("letter stays" in said(say) and queue in said(say))
+    assert may or ("letter stays" in reply(say) and queue in reply(say))
 
 
 def forged(id_: str = "letter", **more: Any) -> DeadLetter:
@@ -225,9 +225,9 @@ async def test_a_letter_of_a_refused_sender_is_not_replayed(broker: LocalBroker,
     assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
     assert list(broker.dead) == ["letter"]
     assert not broker.queues["scheduler:build.requested"].items
-    assert "refused because of its sender, 'client.shop.0'" in said(say)
+    assert "refused because of its sender, 'client.shop.0'" in reply(say)
     assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
-    assert "sender: client.shop.0\n" in said(say)
+    assert "sender: client.shop.0\n" in reply(say)
 
 
 async def test_a_replayed_letter_keeps_the_key_by_which_its_sender_is_judged(broker: LocalBroker) -> None:
@@ -271,11 +271,11 @@ async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_record
         await dead.replay(cli, ["all"], as_operator=True)
     async with serving(lambda: LocalTransport(broker), region.worker()):
         assert await dead.replay(cli, ["a"], as_operator=True) == 0
-        await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
+        await until(lambda: [record.outcome for record in region.records] == ["started", "done"])
     record = region.records[-1]
     assert (record.act, record.target) == ("dead letters", "a")
     assert record.asked.startswith(f"replay --as-operator BuildRequested of client.shop.0 to {queue}: {{")
-    assert said(say).startswith("a as your own: BuildRequested of client.shop.0 to ")
+    assert reply(say).startswith("a as your own: BuildRequested of client.shop.0 to ")
     (item,) = broker.queues[queue].items
     assert (item.envelope.key, list(broker.dead)) == (queue, ["b"])
 

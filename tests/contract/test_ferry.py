@@ -114,7 +114,7 @@ async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[TwoBrokers]:
         await transport.close()
 
 
-def said(number: int, key: str = PLACED) -> Envelope:
+def shown(number: int, key: str = PLACED) -> Envelope:
     return an_envelope(number, key)
 
 
@@ -123,23 +123,23 @@ async def test_the_ferry_forwards_a_message_unchanged(brokers: TwoBrokers, way: 
     here, there = (brokers.middle, brokers.own) if way == "in" else (brokers.own, brokers.middle)
     key = PLACED if way == "in" else f"{ENDED}.me"
     whole = an_envelope(
-        7, key, type="BuildPlaced", correlation="story", causation="cause", attempt=3, faults=1, unheard=2,
+        7, key, type="BuildPlaced", correlation="story", causation="cause", attempt=3, faults=1, unroutable=2,
         sent_at=1_700_000_000.25, traceparent=f"00-{1:032x}-{1:016x}-01", reply_to="reply.c2.a.b",
         first_died=1.5,
     )  # fmt: skip
-    ear = await brokers.hears(there, key)
+    listener = await brokers.hears(there, key)
     async with brokers.ferried():
         await publish(await brokers.connected(here), whole)
-        arrived = await take(ear)
+        arrived = await take(listener)
     assert arrived.envelope == whole
 
 
 async def test_messages_published_without_a_ferry_wait_for_it(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
-    await publish(middle, *map(said, range(5)))
-    ear = await brokers.hears(brokers.own, PLACED)
+    await publish(middle, *map(shown, range(5)))
+    listener = await brokers.hears(brokers.own, PLACED)
     async with brokers.ferried():
-        assert await numbers(ear, 5) == list(range(5))
+        assert await numbers(listener, 5) == list(range(5))
         await until(lambda: nothing_waits(brokers))
 
 
@@ -182,20 +182,20 @@ async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers:
 
 async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
-    ear = await brokers.hears(brokers.own, PLACED)
+    listener = await brokers.hears(brokers.own, PLACED)
     killed = asyncio.Event()
 
     async def die(_: Sequence[Envelope]) -> None:
         killed.set()
         await asyncio.Event().wait()
 
-    await publish(middle, *map(said, range(10)))
+    await publish(middle, *map(shown, range(10)))
     async with brokers.ferried(after=die):
         await in_time(killed.wait())
     async with brokers.ferried():
-        found = [(await take(ear)).envelope for _ in range(10)]
+        found = [(await take(listener)).envelope for _ in range(10)]
         while len({envelope.id for envelope in found}) < 10 or len(found) < 11:
-            found.append((await take(ear)).envelope)
+            found.append((await take(listener)).envelope)
     order = [msgspec.json.decode(envelope.body)["n"] for envelope in found]
     assert list(dict.fromkeys(order)) == list(range(10))  # the first delivery of each
     twice = {envelope.id for envelope in found if order.count(msgspec.json.decode(envelope.body)["n"]) > 1}
@@ -206,7 +206,7 @@ async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers:
 
 async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
-    ear = await brokers.hears(brokers.own, PLACED)
+    listener = await brokers.hears(brokers.own, PLACED)
     failures = iter([Unavailable("away"), Unavailable("still away")])
     tried: list[int] = []
     more = asyncio.Event()
@@ -220,12 +220,12 @@ async def test_messages_wait_in_order_while_the_cells_broker_is_unreachable(brok
 
     other = await brokers.hears(brokers.own, "build.delete.c2")
     async with brokers.ferried(fail):
-        await publish(middle, said(0))
+        await publish(middle, shown(0))
         await until(lambda: tried)
-        await publish(middle, *map(said, range(1, 20)), said(100, "build.delete.c2"))
+        await publish(middle, *map(shown, range(1, 20)), shown(100, "build.delete.c2"))
         assert await numbers(other, 1) == [100]
         more.set()
-        assert await numbers(ear, 20) == list(range(20))
+        assert await numbers(listener, 20) == list(range(20))
 
 
 async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(brokers: TwoBrokers) -> None:
@@ -236,25 +236,25 @@ async def test_messages_without_a_consumer_become_dead_letters_at_their_origin(b
         (letter,) = await buried(middle)
         assert (letter.queue, letter.key, letter.cell) == ("ferry.c2:build.delete.c2", message.key, "c2")
         assert "build.delete.c2" in letter.reason
-        ear = await brokers.hears(brokers.own, message.key)
+        listener = await brokers.hears(brokers.own, message.key)
         again = msgspec.structs.replace(message, attempt=1)
         await middle.send(letter.queue, again, expected=True)  # as `berth dead replay` does
-        arrived = (await take(ear)).envelope
+        arrived = (await take(listener)).envelope
     assert (arrived.id, arrived.key, bytes(arrived.body)) == (message.id, message.key, bytes(message.body))
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)
 async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
-    ear = await brokers.hears(brokers.own, PLACED)
+    listener = await brokers.hears(brokers.own, PLACED)
 
     async def refuse(envelopes: Sequence[Envelope]) -> None:
         if any(bytes(envelope.body) == b'{"n":1}' for envelope in envelopes):
             raise BrokerRefused("not this one")
 
-    await publish(middle, *map(said, range(4)))
+    await publish(middle, *map(shown, range(4)))
     async with brokers.ferried(refuse):
-        assert await numbers(ear, 3) == [0, 2, 3]
+        assert await numbers(listener, 3) == [0, 2, 3]
         (letter,) = await buried(middle)
     assert (letter.reason, letter.body) == ("not this one", b'{"n":1}')
 
@@ -271,7 +271,7 @@ async def test_a_message_that_fails_by_a_bug_is_retried_and_then_a_dead_letter(
         tried.append(len(envelopes))
         raise ZeroDivisionError("a bug")
 
-    await publish(middle, said(1))
+    await publish(middle, shown(1))
     async with brokers.ferried(fail):
         (letter,) = await buried(middle)
     assert len(tried) == 2
@@ -287,7 +287,7 @@ async def test_a_query_without_an_answerer_behind_the_ferry_fails(brokers: TwoBr
 
 async def test_the_ferry_exports_queue_depth_and_age(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
-    ear = await brokers.hears(brokers.own, PLACED)
+    listener = await brokers.hears(brokers.own, PLACED)
     of = {"cell": "c2", "way": "in", "crossing": PLACED}
     before = REGISTRY.get_sample_value("berth_ferry_carried_total", of) or 0.0
     back = asyncio.Event()
@@ -305,7 +305,7 @@ async def test_the_ferry_exports_queue_depth_and_age(brokers: TwoBrokers) -> Non
         await publish(middle, *(an_envelope(n, PLACED, sent_at=1000.0, framed=False) for n in range(3)))
         await until(lambda: waits()[0] == 3 and (waits()[1] or 0.0) > 1000.0, picture=waits)
         back.set()
-        assert await numbers(ear, 3) == [0, 1, 2]
+        assert await numbers(listener, 3) == [0, 1, 2]
         await until(lambda: waits() == (0, 0.0), picture=waits)
     assert REGISTRY.get_sample_value("berth_ferry_carried_total", of) == before + 3
 
@@ -333,11 +333,11 @@ async def test_a_forbidden_or_invalid_message_becomes_a_dead_letter_at_its_origi
     properties: pika.BasicProperties,
     reason: str,
 ) -> None:
-    own, ear = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")
+    own, listener = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")
     async with brokers.ferried():
         with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
             connection.channel().basic_publish(f"{bus_name}o", key, body, properties)
         (letter,) = await buried(own)
-        await publish(own, said(2, ENDED))
-        assert await numbers(ear, 1) == [2]
+        await publish(own, shown(2, ENDED))
+        assert await numbers(listener, 1) == [2]
     assert reason in letter.reason

@@ -88,9 +88,9 @@ async def test_a_worker_of_the_installed_command_prints_no_warning_of_python(tmp
         sys.executable, str(command), cwd=ROOT, stdout=PIPE, stderr=PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    said, complained = await ran.communicate()
+    reply, complained = await ran.communicate()
     assert (ran.returncode, complained) == (0, b"")
-    assert said.startswith(b"berth ")
+    assert reply.startswith(b"berth ")
 
 
 async def test_a_worker_ends_with_its_exit_code_or_signal() -> None:

@@ -133,9 +133,9 @@ async def test_unconfirmed_differences_are_listed_and_not_healed(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
     stands(settings, "active", 1, host=1)
-    told = (await berth("--yes", ends=1)).splitlines()
-    assert all(line.startswith("for you to judge: ") for line in told)
-    assert any("a move of it began that its cell does not know" in line for line in told)
+    sent = (await berth("--yes", ends=1)).splitlines()
+    assert all(line.startswith("for you to judge: ") for line in sent)
+    assert any("a move of it began that its cell does not know" in line for line in sent)
     assert (await audit(settings)).consumers == 2
 
 
@@ -203,8 +203,8 @@ async def test_without_a_running_berth_differences_are_listed_only(
     lost = Build(id=placed.build, cell="c1", status="active", placed=placed, attempt=1, end="active")
     await add_build(settings, lost)
     monkeypatch.setattr(composition, "transport", TO_A_BERTH)
-    [told] = (await berth(ends=1)).splitlines()
-    assert told == (
+    [sent] = (await berth(ends=1)).splitlines()
+    assert sent == (
         f"for you to judge: {lost.id}: active on {lost.host.root} in cell c1, and holds nothing;"
         " no running berth can be queried here"
     )

@@ -202,8 +202,8 @@ async def test_enable_ends_with_1_and_the_command_if_a_drained_host_stays_disabl
 ) -> None:
     await host_command("disable", "host-1", "--because", "drain")
     await host_command("disable", "host-2")
-    told = await host_command("enable", "host-1", "host-2", ends=1)
-    assert told == (
+    sent = await host_command("enable", "host-1", "host-2", ends=1)
+    assert sent == (
         "host-1: stays disabled because of drain: `--because drain` removes that cause\nhost-2: open\n"
     )
     assert await host_command("enable", "host-1", "--because", "drain") == "host-1: open\n"
@@ -217,8 +217,8 @@ async def test_providers_of_a_host_are_drawn_as_a_tree(host_command: CommandLine
     assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
     cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
     assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]
-    told = await host_command.json("show", "host-2")
-    assert {one["name"] for one in told} == {"host-2", "host-2_numa0"}
+    sent = await host_command.json("show", "host-2")
+    assert {one["name"] for one in sent} == {"host-2", "host-2_numa0"}
 
 
 WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
@@ -246,10 +246,10 @@ async def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placement: Placement) -> None:
     await has_hosts(placement)
     assert await berth("list") == "no aggregate\n"
-    said = await berth(
+    reply = await berth(
         "create", "east", "--zone", "e", "--property", "ssd=true", "--host", "host-1", "--uuid", EAST
     )
-    assert said == f"east: made, 1 host put in\n  uuid {EAST}\n"
+    assert reply == f"east: made, 1 host put in\n  uuid {EAST}\n"
     assert await berth("add", "east", "host-2", host(3)) == "east: changed, 2 hosts put in\n"
     assert await berth("add", EAST, "host-2") == "east: is so already\n"
     assert await berth("remove", "east", "host-1", "host-3") == "east: changed, 2 hosts taken out\n"
@@ -274,15 +274,15 @@ async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placeme
 
 async def test_aggregates_are_printed_as_json(berth: CommandLine, placement: Placement) -> None:
     await has_hosts(placement, 1)
-    told = {"uuid": EAST, "name": "east", "metadata": {"availability_zone": "e"}}
+    sent = {"uuid": EAST, "name": "east", "metadata": {"availability_zone": "e"}}
     done = {"gone": False, "added": [], "removed": [], "warnings": []}
     made = await berth.json("create", "east", "--zone", "e", "--host", "host-1", "--uuid", EAST)
-    assert made == [{**told, **done, "added": [host(1)]}]
+    assert made == [{**sent, **done, "added": [host(1)]}]
     for options in ((), ("--host", "host-1", "--key", "availability_zone")):
-        assert await berth.json("list", *options) == [{**told, "host_count": 1}]
+        assert await berth.json("list", *options) == [{**sent, "host_count": 1}]
     assert await berth.json("list", "--host", "host-2") == []
     hosts = [{"uuid": host(1), "name": "host-1", "cell": "c1"}]
-    assert await berth.json("show", "east") == [{**told, "host_count": 1, "hosts": hosts}]
+    assert await berth.json("show", "east") == [{**sent, "host_count": 1, "hosts": hosts}]
     [doubtful] = await berth.json("set", "east", "--property", "max_io_ops_per_host=8.5")
     assert doubtful["warnings"] == ["max_io_ops_per_host: '8.5' is no whole number"]
 
@@ -377,8 +377,8 @@ async def test_aggregates_of_nova_are_imported(
     file = a_file(tmp_path, [novas("east", "e", ["host-1"], hdd="true")])
     assert (await berth("import", file)).splitlines() == ["east: changed"]
     assert (await berth("import", file)).splitlines() == ["east: is so already"]
-    (told,) = await berth.json("import", file)
-    assert (told["name"], told["did"], told["notes"], told["failed"]) == ("east", "is so already", [], [])
+    (sent,) = await berth.json("import", file)
+    assert (sent["name"], sent["did"], sent["notes"], sent["failed"]) == ("east", "is so already", [], [])
     [east] = await berth.json("list", "--key", "hdd")
     assert (east["metadata"], east["host_count"]) == ({"hdd": "true", "availability_zone": "e"}, 2)
 

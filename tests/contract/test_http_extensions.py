@@ -45,15 +45,15 @@ async def test_the_reason_without_any_provider(near: HttpPlacement) -> None:
 async def test_explain_takes_the_same_query(near: HttpPlacement, minor: int) -> None:
     await near.provider(A, VCPU=8)
     await near.provider(B, VCPU=4)
-    told = await near.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
-    assert (told["considered"], told["fitting"]) == (2, 0)
-    (removal,) = told["removals"]
+    sent = await near.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
+    assert (sent["considered"], sent["fitting"]) == (2, 0)
+    (removal,) = sent["removals"]
     assert (removal["constraint"], removal["removed"], removal["left"]) == ("VCPU: 9 free", 2, 0)
     assert (removal["code"], removal["hosts"]) == ("class", [A, B])
-    assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8", "code": "class"}
-    assert told["why"].startswith("of 2, no host remains")
-    told = await near.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
-    assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
+    assert sent["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8", "code": "class"}
+    assert sent["why"].startswith("of 2, no host remains")
+    sent = await near.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
+    assert (sent["considered"], sent["fitting"], sent["why"]) == (2, 1, "")
 
 
 async def test_explain_validates_like_the_api(near: HttpPlacement) -> None:
@@ -103,33 +103,33 @@ def change_of(event: str) -> tuple[int, dict[str, Any]]:
     return answer["number"], answer["changes"][-1]
 
 
-async def seen(door: HttpPlacement) -> int:
-    return int((await door.made("/readyz", method="GET"))["seen"])
+async def seen(api: HttpPlacement) -> int:
+    return int((await api.made("/readyz", method="GET"))["seen"])
 
 
-async def test_the_feed_sends_every_change_in_order_and_resumes(door: HttpPlacement) -> None:
-    start = await seen(door)
-    await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 2})))
-    async with a_stream(door, "/berth/changes", f"after={start}") as stream:
+async def test_the_feed_sends_every_change_in_order_and_resumes(api: HttpPlacement) -> None:
+    start = await seen(api)
+    await api.provider(A, VCPU=8)
+    await api.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 2})))
+    async with a_stream(api, "/berth/changes", f"after={start}") as stream:
         assert (stream.status, stream.headers["cache-control"]) == (200, "no-store")
         assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert stream.headers["x-openstack-request-id"].startswith("req-")
-        told = [change_of(event) for event in await stream.events(await seen(door) - start)]
-        assert [number for number, _ in told] == list(range(start + 1, start + 1 + len(told)))
-        assert told[-1][1]["provider"] == A
-        assert (told[-1][1]["used"], told[-1][1]["reshaped"]) == ({"VCPU": 2}, False)
-        await door("DELETE", f"/allocations/{uid(1)}")  # while a client follows the feed
+        sent = [change_of(event) for event in await stream.events(await seen(api) - start)]
+        assert [number for number, _ in sent] == list(range(start + 1, start + 1 + len(sent)))
+        assert sent[-1][1]["provider"] == A
+        assert (sent[-1][1]["used"], sent[-1][1]["reshaped"]) == ({"VCPU": 2}, False)
+        await api("DELETE", f"/allocations/{uid(1)}")  # while a client follows the feed
         number, change = change_of((await stream.events(1))[0])
         assert change["used"] == {"VCPU": 0}
-    async with a_stream(door, "/berth/changes", last_event_id=str(number - 1)) as stream:
+    async with a_stream(api, "/berth/changes", last_event_id=str(number - 1)) as stream:
         assert change_of((await stream.events(1))[0]) == (number, change)
 
 
-async def test_the_feed_without_a_number_begins_with_new_changes(door: HttpPlacement) -> None:
-    await door.provider(A)
-    async with a_stream(door, "/berth/changes") as stream:
-        await door.provider(B)
+async def test_the_feed_without_a_number_begins_with_new_changes(api: HttpPlacement) -> None:
+    await api.provider(A)
+    async with a_stream(api, "/berth/changes") as stream:
+        await api.provider(B)
         assert change_of((await stream.events(1))[0])[1]["provider"] == B
 
 
@@ -145,11 +145,11 @@ async def test_feeds_of_one_user_leave_connections_to_others(near: HttpPlacement
         assert stream.status == 200, "the others have ended"
 
 
-async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
+async def test_a_future_change_number_is_refused(api: HttpPlacement) -> None:
     """The number is a mistake, or the database was restored: the client must read everything again."""
-    newest = await seen(door)
+    newest = await seen(api)
     for number in (newest + 1, 10**17):
-        answer = await door("GET", f"/berth/changes?after={number}")
+        answer = await api("GET", f"/berth/changes?after={number}")
         assert answer.status_code == 410
         assert f"there has been no change {number}, the newest is {newest}" in answer.text
         assert "read everything again" in answer.text
@@ -170,16 +170,16 @@ async def test_a_feed_ends_when_the_server_stops(near: HttpPlacement) -> None:
 # ETags
 
 
-async def test_an_unchanged_resource_is_304(door: HttpPlacement) -> None:
-    await door.provider(A, VCPU=8)
+async def test_an_unchanged_resource_is_304(api: HttpPlacement) -> None:
+    await api.provider(A, VCPU=8)
     at = f"/resource_providers/{A}/inventories"
-    first = await door("GET", at)
+    first = await api("GET", at)
     tag = first.headers["etag"]
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
-        again = await door("GET", at, if_none_match=known)
+        again = await api("GET", at, if_none_match=known)
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
-    await door("DELETE", f"{at}/VCPU")
-    changed = await door("GET", at, if_none_match=tag)
+    await api("DELETE", f"{at}/VCPU")
+    changed = await api("GET", at, if_none_match=tag)
     assert changed.status_code == 200
     assert changed.headers["etag"] != tag
 
@@ -213,7 +213,7 @@ async def test_readiness_fails_while_the_database_is_unavailable(
 async def test_metrics_count_by_route_pattern(near: HttpPlacement) -> None:
     await near("GET", f"/resource_providers/{A}")
     await near("GET", "/something/else")
-    told = (await near.client.get("/metrics")).text
-    assert 'route="/resource_providers/{uuid}",status="404"' in told
-    assert 'route="",status="404"' in told
-    assert A not in told
+    sent = (await near.client.get("/metrics")).text
+    assert 'route="/resource_providers/{uuid}",status="404"' in sent
+    assert 'route="",status="404"' in sent
+    assert A not in sent

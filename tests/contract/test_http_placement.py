@@ -20,7 +20,7 @@ from placement_worker.http.app import Resource
 from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from placement_worker.http.keystone import Unauthorized
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
-from tests.support.http_placement import HttpPlacement, a_door, a_stream, claim_in_json, error_of
+from tests.support.http_placement import HttpPlacement, a_stream, an_api, claim_in_json, error_of
 from tests.support.ids import uid
 
 A, B = uid(1, "a"), uid(2, "a")
@@ -79,7 +79,7 @@ MEMORY = "sqlite+aiosqlite://"
 
 
 def opened(**options: Any) -> AbstractAsyncContextManager[HttpPlacement]:
-    return a_door(MEMORY, **options)
+    return an_api(MEMORY, **options)
 
 
 async def test_a_policy_is_checked_before_the_body(near: HttpPlacement) -> None:
@@ -136,18 +136,18 @@ async def test_an_aggregate_is_created_read_changed_and_deleted(door: HttpPlacem
     made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert made.status_code == 201
     assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
-    told = {"uuid": EAST, "name": "east", "metadata": ZONE}
-    assert made.json() == {**told, "added": [host(1)], "removed": [], "warnings": []}
+    sent = {"uuid": EAST, "name": "east", "metadata": ZONE}
+    assert made.json() == {**sent, "added": [host(1)], "removed": [], "warnings": []}
     again = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert (again.status_code, again.json()["added"]) == (200, [])
 
     for address in (EAST, EAST.upper(), "east"):
         shown = await door("GET", f"{HERE}/{address}")
-        assert shown.json() == {**told, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
+        assert shown.json() == {**sent, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
     put = await door("PUT", f"{HERE}/east/hosts/{host(2)}")
     assert (put.status_code, put.json()["added"]) == (200, [host(2)])
     assert (await door("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
-    assert (await door("GET", HERE)).json() == {"aggregates": [{**told, "host_count": 2}], "more": False}
+    assert (await door("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
     inside = (await door("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
     assert {one["uuid"] for one in inside} == {host(1), host(2)}
 

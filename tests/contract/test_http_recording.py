@@ -11,7 +11,7 @@ from bus.errors import Unavailable
 from bus.vocabulary import Message
 from placement_worker.http.access import AccessPolicy
 from placement_worker.http.recording import RecordedRequests
-from tests.support.http_placement import HttpPlacement, a_door
+from tests.support.http_placement import HttpPlacement, an_api
 from tests.support.ids import uid
 
 A = uid(1, "a")
@@ -41,8 +41,8 @@ def published() -> PublishedRecords:
 
 
 @pytest.fixture
-async def door(published: PublishedRecords) -> AsyncIterator[HttpPlacement]:
-    async with a_door("sqlite+aiosqlite://", records=published.requests) as near:
+async def api(published: PublishedRecords) -> AsyncIterator[HttpPlacement]:
+    async with an_api("sqlite+aiosqlite://", records=published.requests) as near:
         await near.provider(A)
         await published.all()
         published.records.clear()
@@ -50,10 +50,10 @@ async def door(published: PublishedRecords) -> AsyncIterator[HttpPlacement]:
 
 
 async def test_a_change_is_recorded_with_the_states_before_and_after(
-    door: HttpPlacement, published: PublishedRecords
+    api: HttpPlacement, published: PublishedRecords
 ) -> None:
     body = {"traits": [TRAIT], "resource_provider_generation": 0}
-    answer = await door("PUT", f"/resource_providers/{A}/traits", body)
+    answer = await api("PUT", f"/resource_providers/{A}/traits", body)
     (record,) = await published.all()
     assert (record.act, record.target, record.outcome) == (
         "placement:resource_providers:traits:update",
@@ -71,9 +71,9 @@ async def test_a_change_is_recorded_with_the_states_before_and_after(
 
 
 async def test_a_refused_change_is_recorded_with_the_reason(
-    door: HttpPlacement, published: PublishedRecords
+    api: HttpPlacement, published: PublishedRecords
 ) -> None:
-    await door("PUT", f"/resource_providers/{A}/traits", {"traits": [], "resource_provider_generation": 7})
+    await api("PUT", f"/resource_providers/{A}/traits", {"traits": [], "resource_provider_generation": 7})
     (record,) = await published.all()
     assert record.outcome == "refused"
     assert "generation already changed" in record.detail
@@ -87,31 +87,31 @@ DENIED: dict[str, tuple[str, str, Any]] = {
 
 @pytest.mark.parametrize(("method", "path", "body"), DENIED.values(), ids=DENIED.keys())
 async def test_a_denied_request_is_recorded(
-    door: HttpPlacement, published: PublishedRecords, method: str, path: str, body: Any
+    api: HttpPlacement, published: PublishedRecords, method: str, path: str, body: Any
 ) -> None:
-    assert (await door(method, path, body, token="eve")).status_code == 403
+    assert (await api(method, path, body, token="eve")).status_code == 403
     (record,) = await published.all()
     assert (record.operator.name, record.operator.role, record.outcome) == ("eve", "", "denied")
 
 
-async def test_a_permitted_read_is_not_recorded(door: HttpPlacement, published: PublishedRecords) -> None:
-    await door("GET", "/resource_providers")
+async def test_a_permitted_read_is_not_recorded(api: HttpPlacement, published: PublishedRecords) -> None:
+    await api("GET", "/resource_providers")
     assert not await published.all()
 
 
 async def test_requests_without_a_token_cannot_fill_the_audit_trail(
-    door: HttpPlacement, published: PublishedRecords
+    api: HttpPlacement, published: PublishedRecords
 ) -> None:
     for _ in range(20):
-        await door("GET", "/resource_providers", token="")
+        await api("GET", "/resource_providers", token="")
     records = await published.all()
     assert {(record.act, record.outcome) for record in records} == {("sign in", "denied")}
     assert len(records) < 10
 
 
-async def test_records_wait_for_the_broker(door: HttpPlacement, published: PublishedRecords) -> None:
+async def test_records_wait_for_the_broker(api: HttpPlacement, published: PublishedRecords) -> None:
     published.is_away = True
-    await door("DELETE", f"/resource_providers/{A}")
+    await api("DELETE", f"/resource_providers/{A}")
     assert not await published.all()
     published.is_away = False
     assert [record.act for record in await published.all()] == ["placement:resource_providers:delete"]

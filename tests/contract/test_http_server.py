@@ -54,26 +54,26 @@ class MeasuringSite:
         self.asked.set()
         if scope["path"] == "/wait":
             await self.go_on.wait()
-        told = bytes(LARGE) if scope["path"] == "/large" else b"%d" % size
-        headers = [(b"content-length", b"%d" % len(told))]
+        sent = bytes(LARGE) if scope["path"] == "/large" else b"%d" % size
+        headers = [(b"content-length", b"%d" % len(sent))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": told, "more_body": scope["path"] == "/large"})
+        await send({"type": "http.response.body", "body": sent, "more_body": scope["path"] == "/large"})
         if scope["path"] == "/large":  # waits until the client has read the whole body
             await send({"type": "http.response.body", "body": b""})
             self.given_up.set()
 
     @asynccontextmanager
-    async def connected(self, said: bytes = b"") -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    async def connected(self, reply: bytes = b"") -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(said)
+        writer.write(reply)
         try:
             async with asyncio.timeout(SECONDS):
                 yield reader, writer
         finally:
             writer.close()
 
-    async def answer(self, said: bytes = GET) -> bytes:
-        async with self.connected(said) as (reader, _):
+    async def answer(self, reply: bytes = GET) -> bytes:
+        async with self.connected(reply) as (reader, _):
             return await reader.read()
 
 
@@ -102,19 +102,19 @@ async def answered(reader: StreamReader) -> bytes:
 # Slow and idle connections
 
 
-@pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
-async def test_an_idle_connection_is_closed(said: bytes) -> None:
+@pytest.mark.parametrize("reply", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
+async def test_an_idle_connection_is_closed(reply: bytes) -> None:
     async with served(idle=SOON, keep_alive=SOON) as site:
-        told = await site.answer(said)
-        assert told.count(b"200 OK") == said.count(b"GET")
-        assert b"HTTP/1.1 40" not in told
+        sent = await site.answer(reply)
+        assert sent.count(b"200 OK") == reply.count(b"GET")
+        assert b"HTTP/1.1 40" not in sent
 
 
 async def test_a_connection_is_closed_with_its_response_if_none_is_kept() -> None:
     async with served(keep_alive=0.0) as site:
-        told = await site.answer(GET + GET)  # until the server closes the connection
-        assert told.count(b"200 OK") == 1
-        assert b"connection: close" in told
+        sent = await site.answer(GET + GET)  # until the server closes the connection
+        assert sent.count(b"200 OK") == 1
+        assert b"connection: close" in sent
 
 
 async def test_a_new_connection_may_wait_for_its_request_if_none_is_kept() -> None:
@@ -126,12 +126,12 @@ async def test_a_new_connection_may_wait_for_its_request_if_none_is_kept() -> No
 
 
 @pytest.mark.parametrize(
-    "said", [HALF, b"GET", HALF_A_BODY, GET + HALF], ids=["head", "word", "body", "second"]
+    "reply", [HALF, b"GET", HALF_A_BODY, GET + HALF], ids=["head", "word", "body", "second"]
 )
-async def test_an_incomplete_request_times_out(said: bytes) -> None:
+async def test_an_incomplete_request_times_out(reply: bytes) -> None:
     async with served(slow=SOON) as site:
-        assert b"408 Request Timeout" in await site.answer(said)
-        assert site.gone == (["/"] if said == HALF_A_BODY else [])
+        assert b"408 Request Timeout" in await site.answer(reply)
+        assert site.gone == (["/"] if reply == HALF_A_BODY else [])
 
 
 async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
@@ -205,7 +205,7 @@ async def _first_answer(site: MeasuringSite) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "sent"),
     [
         (b"nonsense\r\n\r\n", b"400 Bad Request"),
         (b"GET / HTTP/1.1\r\n\r\n", b"400 Bad Request"),
@@ -218,10 +218,10 @@ async def _first_answer(site: MeasuringSite) -> bytes:
     ],
     ids=["nonsense", "no host", "two hosts", "http 1.0", "longest", "longer", "endless", "endless header"],
 )
-async def test_unreadable_requests_are_refused(said: bytes, told: bytes) -> None:
+async def test_unreadable_requests_are_refused(reply: bytes, sent: bytes) -> None:
     async with served(idle=1.0) as site:
-        async with site.connected(said) as (reader, _):
-            assert told in await reader.readuntil(b"\r\n")
+        async with site.connected(reply) as (reader, _):
+            assert sent in await reader.readuntil(b"\r\n")
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -324,15 +324,15 @@ def own_certificate(directory: Path) -> tuple[TlsFiles, ssl.SSLContext]:
 
 
 @on_each_loop
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half of it"])
+@pytest.mark.parametrize("reply", [b"", b"\x16\x03\x01"], ids=["nothing", "half of it"])
 def test_a_connection_without_a_complete_tls_handshake_is_closed(
-    tmp_path: Path, run: Runner, said: bytes
+    tmp_path: Path, run: Runner, reply: bytes
 ) -> None:
     files, trusted = own_certificate(tmp_path)
 
     async def scene() -> None:
         async with served(files, handshake=SOON) as site:
-            assert await site.answer(said) == b""
+            assert await site.answer(reply) == b""
             assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
 
     run(scene())

@@ -30,7 +30,7 @@ PATIENT_BERTH = (  # with an hour to complete requests: a shutdown that waited f
 
 
 @dataclass
-class ServedDoor:
+class ServedRest:
     process: Process
     port: int
 
@@ -45,8 +45,8 @@ class ServedDoor:
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         answer = await self.raw(as_http(method, path, body))
-        head, _, told = answer.partition(b"\r\n\r\n")
-        return int(head.split()[1]), told
+        head, _, sent = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), sent
 
 
 async def _answer(reader: StreamReader) -> bytes:
@@ -85,14 +85,14 @@ def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[st
     return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
 
 
-def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedDoor]:
-    return a_door_process(directory, *alone(directory, *more))
+def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedRest]:
+    return an_api_process(directory, *alone(directory, *more))
 
 
 @asynccontextmanager
-async def a_door_process(
+async def an_api_process(
     directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH
-) -> AsyncIterator[ServedDoor]:
+) -> AsyncIterator[ServedRest]:
     process = await a_berth_process(directory, *arguments, files=files, program=program)
     try:
         assert process.stdout is not None
@@ -101,7 +101,7 @@ async def a_door_process(
             while printed.startswith("the control room is at"):
                 printed = (await process.stdout.readline()).decode()
         assert printed.startswith("placement is served at http://127.0.0.1:"), printed
-        yield ServedDoor(process, int(printed.rpartition(":")[2]))
+        yield ServedRest(process, int(printed.rpartition(":")[2]))
     finally:
         if process.returncode is None:
             process.kill()
@@ -116,43 +116,43 @@ async def refused(directory: Path, *arguments: str) -> tuple[int, str]:
 
 
 async def test_one_command_serves_the_api_and_creates_its_tables(tmp_path: Path) -> None:
-    async with served(tmp_path) as door:
-        assert (await door.ask("GET", "/"))[0] == 200
+    async with served(tmp_path) as api:
+        assert (await api.ask("GET", "/"))[0] == 200
         body = {"name": "n", "uuid": uid(1, "a")}
-        assert (await door.ask("POST", "/resource_providers", body))[0] == 200
-        door.process.send_signal(signal.SIGTERM)
-        _, complaints = await door.process.communicate()
-        assert (door.process.returncode, complaints) == (0, b"")
-    async with served(tmp_path) as door:  # data of the first process
-        assert (await door.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
+        assert (await api.ask("POST", "/resource_providers", body))[0] == 200
+        api.process.send_signal(signal.SIGTERM)
+        _, complaints = await api.process.communicate()
+        assert (api.process.returncode, complaints) == (0, b"")
+    async with served(tmp_path) as api:  # data of the first process
+        assert (await api.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
 
 
 async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path) -> None:
-    async with a_door_process(tmp_path, *alone(tmp_path), program=PATIENT_BERTH) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with an_api_process(tmp_path, *alone(tmp_path), program=PATIENT_BERTH) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
         writer.write(as_http("GET", "/berth/changes"))
         assert b"200 OK" in await reader.readuntil(b": berth\n\n")
-        idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", door.port))[1]
-        door.process.send_signal(signal.SIGTERM)
+        idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", api.port))[1]
+        api.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
             assert (await reader.read()).endswith(b"0\r\n\r\n")
-            await door.process.wait()
-        assert door.process.returncode == 0
+            await api.process.wait()
+        assert api.process.returncode == 0
         writer.close()
         idle.close()
 
 
 async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
     up = ("up", "--http", "127.0.0.1:0", "--hosts", "3", "--cells", "c1", "--build-time", "constant:0")
-    async with a_door_process(tmp_path, *up) as door:
-        assert door.process.stdout is not None
+    async with an_api_process(tmp_path, *up) as api:
+        assert api.process.stdout is not None
         async with asyncio.timeout(SECONDS):
-            assert b"berth is up" in await door.process.stdout.readline()
-        status, told = await door.ask("GET", "/allocation_candidates?resources=VCPU:1")
-        assert (status, len(json.loads(told)["allocation_requests"])) == (200, 3)
-        door.process.send_signal(signal.SIGTERM)
-        _, complaints = await door.process.communicate()
-        assert (door.process.returncode, complaints) == (0, b"")
+            assert b"berth is up" in await api.process.stdout.readline()
+        status, sent = await api.ask("GET", "/allocation_candidates?resources=VCPU:1")
+        assert (status, len(json.loads(sent)["allocation_requests"])) == (200, 3)
+        api.process.send_signal(signal.SIGTERM)
+        _, complaints = await api.process.communicate()
+        assert (api.process.returncode, complaints) == (0, b"")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ async def test_tokens_and_a_policy_from_files(tmp_path: Path) -> None:
     )
     (tmp_path / "policy.yaml").write_text('"placement:traits:list": "role:auditor"\n')
     files = ("--auth", "tokens", "--tokens", "tokens.toml", "--policy", "policy.yaml")
-    async with served(tmp_path, *files) as door:
-        assert (await door.ask("GET", "/traits"))[0] == 200
-        assert (await door.ask("GET", "/resource_providers"))[0] == 403
+    async with served(tmp_path, *files) as api:
+        assert (await api.ask("GET", "/traits"))[0] == 200
+        assert (await api.ask("GET", "/resource_providers"))[0] == 403
 
 
 # The sent bytes, and a text that the answer must contain.
@@ -202,24 +202,24 @@ NO_REQUESTS = (
 
 
 async def test_unreadable_requests_are_refused_with_the_usual_error_body(tmp_path: Path) -> None:
-    async with served(tmp_path) as door:
+    async with served(tmp_path) as api:
         for request, status, says in NO_REQUESTS:
-            answer = await door.raw(request)
+            answer = await api.raw(request)
             assert answer.startswith(b"HTTP/1.1 %d " % status)
             assert says in answer
             assert b"x-openstack-request-id: req-" in answer
-        assert (await door.ask("GET", "/"))[0] == 200
+        assert (await api.ask("GET", "/"))[0] == 200
 
 
 async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: Path) -> None:
-    async with a_door_process(tmp_path, *alone(tmp_path), files=160) as door:
-        idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(400)]
+    async with an_api_process(tmp_path, *alone(tmp_path), files=160) as api:
+        idle = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(400)]
         try:
-            assert (await door.ask("GET", "/"))[0] == 200
+            assert (await api.ask("GET", "/"))[0] == 200
         finally:
             for _, writer in idle:
                 writer.close()
-    assert door.process.returncode is not None
+    assert api.process.returncode is not None
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -228,8 +228,8 @@ async def test_a_connection_is_closed_with_its_response_unless_the_settings_keep
 ) -> None:
     # Processes that a Nova service forks share the connection of a request before the fork, if it is kept.
     before = ("--set", "placement_keep_alive=60") if is_kept else ()
-    async with a_door_process(tmp_path, *before, *alone(tmp_path)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with an_api_process(tmp_path, *before, *alone(tmp_path)) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
         async with asyncio.timeout(SECONDS):
             writer.write(as_http("GET", "/"))
             assert (b"connection: close" in await _answer(reader)) is not is_kept
@@ -244,12 +244,12 @@ async def test_a_connection_is_closed_with_its_response_unless_the_settings_keep
 async def test_a_process_serves_metrics_and_healthz(tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]
-    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as door:
-        at_metrics = ServedDoor(door.process, port)
-        status, told = await at_metrics.ask("GET", "/metrics")
-        assert (status, b"berth_handling_seconds" in told) == (200, True)
+    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as api:
+        at_metrics = ServedRest(api.process, port)
+        status, sent = await at_metrics.ask("GET", "/metrics")
+        assert (status, b"berth_handling_seconds" in sent) == (200, True)
         assert await at_metrics.ask("GET", "/healthz") == (200, b'{"status":"alive"}')
         assert (await at_metrics.ask("GET", "/nowhere"))[0] == 404
-        door.process.send_signal(signal.SIGTERM)
-        _, complaints = await door.process.communicate()
-        assert (door.process.returncode, complaints) == (0, b"")
+        api.process.send_signal(signal.SIGTERM)
+        _, complaints = await api.process.communicate()
+        assert (api.process.returncode, complaints) == (0, b"")

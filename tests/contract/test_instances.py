@@ -266,8 +266,8 @@ async def anywhere(
     before = len(world.cancelled)
     await world.say(BuildCancelRequested(build=build, anywhere=True, fence=fence))
     await world.until(before + 1, world.cancelled)
-    said = world.cancelled[-1]
-    return said.waited, said.known, said.passed_on
+    reply = world.cancelled[-1]
+    return reply.waited, reply.known, reply.passed_on
 
 
 async def held(world: WaitingWorld, build: str = BUILD) -> int:
@@ -346,7 +346,7 @@ async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
 async def test_the_command_needs_no_cell(
     monkeypatch: pytest.MonkeyPatch, asked: str, wait: bool, says: str
 ) -> None:
-    told = io.StringIO()
+    sent = io.StringIO()
     async with a_cloud() as (world, start):
         monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(world.broker))
         ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
@@ -362,12 +362,12 @@ async def test_the_command_needs_no_cell(
             await ended.get()
         try:
             await plainly(
-                delete(Cli(Settings(), False, Console(file=told, width=200)), BUILD, "", wait, timeout=60.0)
+                delete(Cli(Settings(), False, Console(file=sent, width=200)), BUILD, "", wait, timeout=60.0)
             )
         except OperationRefused as problem:
             assert says in str(problem)
             return
-    assert told.getvalue() == says
+    assert sent.getvalue() == says
 
 
 async def _later(start: Callable[[str], None]) -> None:

@@ -39,16 +39,16 @@ class PlacementBesideIronic:
     def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
         self.ironic = FakeIronic()
-        self.said = io.StringIO()
-        self.say = Console(file=self.said, soft_wrap=True, width=200)
+        self.reply = io.StringIO()
+        self.say = Console(file=self.reply, soft_wrap=True, width=200)
 
     def followed(self) -> FollowedIronic:
         return FollowedIronic(selection=SELECTION, api=self.ironic.api(), pages_per_second=1000.0)
 
     async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
-        self.said.truncate(self.said.seek(0))
+        self.reply.truncate(self.reply.seek(0))
         code = await diff_command(Cli(Settings(), as_json, self.say))
-        return code, self.said.getvalue().splitlines()
+        return code, self.reply.getvalue().splitlines()
 
     async def sweep(self, allow_removals: bool = False) -> None:
         await sweep_command(Cli(Settings(), say=self.say), allow_removals)
@@ -185,7 +185,7 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
         await house.sweep()
     assert len((await house.diff())[1]) == 22
     await house.sweep(allow_removals=True)
-    assert "20 nodes were deleted" in house.said.getvalue()
+    assert "20 nodes were deleted" in house.reply.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
 

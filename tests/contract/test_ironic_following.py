@@ -116,10 +116,10 @@ class FollowedWorld:
         if not changes:
             return None
         self._number += 1
-        said = PlacementChanged(number=self._number, changes=tuple(changes))
+        reply = PlacementChanged(number=self._number, changes=tuple(changes))
         if self._held_back is None:
-            return said
-        self._held_back.append(said)
+            return reply
+        self._held_back.append(reply)
         return None
 
     def hold_changes_back(self) -> None:
@@ -132,9 +132,9 @@ class FollowedWorld:
     def reopen_by_hand(self, number: int) -> None:
         before = self.placed.trees[node_number(number)]
         node = from_rest(self.ironic.nodes[before.root] | {"maintenance": False})
-        said = report(node, Place(cell=before.cell, agent=before.agent), before.sequence + 1)
-        assert said is not None
-        self.placed.report(said)
+        reply = report(node, Place(cell=before.cell, agent=before.agent), before.sequence + 1)
+        assert reply is not None
+        self.placed.report(reply)
 
 
 @asynccontextmanager
@@ -210,8 +210,8 @@ async def test_a_node_allocated_by_ironic_is_found() -> None:
     async with followed() as world:
         replica = await with_three_nodes(world)
         world.ironic.change(1, instance_uuid=node_number(99))
-        said = a_notification("x", world.time, {"node_uuid": None, "state": "allocating"})
-        await replica.say_bytes(said.replace(b"baremetal.node.x", b"baremetal.allocation.create.end"))
+        reply = a_notification("x", world.time, {"node_uuid": None, "state": "allocating"})
+        await replica.say_bytes(reply.replace(b"baremetal.node.x", b"baremetal.allocation.create.end"))
         assert await world.takes(1, open=False) < 10.0
 
 

@@ -116,7 +116,7 @@ class SweptPlacement(SweptIronic):
         self.now = placement.clock.now()
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
-        reports = [said for node in seen if (said := node.report(self.rules)) is not None]
+        reports = [reply for node in seen if (reply := node.report(self.rules)) is not None]
         assert await self._placement.reports.report_many(reports) == [None] * len(reports)
 
 
@@ -215,9 +215,9 @@ def _facts(provider: Provider | ProviderReport) -> tuple[Any, ...]:
 
 
 async def test_recorded_notifications_lead_to_the_documented_placement_state(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
-    ironic, wall.now = RecordedIronic(), recorded()[-1].ended
+    ironic, turned.now = RecordedIronic(), recorded()[-1].ended
     clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
     rules = KnownStateRules(place=lambda node: PLACE, can_read=True)
     reader = Reader(ironic, clock)
@@ -232,11 +232,11 @@ async def test_recorded_notifications_lead_to_the_documented_placement_state(
 
     async def as_it_should_be(uuid: str) -> bool:
         node = ironic.truth.at(uuid, ironic.now)
-        told = None if node is None else rules.report(node, PLACE)
+        sent = None if node is None else rules.report(node, PLACE)
         has = [provider for provider in await find_providers(placement, ids=(uuid,)) if not provider.gone]
-        if told is None:
+        if sent is None:
             return not has or node is not None  # a node without a resource class keeps its provider
-        return [_facts(provider) for provider in has] == [_facts(told.providers[0])]
+        return [_facts(provider) for provider in has] == [_facts(sent.providers[0])]
 
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(reader.run(following.moment, following.found))

@@ -33,20 +33,20 @@ CHANGES: dict[str, dict[str, Any]] = {
 async def test_a_sweep_finds_changes_without_notifications(change: dict[str, Any], full: bool) -> None:
     async with SweptIronic(full_every=1 if full else 99) as world:
         await world.swept(5, properties={"rack": "r1"})
-        world.told.clear()
+        world.sent.clear()
         world.ironic.change(3, **change)
         assert len(await world.differences()) >= 1
         await world.sweep.round()
         assert await world.differences() == []
-        assert world.told_of() == {3}
+        assert world.reported() == {3}
 
 
 async def test_a_sweep_does_not_report_unchanged_nodes() -> None:
     async with SweptIronic(full_every=1) as world:
         await world.swept(5)
-        world.told.clear()
+        world.sent.clear()
         await world.sweep.round()
-        assert world.told == []
+        assert world.sent == []
 
 
 async def test_a_class_that_is_still_held_under_its_old_name_is_no_difference() -> None:
@@ -62,7 +62,7 @@ async def test_a_class_that_is_still_held_under_its_old_name_is_no_difference() 
 async def test_differences_that_need_an_operator_are_listed() -> None:
     async with SweptIronic(NodeSelection(cell="c1", owners=("me", "us")), full_every=1) as world:
         await world.swept(4, owner="me")
-        world.told.clear()
+        world.sent.clear()
         world.ironic.change(0, owner="you")
         world.ironic.change(1, resource_class=None)
         world.ironic.change(2, resource_class="x" * 300)
@@ -74,7 +74,7 @@ async def test_differences_that_need_an_operator_are_listed() -> None:
             ("no class", node_number(1), True),
             ("not ours", node_number(0), True),
         ]
-        assert world.told == [] and node_number(7) not in world.placed.trees
+        assert world.sent == [] and node_number(7) not in world.placed.trees
 
 
 async def test_partial_sweeps_read_only_changed_nodes() -> None:
@@ -99,7 +99,7 @@ async def test_partial_sweeps_read_only_changed_nodes() -> None:
             read_changed,
             [*read_changed, "", "", ""],
         ]  # the third round reads all nodes
-        assert world.told_of() >= {7, 1000, 1001, 1002}
+        assert world.reported() >= {7, 1000, 1001, 1002}
 
 
 async def test_changes_committed_late_are_not_missed() -> None:
@@ -187,9 +187,9 @@ async def test_a_deleted_node_in_use_stays_closed() -> None:
         del world.ironic.nodes[node_number(1)]
         await world.sweep.round()
         assert world.placed.open() == {2} and node_number(1) in world.placed.trees
-        world.told.clear()
+        world.sent.clear()
         await world.sweep.round()
-        assert world.told == [] and await world.differences() == []
+        assert world.sent == [] and await world.differences() == []
         world.ironic.have(1)
         await world.sweep.round()
         assert world.placed.open() == {1, 2}

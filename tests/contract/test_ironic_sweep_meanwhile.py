@@ -56,7 +56,7 @@ async def test_placement_is_read_again_before_a_report() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
         await world.sweep.round()
-        world.told.clear()
+        world.sent.clear()
         world.ironic.change(1, maintenance=True)
 
         def event_before_telling(query: FindProviders) -> None:
@@ -65,7 +65,7 @@ async def test_placement_is_read_again_before_a_report() -> None:
 
         world.placed.before = event_before_telling
         await world.sweep.round()
-        assert world.told == []
+        assert world.sent == []
 
 
 async def test_a_node_that_appears_between_pages_is_seen() -> None:

@@ -119,7 +119,7 @@ async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> Non
     assert one.traits == ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
 
 
-async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wall: TurnedClock) -> None:
+async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, turned: TurnedClock) -> None:
     async def times() -> list[float]:
         parts: list[tuple[str, ...]] = [(), ("traits",), ("inventories", "traits")]
         return [(await find_providers(rack, ids=(D,), parts=part))[0].updated - 1_000_000.0 for part in parts]
@@ -130,10 +130,10 @@ async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, wa
         AddInventory(provider=D, resource_class="VCPU", inventory=Inventory(total=1)),
     ]
     for edit in edits:
-        wall.now += 10
+        turned.now += 10
         await rack.providers.edit_many([EditRequested(edit=edit)])
     assert await times() == [30, 30, 30]  # each change increased the generation
-    wall.now += 10
+    turned.now += 10
     await rack.providers.edit_many([EditRequested(edit=ChangeProvider(provider=D, name="another"))])
     assert await times() == [40, 40, 40]
 
@@ -157,8 +157,10 @@ def old(consumer: int, **resources: int) -> ConsumerClaim:
     )
 
 
-async def test_allocations_are_found_by_consumer_and_by_provider(rack: Placement, wall: TurnedClock) -> None:
-    wall.now += 5
+async def test_allocations_are_found_by_consumer_and_by_provider(
+    rack: Placement, turned: TurnedClock
+) -> None:
+    turned.now += 5
     await rack.claims.claim_many([an_order(a_claim(2, on_hosts(1, 3, VCPU=1))), an_order(old(3, DISK_GB=4))])
     first = Consumer(
         id=uid(1),

@@ -80,9 +80,9 @@ async def test_an_agent_works_without_permission_to_store_its_record() -> None:
 async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
     async with metal_world() as world:
         world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
-        (said,) = await world.order(world.build())
+        (reply,) = await world.order(world.build())
         why = "Deploy step deploy.deploy failed: the image could not be written"
-        assert said == ("failed", f"the node is deploy failed: {why}")
+        assert reply == ("failed", f"the node is deploy failed: {why}")
         assert world.state()[1] is None, "the next attempt may take the instance elsewhere at once"
         assert not world.leftover
         assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]

@@ -59,12 +59,12 @@ async def test_progress_reports_end_after_a_time() -> None:
     async with metal_world(progress_every=5.0, patience=60.0) as world:
         world.line.cut = True
         await world.bus.publish(world.build())
-        said: list[AgentReported] = []
+        reply: list[AgentReported] = []
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1000.0):
                 while True:
-                    said.append(await world.reports.get())
-        assert 5 <= len(said) <= 13
+                    reply.append(await world.reports.get())
+        assert 5 <= len(reply) <= 13
 
 
 @in_virtual_time
@@ -112,17 +112,17 @@ async def test_clock_jumps_do_not_change_heartbeats_and_time_limits(jump: float)
 
 @in_virtual_time
 async def test_notifications_speed_up_an_agent_and_are_not_required() -> None:
-    heard = []
+    events = []
 
     async def news(handle: object) -> None:
-        heard.append(handle)
+        events.append(handle)
         await asyncio.Event().wait()
 
     async with metal_world(SimPlan(step_time=Durations("constant", (100.0,))), notifications=news) as world:
         began = world.clock.now()
         await world.bus.publish(world.build())
         await world.until(lambda: world.state() == ("active", US))
-        heard[0](world.nodes[0].uuid)  # type: ignore[operator]
+        events[0](world.nodes[0].uuid)  # type: ignore[operator]
         assert await world.next_report() == ("built", "")
         assert world.clock.now() - began < 100.1
         await world.bus.publish(world.build(node=1, build=2))
@@ -159,11 +159,11 @@ def test_a_killed_agent_continues_from_ironics_state(fault: str | None) -> None:
             if fault is not None:
                 world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
             world.line.moments, world.line.kill_at = 0, kill_at
-            (said,) = await world.order(world.build())
+            (reply,) = await world.order(world.build())
             if fault is None:
-                assert (said, world.state()) == (("built", ""), ("active", US))
+                assert (reply, world.state()) == (("built", ""), ("active", US))
             else:
-                assert said[0] == "failed" and "the image could not be written" in said[1]
+                assert reply[0] == "failed" and "the image could not be written" in reply[1]
                 assert world.state()[1] is None
             assert await world.order(world.destroy()) == [("destroyed", "")]
             await world.until(lambda: world.state() == ("available", None))
@@ -187,9 +187,9 @@ async def test_a_restarted_agent_ends_its_earlier_deploy_if_a_destroy_order_wait
         await world.kill()
         await world.bus.publish(world.destroy())
         world.start()
-        if (said := await world.next_report()) == ("built", ""):
-            said = await world.next_report()
-        assert said == ("destroyed", "")
+        if (reply := await world.next_report()) == ("built", ""):
+            reply = await world.next_report()
+        assert reply == ("destroyed", "")
         await world.until(lambda: world.state() == ("available", None))
         await world.kill()
         world.start()

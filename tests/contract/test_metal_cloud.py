@@ -170,7 +170,7 @@ def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
     """Ironic's operations fail, workers are killed, messages are repeated, and Ironic is unreachable."""
 
     @in_virtual_time
-    async def told() -> None:
+    async def sent() -> None:
         chance = random.Random(seed)
         times, calls = Durations.parse("exponential:3"), bool(seed % 2)
         plan = SimPlan(seed=seed, step_time=times, fail=0.15, call_back=calls, patience=1.0)
@@ -203,7 +203,7 @@ def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
             await mend(c)
             await at_rest(c, {b for b in c.ended if c.ended[b].status == "active"} - deleted)
 
-    told()
+    sent()
 
 
 async def mend(c: MetalCloud) -> None:

@@ -26,7 +26,7 @@ from bus.http import listen, serve
 from placement_worker.http import format_refusal
 from placement_worker.http.access import Identity
 from placement_worker.http.openapi import placement_document
-from tests.support.http_placement import a_door
+from tests.support.http_placement import an_api
 from tests.support.rest_region import a_region
 
 
@@ -54,9 +54,9 @@ async def rest() -> AsyncIterator[Starlette]:
 
 @asynccontextmanager
 async def placement() -> AsyncIterator[Starlette]:
-    async with a_door("sqlite+aiosqlite://") as door:
-        door.app.state.closing.set()  # so that a stream of changes ends at once
-        yield door.app
+    async with an_api("sqlite+aiosqlite://") as api:
+        api.app.state.closing.set()  # so that a stream of changes ends at once
+        yield api.app
 
 
 @contextmanager

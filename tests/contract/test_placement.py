@@ -18,7 +18,7 @@ from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, stored_trees
-from placement_worker.store.audit import holdings, retired
+from placement_worker.store.audit import allocations, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -56,10 +56,10 @@ async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
     await report(placement, a_report(1))
     (taken,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
     assert taken == Claimed(choice=0, generation=1, number=2)
-    assert await holdings(placement.database) == {uid(1): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
+    assert await allocations(placement.database) == {uid(1): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
     assert await offered(placement) == []
     assert await release(placement, a_release(1, 1)) == [Released(number=3)]
-    assert await holdings(placement.database) == {}
+    assert await allocations(placement.database) == {}
     assert await offered(placement) == ["host-1"]
 
 
@@ -87,7 +87,7 @@ async def test_many_orders_share_a_transaction_and_have_separate_answers(placeme
         (Refused(refusals=()), too_much),
         Held(generation=0, allocations={}),
     ]
-    assert sorted(await holdings(placement.database)) == [uid(1), uid(2)]
+    assert sorted(await allocations(placement.database)) == [uid(1), uid(2)]
 
 
 async def test_conflicts_are_retried_and_then_reported(
@@ -110,7 +110,7 @@ async def test_conflicts_are_retried_and_then_reported(
     assert await claim(placement, an_order(a_claim(2, on_hosts(1, VCPU=4)))) == [Contended()]
     assert await release(placement, a_release(1, 1)) == [Contended()]
     losing = 0
-    assert list(await holdings(placement.database)) == [uid(1)]
+    assert list(await allocations(placement.database)) == [uid(1)]
 
 
 @pytest.mark.services
@@ -143,23 +143,23 @@ async def test_a_claim_without_a_generation_replaces_any_allocations(placement: 
         order = an_order(a_claim(1, on_hosts(1, VCPU=amount), generation="any", type=None))
         (taken,) = await claim(placement, order)
         assert isinstance(taken, Claimed) and taken.generation == generation
-    [(generation, held, _)] = (await holdings(placement.database)).values()
+    [(generation, held, _)] = (await allocations(placement.database)).values()
     assert (generation, held) == (3, on_hosts(1, VCPU=1))
     assert await release(placement, a_release(1, "any")) == [Released(number=5)]
     assert await release(placement, a_release(1, "any")) == [Released(number=0)]
-    assert await holdings(placement.database) == {}
+    assert await allocations(placement.database) == {}
 
 
 async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
-    placement: Placement, wall: TurnedClock
+    placement: Placement, turned: TurnedClock
 ) -> None:
     placement.keep = 60.0
     await release(placement, a_release(1, None, "ended"), a_release(3, None, "shelved", revivable=True))
-    wall.now += 50
+    turned.now += 50
     await release(placement, a_release(2, None, "ended"))
     await placement.prune()
     assert await retired(placement.database) == {uid(1), uid(2), uid(3)}
-    wall.now += 20
+    turned.now += 20
     await placement.prune()
     assert await retired(placement.database) == {uid(2), uid(3)}  # the id of a shelved instance is not free
 
@@ -263,10 +263,10 @@ async def test_a_name_or_an_id_has_one_owner(placement: Placement, together: boo
     same_child = a_report(3, a_provider(9, 3))
     mine = a_report(1, a_provider(9, 1))
     if together:
-        told = outcomes(await report(placement, mine, same_name, same_child))
+        sent = outcomes(await report(placement, mine, same_name, same_child))
     else:
-        told = outcomes(await report(placement, mine), await report(placement, same_name, same_child))
-    assert told == [
+        sent = outcomes(await report(placement, mine), await report(placement, same_name, same_child))
+    assert sent == [
         "",
         f"InventoryReported: providers[0].name: 'host-1' is the name of provider {uid(1, 'a')}",
         f"InventoryReported: providers[1].id: {uid(9, 'a')} belongs to the tree of {uid(1, 'a')}",

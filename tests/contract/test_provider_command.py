@@ -35,14 +35,14 @@ async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]
         yield placement
 
 
-async def said(root: str, cell: str, as_json: bool = False) -> str:
+async def reply(root: str, cell: str, as_json: bool = False) -> str:
     text = io.StringIO()
     await reset(Cli(SETTINGS, as_json, Console(file=text, width=200)), root, cell)
     return text.getvalue().strip()
 
 
 async def test_a_host_is_assigned_to_the_named_cell(placement: Placement) -> None:
-    assert await said("host-1", "c2") == (
+    assert await reply("host-1", "c2") == (
         f"{uid(1, 'a')} is of cell c2; it was of cell c1, agent agent-1, last report 7"
     )
     assert placement.memory.index.rows[uid(1, "a")].cell == "c2"
@@ -57,7 +57,7 @@ async def test_invalid_input_is_refused_with_the_reason(placement: Placement) ->
     )
     for root, cell, kind, why in wrong:
         with pytest.raises(kind) as refused:
-            await plainly(said(root, cell))
+            await plainly(reply(root, cell))
         assert why in str(refused.value)
 
 

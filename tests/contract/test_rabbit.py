@@ -304,7 +304,7 @@ async def test_deleted_queues_of_berth_are_declared_again(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "reply"),
     [
         ("amqp://guest:s3cret@127.0.0.1:1/", "guest@127.0.0.1:1 cannot be reached"),
         ("amqp://guest:s3cret@{broker}/", "does not accept these credentials"),
@@ -312,11 +312,11 @@ async def test_deleted_queues_of_berth_are_declared_again(
     ],
 )
 async def test_a_login_failure_is_reported_without_the_password(
-    amqp_url: str, url: str, said: str, caplog: pytest.LogCaptureFixture
+    amqp_url: str, url: str, reply: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = amqp_url.rpartition("@")[2].rstrip("/")
     transport = RabbitTransport(url.format(broker=broker), patience=0.2)
-    with caplog.at_level("DEBUG"), pytest.raises(Unavailable, match=said) as problem:
+    with caplog.at_level("DEBUG"), pytest.raises(Unavailable, match=reply) as problem:
         await transport.open()
     assert "s3cret" not in f"{problem.value!r} {problem.value.__cause__!r} {caplog.text}"
 
@@ -325,8 +325,8 @@ async def test_waiting_for_a_broker_is_logged_once(caplog: pytest.LogCaptureFixt
     transport = RabbitTransport("amqp://guest:guest@127.0.0.1:1/", patience=1.0)
     with pytest.raises(Unavailable, match=r"tried for 1 s"):
         await transport.open()
-    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "cannot be reached" in told and told.endswith("trying again for 1 s")
+    [events] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "cannot be reached" in events and events.endswith("trying again for 1 s")
 
 
 @pytest.mark.parametrize("url", ["http://guest:s3cret@x/", "s3cret", "amqp://guest:s3cret@x:port/"])
@@ -386,9 +386,9 @@ async def test_only_the_routing_key_is_the_key_of_a_message(
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     forged = a_forged_envelope()
-    said = pika.BasicProperties(headers=headers, type="berth.frame" if framed else None)
+    reply = pika.BasicProperties(headers=headers, type="berth.frame" if framed else None)
     body = encode_frame([forged, forged]) if framed else bytes(forged.body)
-    blocking_channel.basic_publish(bus_name, key, body, said)
+    blocking_channel.basic_publish(bus_name, key, body, reply)
     delivery = await take(inbox)
     assert (delivery.envelope.key, delivery.problem) == (key, "")
 
@@ -418,8 +418,8 @@ async def test_an_additional_key_does_not_reach_another_queue_by_its_name(
     transport: RabbitTransport, bus_name: str, blocking_channel: BlockingChannel
 ) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
-    said = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
-    blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), said)
+    reply = pika.BasicProperties(headers={"CC": [f"0.{bus_name}:reader"], "key": "host.failed.c2"})
+    blocking_channel.basic_publish(f"{bus_name}.queues", "0.mine", bytes(a_forged_envelope().body), reply)
     delivery = await take(inbox)
     assert "additional key" in delivery.problem
     assert delivery.sender == "0.mine"
@@ -445,8 +445,8 @@ async def test_messages_forwarded_by_a_foreign_queue_are_refused(
             "x-dead-letter-routing-key": key.format(name=bus_name),
         },
     ).method.queue
-    said = pika.BasicProperties(headers={"key": "host.failed.c2"})
-    blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), said)
+    reply = pika.BasicProperties(headers={"key": "host.failed.c2"})
+    blocking_channel.basic_publish("", mine, bytes(a_forged_envelope().body), reply)
     delivery = await take(inbox)
     assert mine in delivery.problem
     assert delivery.sender == mine
@@ -473,8 +473,8 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
         blocking_channel.exchange_declare("outside", "topic", auto_delete=True)
         blocking_channel.exchange_bind(bus_name, "outside", "#")
         body = bytes(forged[0].body) if count == 1 else encode_frame(forged)
-        said = pika.BasicProperties(type="BuildRequested" if count == 1 else "berth.frame")
-        blocking_channel.basic_publish("outside", "build.requested", body, said)
+        reply = pika.BasicProperties(type="BuildRequested" if count == 1 else "berth.frame")
+        blocking_channel.basic_publish("outside", "build.requested", body, reply)
         (await take(inbox)).requeue()
         await inbox.stop()
         stopping = asyncio.Event()
@@ -505,9 +505,9 @@ async def test_published_messages_carry_the_user_id_that_the_broker_checks(
     mine = blocking_channel.queue_declare("", exclusive=True).method.queue
     blocking_channel.queue_bind(mine, bus_name, "host.failed.c1")
     await transport.publish([a_forged_envelope()], expected=[True])
-    _, said, _ = next(blocking_channel.consume(mine, inactivity_timeout=10))
+    _, reply, _ = next(blocking_channel.consume(mine, inactivity_timeout=10))
     blocking_channel.cancel()
-    assert said is not None and said.user_id == "guest"
+    assert reply is not None and reply.user_id == "guest"
 
 
 REQUEST = "00000000-0000-0000-0000-000000000001"
@@ -517,9 +517,11 @@ def a_request_of(id_: str) -> BuildRequested:
     return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
 
 
-def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:
+def publish_bare(
+    amqp_url: str, exchange: str, body: bytes, reply: pika.BasicProperties | None = None
+) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
-    connection.channel().basic_publish(exchange, "build.requested", body, said)
+    connection.channel().basic_publish(exchange, "build.requested", body, reply)
     connection.close()
 
 
@@ -529,12 +531,12 @@ async def test_a_message_with_only_a_body_is_accepted(
     inbox = await transport.consume(QUEUE, 10)
     publish_bare(amqp_url, bus_name, b'{"n": 2}')
     delivery = await take(inbox)
-    said = delivery.envelope
-    assert (bytes(said.body), said.type, said.key) == (b'{"n": 2}', "", "build.requested")
+    reply = delivery.envelope
+    assert (bytes(reply.body), reply.type, reply.key) == (b'{"n": 2}', "", "build.requested")
     assert delivery.problem == ""
     delivery.requeue()
-    assert re.fullmatch(r"[0-9a-f-]{36}", said.id)
-    assert (await take(inbox)).envelope.id == said.id  # also if repeated
+    assert re.fullmatch(r"[0-9a-f-]{36}", reply.id)
+    assert (await take(inbox)).envelope.id == reply.id  # also if repeated
 
 
 @pytest.mark.parametrize(
@@ -556,9 +558,9 @@ async def test_an_unreadable_message_is_delivered_with_its_bytes_and_the_problem
     delivery = await take(inbox)
     assert problem in delivery.problem
     assert bool(problem) == bool(delivery.problem)
-    said = delivery.envelope
+    reply = delivery.envelope
     received = body if len(body) <= MAX_MESSAGE_BYTES else body[:KEPT_BYTES]
-    assert (bytes(said.body), said.id, said.key) == (received, "m-1", "build.requested")
+    assert (bytes(reply.body), reply.id, reply.key) == (received, "m-1", "build.requested")
     delivery.done()
     await publish(transport, an_envelope(1))
     assert (await take(inbox)).problem == ""

@@ -118,14 +118,14 @@ async def test_a_deleted_exchange_of_clients_is_declared_again(
     inbox = await transport.consume(QueueSpec("q", ("client.*",)), 10)
     await operator.exchange_delete(f"{bus_name}.clients")
 
-    async def heard() -> bool:
+    async def events() -> bool:
         try:
             await publish(transport, an_envelope(1, key="client.shop"))
         except Unroutable:  # not bound again yet
             return False
         return True
 
-    await until(heard)
+    await until(events)
     assert number_in(await take(inbox)) == 1
 
 
@@ -139,14 +139,14 @@ async def test_a_binding_that_is_deleted_is_made_again(
     with pytest.raises(Unroutable):
         await publish(transport, an_envelope(0))
 
-    async def heard() -> bool:
+    async def events() -> bool:
         try:
             await publish(transport, an_envelope(1))
         except Unroutable:
             return False
         return True
 
-    await until(heard)
+    await until(events)
     assert number_in(await take(inbox)) == 1
 
 

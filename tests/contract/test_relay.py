@@ -17,7 +17,7 @@ from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
-from placement_worker.store.changes import LAST_CHANGE, LAST_TOLD
+from placement_worker.store.changes import LAST_CHANGE, LAST_REPORTED
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_published
 from tests.support.waiting import DEADLINE
@@ -25,7 +25,7 @@ from tests.support.waiting import DEADLINE
 
 class RememberingBus:
     def __init__(self) -> None:
-        self.told: list[PlacementChanged] = []
+        self.sent: list[PlacementChanged] = []
         self.handfuls: list[int] = []
         self.tries = 0
         self.failures: list[Exception] = []
@@ -39,11 +39,11 @@ class RememberingBus:
         if self.failures:
             raise self.failures.pop(0)
         self.handfuls.append(len(messages))
-        self.told += messages
+        self.sent += messages
 
     @property
     def numbers(self) -> list[int]:
-        return [message.number for message in self.told]
+        return [message.number for message in self.sent]
 
     async def holds(self, number: int) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -88,7 +88,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
                 tx.after_commit(placement.log.relay.wake)
 
 
-async def told_up_to(placement: Placement, number: int) -> None:
+async def reported_up_to(placement: Placement, number: int) -> None:
     async with asyncio.timeout(DEADLINE):
         while await last_published(placement) < number:
             await asyncio.sleep(0.005)
@@ -116,12 +116,12 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
     async with relaying((placement, wire)):
         await placement.reports.report_many([a_report(1)])
         await wire.holds(1)
-        await told_up_to(placement, 1)
+        await reported_up_to(placement, 1)
     change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1)
-    (told,) = wire.told
-    assert replace(told, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
-    assert told.trees is not None
-    assert [tree.root for tree, _ in unpacked(told.trees)] == [host]  # the message has the tree
+    (sent,) = wire.sent
+    assert replace(sent, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
+    assert sent.trees is not None
+    assert [tree.root for tree, _ in unpacked(sent.trees)] == [host]  # the message has the tree
 
 
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
@@ -133,7 +133,7 @@ async def test_a_rolled_back_change_is_not_published(placement: Placement, wire:
         await changes.announce(tx, changes.CommitRecord(changes=[a_change(of=2)]), 1.0)
     async with relaying((placement, wire)):
         await wire.holds(1)
-    assert [replace(told, history="") for told in wire.told] == [
+    assert [replace(sent, history="") for sent in wire.sent] == [
         PlacementChanged(number=1, changes=(a_change(of=2),))
     ]
 
@@ -172,7 +172,7 @@ async def test_missing_change_numbers_are_skipped(
     async with placement.database.write() as tx:
         await tx.execute(text("DELETE FROM change_log WHERE number IN (1, 4, 5, 7)"))
     async with relaying((placement, wire)):
-        await told_up_to(placement, 8)
+        await reported_up_to(placement, 8)
     assert wire.numbers == [2, 3, 6, 8]
 
 
@@ -180,7 +180,7 @@ async def test_changes_without_a_consumer_do_not_block(placement: Placement) -> 
     await change(placement, 2)
     async with Bus(LocalTransport(LocalBroker())) as bus:
         relay = asyncio.ensure_future(placement.log.relay.run(bus.publish))
-        await told_up_to(placement, 2)
+        await reported_up_to(placement, 2)
         assert not relay.done()
         relay.cancel()
         await asyncio.gather(relay, return_exceptions=True)
@@ -231,7 +231,7 @@ async def test_consecutive_changes_are_published_without_reading_the_log(
         await wire.holds(10)
     assert wire.numbers == list(range(1, 11))
     assert sum(read) == 1
-    assert [replace(told, history="") for told in wire.told] == [
+    assert [replace(sent, history="") for sent in wire.sent] == [
         PlacementChanged(number=number, changes=(a_change(),)) for number in wire.numbers
     ]
 
@@ -259,7 +259,7 @@ async def test_unconfirmed_changes_are_published_again_from_memory(
         wire.failures = [Unavailable("no broker") for _ in range(3)]
         await commit(placement, 2)
         await wire.holds(3)
-        await told_up_to(placement, 3)
+        await reported_up_to(placement, 3)
     assert wire.numbers == [1, 2, 3]
 
 
@@ -270,12 +270,14 @@ async def test_a_restored_older_database_is_published_from_its_state(
         await commit(placement, 3)
         await wire.holds(3)
         await commit(placement, 3)
-        await told_up_to(placement, 6)
+        await reported_up_to(placement, 6)
         async with placement.database.write() as tx:
             await tx.execute(text("DELETE FROM change_log WHERE number > 4"))
-            await tx.execute(text(f"UPDATE changes SET number = 4 WHERE id IN ({LAST_CHANGE}, {LAST_TOLD})"))
+            await tx.execute(
+                text(f"UPDATE changes SET number = 4 WHERE id IN ({LAST_CHANGE}, {LAST_REPORTED})")
+            )
         await commit(placement)
-        await told_up_to(placement, 5)
+        await reported_up_to(placement, 5)
     assert wire.numbers == [1, 2, 3, 4, 5, 6, 5]
 
 
@@ -300,7 +302,7 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     async with relaying((placement, wire)):
         await change(placement, 2)
         await wire.tried()
-    assert (wire.told, await last_published(placement)) == ([], 0)
+    assert (wire.sent, await last_published(placement)) == ([], 0)
     wire.open.set()
     async with a_placement(url) as another, relaying((another, wire)):
         await wire.holds(2)
@@ -330,7 +332,7 @@ async def test_changes_of_several_processes_are_published_in_order(
         async with relaying(*((process, wire) for process in processes)):
             await asyncio.gather(*(change(process, 30) for process in processes))
             await wire.holds(90)
-            await told_up_to(placement, 90)
+            await reported_up_to(placement, 90)
     in_order = list(range(1, 91))
     assert list(dict.fromkeys(wire.numbers)) == in_order
     if placement.database.dialect == "postgresql":
@@ -359,7 +361,7 @@ async def test_two_processes_publish_one_after_the_other(database_url: str, wire
                         await asyncio.sleep(0.005)
                 assert other_wire.tries == 0
                 wire.open.set()
-                await told_up_to(one, 1)
+                await reported_up_to(one, 1)
                 await change(other)
                 await other_wire.holds(2)
     assert (wire.numbers, other_wire.numbers) == ([1], [2])
@@ -377,7 +379,7 @@ async def test_a_slow_relay_does_not_decrease_the_published_number(
         await wire.tried()
         async with relaying((other, other_wire)):
             await change(other)
-            await told_up_to(other, 2)
+            await reported_up_to(other, 2)
         wire.open.set()
         await wire.holds(1)
         await change(placement)
@@ -391,7 +393,7 @@ async def test_a_restart_of_the_database_loses_no_change(
 ) -> None:
     async with a_placement(database_url) as placement, relaying((placement, wire)):
         await change(placement)
-        await told_up_to(placement, 1)
+        await reported_up_to(placement, 1)
         wire.open.clear()
         await change(placement)
         await wire.tried(2)
@@ -399,7 +401,7 @@ async def test_a_restart_of_the_database_loses_no_change(
         wire.open.set()
         await wire.holds(2)
         await asyncio.to_thread(postgres.start)
-        await told_up_to(placement, 2)
+        await reported_up_to(placement, 2)
         assert wire.numbers == [1, 2]  # the process knows what it has published
         await change(placement)
         await wire.holds(3)

@@ -325,9 +325,9 @@ async def test_a_scheduler_asks_placement_before_it_reports_no_host(
         request = BuildRequested(
             request=uid(number, "d"), instances=(uid(number, "b"),), flavor=flavor, project="p"
         )
-        (said,) = await place_many([request])
-        assert isinstance(said, list | tuple), said
-        return [one.chosen.host for one in said if isinstance(one, BuildPlaced)]
+        (reply,) = await place_many([request])
+        assert isinstance(reply, list | tuple), reply
+        return [one.chosen.host for one in reply if isinstance(one, BuildPlaced)]
 
     await report(placement, a_report(1, aggregates=(uid(1, "e"),)))
     assert await hosts(1) == []
@@ -353,7 +353,7 @@ async def test_a_lost_last_change_is_read_at_the_next_poll(world: ReplicatedPlac
 async def test_a_replica_waits_for_placement_and_logs_it_once(
     world: ReplicatedPlacement, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said() -> list[str]:
+    def reply() -> list[str]:
         words = (re.search("does not answer|answers again", record.message) for record in caplog.records)
         return [found[0] for found in words if found]
 
@@ -362,12 +362,12 @@ async def test_a_replica_waits_for_placement_and_logs_it_once(
         await until(lambda: world.asked > 2)
         with pytest.raises(Unavailable, match="has not been read"):
             _ = kept.index
-        assert said() == ["does not answer"]
+        assert reply() == ["does not answer"]
         placement = await world.start()
         await report(placement, a_report(1))
         await in_time(world.agrees(kept))
     # On a slow machine, placement may answer in time and then be too slow again.
-    assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
+    assert reply() == ["does not answer", "answers again"] * (len(reply()) // 2)
 
 
 async def test_a_replica_reloads_if_missed_changes_are_pruned(world: ReplicatedPlacement, soon: None) -> None:

@@ -37,7 +37,7 @@ from tests.support.waiting import in_time, until
 
 
 @asynccontextmanager
-async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
+async def started(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
     task = asyncio.ensure_future(work)
     try:
         yield task
@@ -48,9 +48,9 @@ async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T
 
 @asynccontextmanager
 async def under_way(gate: Gate, work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
-    async with begun(work) as task:
+    async with started(work) as task:
         try:
-            async with begun(gate.reached.wait()) as arriving:
+            async with started(gate.reached.wait()) as arriving:
                 first: list[asyncio.Future[Any]] = [task, arriving]
                 await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             assert not task.done(), task
@@ -93,10 +93,10 @@ def flat(sequence: int = 1, **more: Any) -> InventoryReported:
 
 def in_cells(sequence: int = 2, *guests: GuestPlace, each: int = 8, move: bool = True) -> InventoryReported:
     below = [a_provider(n, 1, inventories=has(VCPU=each, MEMORY_MB=4 * each)) for n in (2, 3)]
-    said = a_report(1, *below, sequence=sequence, inventories=has(DISK_GB=100))
+    reply = a_report(1, *below, sequence=sequence, inventories=has(DISK_GB=100))
     to = (CELL0, CELL1)
     moves = tuple(InventoryMove(provider=HOST, resource_class=name, to=to) for name in ("VCPU", "MEMORY_MB"))
-    return replace(said, reshape=Reshaping(moves=moves, guests=guests) if move else None)
+    return replace(reply, reshape=Reshaping(moves=moves, guests=guests) if move else None)
 
 
 def flat_again(sequence: int) -> InventoryReported:
@@ -121,14 +121,14 @@ async def held(placement: Placement, *consumers: int) -> list[Allocations]:
     return [found.get(name, {}) for name in names]
 
 
-async def told(placement: Placement) -> list[BuildReshaped]:
-    said: list[BuildReshaped] = []
+async def sent(placement: Placement) -> list[BuildReshaped]:
+    reply: list[BuildReshaped] = []
 
     async def publish(*messages: Message) -> None:
-        said.extend(message for message in messages if isinstance(message, BuildReshaped))
+        reply.extend(message for message in messages if isinstance(message, BuildReshaped))
 
     await placement.reports.reshaped_builds._round(publish)
-    return said
+    return reply
 
 
 async def test_a_reported_reshape_moves_all_allocations_in_one_commit(
@@ -181,8 +181,8 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
     for _ in range(2):  # killed or disconnected before the bus has confirmed the message
         with pytest.raises(Unavailable):
             await placement.reports.reshaped_builds._round(away)
-    said = await told(placement)
-    assert said == [
+    reply = await sent(placement)
+    assert reply == [
         BuildReshaped(
             build=uid(1),
             cell="c1",
@@ -194,7 +194,7 @@ async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placem
         )
     ]
     assert one.sequence == 2
-    assert await told(placement) == []
+    assert await sent(placement) == []
 
 
 # Restrictions of a cell
@@ -261,8 +261,8 @@ async def test_concurrent_claims_swaps_and_releases_lose_nothing(
                     if isinstance(swapped, Claimed):
                         generation = swapped.generation
                         beside = replace(a_release(number, "any"), consumer=holder_consumer(uid(number), 1))
-                        await given_back(by, beside)
-                await given_back(by, a_release(number, generation))
+                        await released(by, beside)
+                await released(by, a_release(number, generation))
 
         async def reshapes() -> int:
             sequence = 1
@@ -292,7 +292,7 @@ async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     await placement.memory.fresh()
 
 
-async def given_back(by: Placement, order: ReleaseRequested) -> None:
+async def released(by: Placement, order: ReleaseRequested) -> None:
     done: Any = Contended()
     while isinstance(done, Contended):  # because the host is reshaped repeatedly
         done = (await by.claims.release_many([order]))[0].result
@@ -339,7 +339,10 @@ async def test_a_claim_on_a_concurrently_reshaped_provider_reads_it_again(
             await report(placement, in_cells())
         monkeypatch.setattr(reshapes, "read_holders", gate.before(reshapes.read_holders))
         says = flat_again(3) if back else in_cells()
-        async with under_way(gate, report(placement, says)) as reporting, begun(goes_on(placement)) as going:
+        async with (
+            under_way(gate, report(placement, says)) as reporting,
+            started(goes_on(placement)) as going,
+        ):
             await waits(placement, going)
             gate.open.set()
             assert await in_time(reporting) == [""]

@@ -165,7 +165,12 @@ async def test_a_record_says_who_did_what_when_and_from_where() -> None:
         assert first.targets == tuple(ids)
         assert (first.operator.name, first.operator.role, first.operator.project) == ("ann", "", "p1")
         assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
-        assert (first.door, first.origin, first.act, first.project) == ("rest", "192.0.2.7", "boot", "p1")
+        assert (first.interface, first.origin, first.act, first.project) == (
+            "rest",
+            "192.0.2.7",
+            "boot",
+            "p1",
+        )
         assert first.request == response.headers["x-openstack-request-id"]
         await region.send(a_caller("operator"), "DELETE", f"/v1/builds/{BUILD}")
         (record,) = await region.recorded()

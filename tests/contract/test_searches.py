@@ -104,10 +104,10 @@ async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> N
     shared = SharedMemory()
     place = candidate_source(Bus(LocalTransport(LocalBroker())), shared)
     assert place.workers == ()
-    heard: list[str] = []
+    events: list[str] = []
 
     def handle(roots: Sequence[str], _: Sequence[str]) -> None:
-        heard.extend(roots)
+        events.extend(roots)
 
     place.source.watch(handle)
     with pytest.raises(Unavailable, match="has not read"):
@@ -118,7 +118,7 @@ async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> N
         await in_time(place.loaded())
         assert [host.uuid for host in place.source.hosts()] == [ONE]
         await claim(placement, an_order(a_claim(1, on_hosts(1))))
-        assert place.source.seen == placement.memory.index.seen and heard == [ONE]
+        assert place.source.seen == placement.memory.index.seen and events == [ONE]
 
 
 def test_a_scheduler_without_placement_uses_a_replica_that_is_read_first() -> None:

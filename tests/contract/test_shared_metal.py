@@ -77,7 +77,7 @@ class RingWorld:
         ]
         self.rings = [builds.ring for builds in self.builds]
         self.agents: dict[str, AskingAgent] = {}
-        self.said: list[Message] = []
+        self.reply: list[Message] = []
 
     def agent(self, name: str, run: str = "1") -> AskingAgent:
         self.agents[name] = AskingAgent(name, self.rings, self.time, run)
@@ -90,7 +90,7 @@ class RingWorld:
             await asyncio.gather(*asking)
             await asyncio.gather(*(ring.check_leases() for ring in self.rings))
             for builds in self.builds:
-                self.said += await builds.move()
+                self.reply += await builds.move()
 
     def placed(self, build: int, *roots: str) -> BuildPlaced:
         hosts = [
@@ -143,8 +143,8 @@ async def test_a_repeated_lease_query_returns_only_changes(world: RingWorld) -> 
     await world.rings[0].report_nodes(
         NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(*NODES, uid(999, "c")))
     )
-    told = await world.agents["a"].ask(), await world.agents["b"].ask()
-    assert sum(lent.epoch > 0 for answer in told for lent in answer.nodes) == 1
+    sent = await world.agents["a"].ask(), await world.agents["b"].ask()
+    assert sum(lent.epoch > 0 for answer in sent for lent in answer.nodes) == 1
 
 
 async def test_nodes_of_a_silent_agent_are_reassigned_within_five_seconds(world: RingWorld) -> None:
@@ -202,9 +202,9 @@ Said = TypeVar("Said", bound=Message)
 def the_one(outcomes: Sequence[Outcome], kind: type[Said]) -> Said:
     (outcome,) = outcomes
     assert isinstance(outcome, Sequence)
-    (said,) = outcome
-    assert isinstance(said, kind)
-    return said
+    (reply,) = outcome
+    assert isinstance(reply, kind)
+    return reply
 
 
 async def test_an_order_goes_to_the_current_owner(world: RingWorld) -> None:
@@ -252,7 +252,7 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     late = the_one(await world.builds[0].receive_many([a_delete(world.placed(1, root))]), DestroyOrdered)
     assert (late.agent, late.epoch) == ("a", 1)
     await world.pass_(7.0, "a")
-    (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]
+    (destroy,) = [message for message in world.reply if isinstance(message, DestroyOrdered)]
     assert (destroy.agent, destroy.epoch, destroy.attempt) == (world.owner(root), 2, order.attempt)
     deleted = the_one(
         await world.builds[1].report_many([stamped(an_agent_report(destroy, "destroyed"), 2)]), BuildDeleted
@@ -267,16 +267,16 @@ async def test_leftovers_of_a_dead_agent_are_destroyed_by_another_agent(world: R
     second = next(iter(world.agents["b"].nodes))
     await world.builds[0].start_many([world.placed(1, first, second)])
     await world.pass_(100.5, "a")
-    reminders: Any = await world.builds[0].time_out()
-    (said,) = await world.builds[0].report_many(reminders)
-    assert isinstance(said, Sequence)
-    again = said[-1]
+    overdue: Any = await world.builds[0].time_out()
+    (reply,) = await world.builds[0].report_many(overdue)
+    assert isinstance(reply, Sequence)
+    again = reply[-1]
     assert isinstance(again, BuildOrdered)
     assert (again.agent, again.attempt) == ("b", 2)
     assert len(world.books.held) == 2  # the build, and the holder consumer on the first node
-    world.said.clear()
+    world.reply.clear()
     await world.pass_(7.0, "a")
-    (destroy,) = [message for message in world.said if isinstance(message, DestroyOrdered)]
+    (destroy,) = [message for message in world.reply if isinstance(message, DestroyOrdered)]
     assert (destroy.root, destroy.attempt, destroy.agent) == (first, 1, world.owner(first))
     assert destroy.agent != "a"
     await world.builds[0].report_many([stamped(an_agent_report(destroy, "destroyed"), destroy.epoch)])
@@ -291,7 +291,7 @@ async def test_reports_of_an_earlier_epoch_are_ignored(world: RingWorld) -> None
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
     assert (await world.rings[1].edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
-    (moved,) = [message for message in world.said if isinstance(message, BuildOrdered)]
+    (moved,) = [message for message in world.reply if isinstance(message, BuildOrdered)]
     assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
     again = the_one(
         await world.builds[0].report_many([stamped(an_agent_report(order, "failed"), 1)]), BuildOrdered

@@ -253,7 +253,7 @@ async def test_a_storm_makes_many_nodes_available_together() -> None:
 async def test_ironics_allocations_take_a_node(client: httpx.AsyncClient) -> None:
     made = (await client.post("/v1/allocations", json={"resource_class": "gold", "name": "mine"})).json()
     assert made["state"] == "allocating"
-    taken = await read_until(client, "/v1/allocations/mine", lambda told: told["state"] == "active")
+    taken = await read_until(client, "/v1/allocations/mine", lambda sent: sent["state"] == "active")
     node = (await client.get(f"/v1/nodes/{taken['node_uuid']}")).json()
     assert (node["instance_uuid"], node["allocation_uuid"]) == (made["uuid"], made["uuid"])
     assert (await client.delete("/v1/allocations/mine")).status_code == 204

@@ -35,37 +35,37 @@ REPORT = HostReported(cell="c1", agent="a1", sequence=1, hosts=())
 
 
 async def test_a_worker_consumes_nothing_before_its_start_ends(connect: Connect) -> None:
-    heard: list[HostReported] = []
-    begun, open_, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    events: list[HostReported] = []
+    started, open_, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
-        begun.set()
+        started.set()
         await open_.wait()
 
     async def handle(message: HostReported) -> None:
-        heard.append(message)
+        events.append(message)
 
     worker = Worker("late", consumes=[on(topics.HOST_REPORTED, handle)], starts=[start])
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         group.create_task(bus.serve(worker, stopping))
-        await in_time(begun.wait())
+        await in_time(started.wait())
         await bus.publish(REPORT)
-        assert heard == []
+        assert events == []
         open_.set()
-        await until(lambda: heard == [REPORT])
+        await until(lambda: events == [REPORT])
         stopping.set()
 
 
 async def test_a_worker_whose_start_never_ends_can_be_stopped(connect: Connect) -> None:
-    begun, stopping = asyncio.Event(), asyncio.Event()
+    started, stopping = asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         serving = group.create_task(bus.serve(Worker("patient", starts=[start]), stopping))
-        await in_time(begun.wait())
+        await in_time(started.wait())
         stopping.set()
         await in_time(serving)
 
@@ -82,8 +82,8 @@ async def test_an_exception_at_the_start_of_a_worker_is_raised(connect: Connect)
 def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
     workers = [worker for worker in composition.all_workers_without_a_bus() if worker.name == "scheduler"]
     rows = [row for worker in workers for row in worker.consumes if row.address.topic.expected]
-    heard = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
-    assert {spec.name: spec for spec in central_queues()} == heard
+    events = {spec.name: spec for row in rows if (spec := workers[0].queue_of(row, "r")).durable}
+    assert {spec.name: spec for spec in central_queues()} == events
 
 
 @pytest.mark.services

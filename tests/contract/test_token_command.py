@@ -103,7 +103,7 @@ async def test_a_command_acts_as_the_user_of_its_token(
     )
     who = await command_caller(settings, "berth quota set", "r")
     assert (who.operator.name, who.operator.role, who.operator.cells) == ("ann", "operator", ("c1",))
-    assert (who.door, who.through, who.request) == ("command", "berth quota set", "r")
+    assert (who.interface, who.through, who.request) == ("command", "berth quota set", "r")
     secret.write_text("another")
     with pytest.raises(OperationRefused, match="is not valid"):
         await command_caller(settings, "", "")

@@ -69,7 +69,7 @@ def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
 PERMITTED = {
     "conductor": (
         "agent.build agent.destroy agent.report agent.move agent.moved build.ended build.deleted"
-        " build.adopted build.vacate build.preempted move.told move.ended move.half host.failed",
+        " build.adopted build.vacate build.preempted move.progressed move.ended move.half host.failed",
         "build.placed build.delete build.vacate build.adopt build.reshaped move.placed move.steer"
         " move.handover agent.moved agent.report",
         "placement.claim placement.release",
@@ -82,7 +82,7 @@ PERMITTED = {
         "",
     ),
     "agent": (
-        "agent.report agent.moved agent.told inventory.reported host.reported agent.beat ironic.node",
+        "agent.report agent.moved agent.guests inventory.reported host.reported agent.beat ironic.node",
         "agent.build agent.destroy agent.move agent.asked",
         "placement.allocations placement.providers cell.lease cell.nodes",
         "agent.order",

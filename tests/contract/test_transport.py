@@ -36,11 +36,11 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     make: Callable[[], Transport]
     if request.param == "door":
         with TemporaryDirectory() as directory:
-            door = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
-            await door.open()
-            async for connect in _connections(lambda: SocketTransport(door.path)):
+            api = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
+            await api.open()
+            async for connect in _connections(lambda: SocketTransport(api.path)):
                 yield connect
-            await door.close()
+            await api.close()
         return
     if request.param == "local":
         broker = LocalBroker()
@@ -76,7 +76,7 @@ async def transport(connect: Connect) -> Transport:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "key", "heard"),
+    ("pattern", "key", "events"),
     [
         ("build.requested", "build.requested", True),
         ("build.placed.*", "build.placed.cell1", True),
@@ -90,9 +90,9 @@ async def transport(connect: Connect) -> Transport:
         ("", "", True),
     ],
 )
-async def test_keys_match_like_in_amqp(transport: Transport, pattern: str, key: str, heard: bool) -> None:
+async def test_keys_match_like_in_amqp(transport: Transport, pattern: str, key: str, events: bool) -> None:
     await transport.declare(QueueSpec("q", (pattern,)))
-    if heard:
+    if events:
         await publish(transport, an_envelope(key=key))
     else:
         with pytest.raises(Unroutable):
@@ -113,20 +113,20 @@ async def test_readers_of_one_queue_share_its_messages(connect: Connect) -> None
     inboxes = [await one.consume(queue, 1), await other.consume(queue, 1)]
     for number in range(20):
         await publish(publisher, an_envelope(number))
-    heard: list[list[int]] = [[], []]
+    events: list[list[int]] = [[], []]
 
     async def read(inbox: Inbox, mine: list[int]) -> None:
         while True:
             mine += await numbers(inbox, 1)
 
-    readers = [asyncio.ensure_future(read(*one)) for one in zip(inboxes, heard, strict=True)]
+    readers = [asyncio.ensure_future(read(*one)) for one in zip(inboxes, events, strict=True)]
     async with asyncio.timeout(DEADLINE):
-        while len(heard[0]) + len(heard[1]) < 20:
+        while len(events[0]) + len(events[1]) < 20:
             await asyncio.sleep(0.002)
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
-    assert sorted(heard[0] + heard[1]) == list(range(20)) and all(heard)
+    assert sorted(events[0] + events[1]) == list(range(20)) and all(events)
 
 
 async def test_private_queues_receive_everything_and_end_with_their_connection(connect: Connect) -> None:
@@ -143,16 +143,21 @@ async def test_private_queues_receive_everything_and_end_with_their_connection(c
 
 async def test_an_unroutable_message_raises_only_if_a_consumer_was_expected(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("heard",)), 10)
-    await publish(transport, an_envelope(key="unheard"), expected=False)
-    with pytest.raises(Unroutable, match=r"no queue is bound to unheard"):
-        await transport.publish([an_envelope(1, "heard"), an_envelope(key="unheard")], expected=[False, True])
+    await publish(transport, an_envelope(key="unroutable"), expected=False)
+    with pytest.raises(Unroutable, match=r"no queue is bound to unroutable"):
+        await transport.publish(
+            [an_envelope(1, "heard"), an_envelope(key="unroutable")], expected=[False, True]
+        )
     assert await numbers(inbox, 1) == [1]
 
 
 async def test_messages_with_the_same_id_are_routed_by_their_own_keys(transport: Transport) -> None:
     await transport.declare(QueueSpec("q", ("heard",)))
     outcomes = await asyncio.gather(
-        *(publish(transport, an_envelope(key=key, id="the same")) for key in ("unheard", "heard", "unheard")),
+        *(
+            publish(transport, an_envelope(key=key, id="the same"))
+            for key in ("unroutable", "heard", "unroutable")
+        ),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [Unroutable, type(None), Unroutable]
@@ -179,7 +184,7 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
         causation="cause",
         attempt=3,
         faults=2,
-        unheard=3,
+        unroutable=3,
         sent_at=1_700_000_000.123456,
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         reply_to="reply:1",
@@ -203,13 +208,13 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
     [("attempt", 2**63, MAX_COUNT), ("attempt", 0, 1), ("faults", -1, 0), ("sent_at", 1e300, 0.0)],
 )
 async def test_an_out_of_range_number_is_clamped_when_it_is_read(
-    transport: Transport, field: str, said: float, read: float
+    transport: Transport, field: str, reply: float, read: float
 ) -> None:
     """A message with such a number can then be delayed, dead-lettered and replayed."""
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     forged = [an_envelope(number) for number in range(3)]
     for envelope in forged:
-        setattr(envelope, field, said)
+        setattr(envelope, field, reply)
     await publish(transport, forged[0])
     await publish(transport, *forged[1:])  # several messages may be in one frame
     for envelope in forged:

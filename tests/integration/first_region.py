@@ -78,14 +78,14 @@ def timed(inside: list[str], texts: Iterable[str], environment: Mapping[str, str
         text=True,
     ) as shell:
         assert shell.stdout
-        begun, left = 0.0, iter(every)
+        started, left = 0.0, iter(every)
         for line in shell.stdout:
             if (found := _MARK.match(line)) is None:
                 sys.stdout.write(line)
                 continue
-            if begun:
-                yield Timed(next(left), float(found[1]) - begun)
-            begun = float(found[1])
+            if started:
+                yield Timed(next(left), float(found[1]) - started)
+            started = float(found[1])
     assert shell.returncode == 0, f"ended with {shell.returncode}: {next(left, '')}"
 
 

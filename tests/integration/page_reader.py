@@ -134,13 +134,13 @@ class PageReader:
         out, err = self.directory / "home" / "out", self.directory / "home" / "err"
         self._tell(f"{{ {here}\n}} </dev/null >{out} 2>{err}; echo $? >&3")
         code = self._answer(f"{snippet}: {command}")
-        said, complained = out.read_text(), err.read_text()
-        self.printed += said + complained
+        reply, complained = out.read_text(), err.read_text()
+        self.printed += reply + complained
         wanted = exit_codes(command)
         assert code in wanted, (
-            f"{snippet}: {command}\nended with {code}, not {wanted}:\n{said}{complained}\n{self._logs()}"
+            f"{snippet}: {command}\nended with {code}, not {wanted}:\n{reply}{complained}\n{self._logs()}"
         )
-        if "berth boot" in command and (ids := _ID.findall(said)):
+        if "berth boot" in command and (ids := _ID.findall(reply)):
             self._build = ids[0]
 
     def _start(self, command: str, snippet: Snippet) -> None:
@@ -182,14 +182,14 @@ class PageReader:
         printed = [" ".join(line.split()) for line in self.printed.splitlines()]
         for line in snippet.text.splitlines():
             wanted = ".*".join(re.escape(part.strip()) for part in " ".join(line.split()).split("…"))
-            assert any(re.fullmatch(wanted, said) for said in printed), (
+            assert any(re.fullmatch(wanted, reply) for reply in printed), (
                 f"{snippet} says it prints\n{line}\nbut it printed\n{self.printed}"
             )
 
     def _here(self, text: str) -> str:
         """The page's words for what is this reader's: services, ports, the build."""
-        for said, meant in self.services.items():
-            text = text.replace(said, meant)
+        for reply, meant in self.services.items():
+            text = text.replace(reply, meant)
         text = re.sub(r"(?<=127\.0\.0\.1:)\d{4}\b|\b9[0-9]0[01]\b", lambda found: self._free(found[0]), text)
         code, hash_, comment = text.partition(" #")
         return re.sub(r"\bBUILD\b", self._build, code) + hash_ + comment if self._build else text

@@ -120,8 +120,8 @@ class Boots:
         return sorted(self.took[build] for build in asked)
 
     def all_ended_once_and_well(self) -> None:
-        assert {end.status for said in self.ended.values() for end in said} == {"active"}
-        assert all(end == said[0] for said in self.ended.values() for end in said)
+        assert {end.status for reply in self.ended.values() for end in reply} == {"active"}
+        assert all(end == reply[0] for reply in self.ended.values() for end in reply)
 
     async def _boot(self, stop: asyncio.Event) -> None:
         while not stop.is_set():

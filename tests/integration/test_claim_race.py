@@ -12,7 +12,7 @@ from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import stored_trees
-from placement_worker.store.audit import holdings, retired
+from placement_worker.store.audit import allocations, retired
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -50,12 +50,12 @@ async def test_concurrent_claims_of_the_last_places_take_exactly_those(database_
             return results
 
         outcomes = await asyncio.gather(*(race(placement, seed) for seed, placement in enumerate(racers)))
-        told = [one for outcome in outcomes for one in outcome]
-        held = await holdings(racers[0].database)
-        assert sum(isinstance(one, Claimed) for one in told) == len(held) == 20
-        assert not any(isinstance(one, Contended) for one in told)
-        assert sum(isinstance(one, Refused) for one in told) == 20 * WORKERS
-        assert sum(isinstance(one, Held) for one in told) == 20 * (WORKERS - 1)
+        sent = [one for outcome in outcomes for one in outcome]
+        held = await allocations(racers[0].database)
+        assert sum(isinstance(one, Claimed) for one in sent) == len(held) == 20
+        assert not any(isinstance(one, Contended) for one in sent)
+        assert sum(isinstance(one, Refused) for one in sent) == 20 * WORKERS
+        assert sum(isinstance(one, Held) for one in sent) == 20 * (WORKERS - 1)
         assert await placement_breaches(racers[0].database) == []
 
 
@@ -79,7 +79,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
             taken += [answer.results[0] for answer in claims]
             ended += [end.result for end in reversed(ends)]
         assert {type(one) for one in taken} == {Claimed, Retired}, "they never met"
-        held, over = await holdings(racers[0].database), await retired(racers[0].database)
+        held, over = await allocations(racers[0].database), await retired(racers[0].database)
         for consumer, claim, release in zip(range(both), taken, ended, strict=True):
             if isinstance(claim, Claimed):
                 assert isinstance(release, Held)
@@ -177,7 +177,7 @@ async def test_concurrent_claims_never_put_two_types_on_one_gpu(database_url: st
                 results[consumer] = answer.results[0]
 
             await asyncio.gather(*map(claim, consumers))
-            held = await holdings(racers[0].database)
+            held = await allocations(racers[0].database)
             in_use = {provider for _, allocations, _ in held.values() for provider in allocations}
             for gpu in range(1, GPUS + 1):
                 assert len(in_use & {type_of(gpu, type_) for type_ in TYPES}) <= 1
@@ -186,4 +186,4 @@ async def test_concurrent_claims_never_put_two_types_on_one_gpu(database_url: st
             assert len(claimed) == len(held) >= 8
             assert await placement_breaches(racers[0].database) == []
             await racers[1].claims.release_many([a_release(one, 1) for one in claimed])
-        assert not await holdings(racers[0].database)
+        assert not await allocations(racers[0].database)

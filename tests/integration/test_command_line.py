@@ -68,9 +68,9 @@ def complains(done: Done, code: int) -> str:
 
 
 def test_help_has_a_long_and_a_short_option(user: User) -> None:
-    told = says(user.berth("boot", "--help"))
-    assert "Publish a build request" in told
-    assert says(user.berth("boot", "-h")) == told
+    sent = says(user.berth("boot", "--help"))
+    assert "Publish a build request" in sent
+    assert says(user.berth("boot", "-h")) == sent
 
 
 def test_berth_without_a_command_lists_all_commands(user: User) -> None:
@@ -86,13 +86,13 @@ def test_berth_prints_its_version(user: User) -> None:
 
 
 def test_the_demo_boots_builds_and_audits(user: User) -> None:
-    told = says(user.berth("demo", "--boots", "60", "--hosts", "20", "--build-time", "constant:0"))
-    lines = told.splitlines()
+    sent = says(user.berth("demo", "--boots", "60", "--hosts", "20", "--build-time", "constant:0"))
+    lines = sent.splitlines()
     assert lines[0].startswith("berth demo: 60 boots of 20 flavors on 20 hosts in 4 cells, 10% failing on")
-    assert re.search(r"^ +ended +60 active *$", told, re.MULTILINE)
-    assert re.search(r"^ +request to end, build included +p50 \d+ ms, .*p99 \d+ ms", told, re.MULTILINE)
+    assert re.search(r"^ +ended +60 active *$", sent, re.MULTILINE)
+    assert re.search(r"^ +request to end, build included +p50 \d+ ms, .*p99 \d+ ms", sent, re.MULTILINE)
     assert re.search(
-        r"^bare metal: two nodes .* a build for one ended active: on " + UUID, told, re.MULTILINE
+        r"^bare metal: two nodes .* a build for one ended active: on " + UUID, sent, re.MULTILINE
     )
     assert lines[-3:-1] == [
         "audit: clean; 61 consumers hold resources; builds: 61 active",
@@ -113,13 +113,13 @@ def test_the_demo_stays_up_on_request(user: User) -> None:
     ) as demo:
         try:
             assert demo.stdout is not None
-            told = []
+            sent = []
             for line in demo.stdout:
-                told.append(line)
+                sent.append(line)
                 if line.startswith("running until Ctrl-C: the control room is at "):
                     break
-            assert any("audit: clean" in line for line in told)
-            whole = httpx.URL(told[-1].split()[-1], params={"wait": "1"})  # however long it takes to be made
+            assert any("audit: clean" in line for line in sent)
+            whole = httpx.URL(sent[-1].split()[-1], params={"wait": "1"})  # however long it takes to be made
             page = httpx.get(whole, headers={"accept": "text/html"}, timeout=60).text
             assert "of 21</small>" in page  # 20 boots and one of bare metal
             demo.send_signal(signal.SIGINT)
@@ -132,8 +132,8 @@ def test_the_demo_stays_up_on_request(user: User) -> None:
 
 
 def test_a_boot_is_followed_to_its_end(berth: Up) -> None:
-    told = says(berth.berth("boot", "--vcpus", "2", "--memory-mb", "2048", "--wait"))
-    assert re.fullmatch(rf"{UUID} active on c[12]-host\d+ in cell c[12]\n", told)
+    sent = says(berth.berth("boot", "--vcpus", "2", "--memory-mb", "2048", "--wait"))
+    assert re.fullmatch(rf"{UUID} active on c[12]-host\d+ in cell c[12]\n", sent)
 
 
 def test_boot_without_waiting_prints_the_build_ids(berth: Up) -> None:
@@ -143,10 +143,10 @@ def test_boot_without_waiting_prints_the_build_ids(berth: Up) -> None:
 
 
 def test_no_host_comes_with_its_reasons(berth: Up) -> None:
-    told = says(berth.berth("boot", "--vcpus", "999", "--wait"), code=1)
-    assert told.startswith("no host: no valid host among ")
-    assert "VCPU" in told
-    assert "closest c" in told
+    sent = says(berth.berth("boot", "--vcpus", "999", "--wait"), code=1)
+    assert sent.startswith("no host: no valid host among ")
+    assert "VCPU" in sent
+    assert "closest c" in sent
     answer = json.loads(says(berth.berth("boot", "--vcpus", "999", "--wait", "--json"), code=1))
     assert answer["decision"]["removals"][0]["left"] == 0
 
@@ -168,9 +168,9 @@ def test_delete_refuses_a_build_of_another_cell(berth: Up) -> None:
 
 
 def test_a_cleaned_node_gets_a_build(berth: Up) -> None:
-    told = says(berth.berth("node", "set", "free-node", "--event", "clean"))
-    assert told.startswith("published on ironic.node.c1.clean\n")
-    node = re.search(UUID, told)
+    sent = says(berth.berth("node", "set", "free-node", "--event", "clean"))
+    assert sent.startswith("published on ironic.node.c1.clean\n")
+    node = re.search(UUID, sent)
     assert node is not None
     built = says(berth.berth("boot", "--flavor", "metal", "--wait"))
     assert f" active on {node[0]} in cell c1" in built

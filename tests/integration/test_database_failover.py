@@ -185,7 +185,7 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing(
 async def test_heal_repairs_what_a_failover_to_an_asynchronous_standby_lost(
     restarted_rabbitmq: RabbitMQ, primary: Postgres, standby: Standby, bus_name: str, fenced: bool
 ) -> None:
-    """Also if the former primary still runs: no transaction begun after the promotion commits there."""
+    """Also if the former primary still runs: no transaction started after the promotion commits there."""
     settings = settings_for(url_of(restarted_rabbitmq), url_of_both(primary, standby), bus_name)
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         client = BootingClient(berth.bus)
@@ -217,7 +217,9 @@ async def test_heal_repairs_what_a_failover_to_an_asynchronous_standby_lost(
         if not fenced:
             last, after = await execute(primary, LAST_CHANGE), last
             lost += last - after
-            print(f"{last - after} changes on the former primary by transactions begun before the promotion")
+            print(
+                f"{last - after} changes on the former primary by transactions started before the promotion"
+            )
         before = len(client.ends)
         await until(lambda: len(client.ends) > before + 60, "builds end again")
         assert fenced or last == await execute(primary, LAST_CHANGE)

@@ -110,7 +110,7 @@ async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
     await standby.promote()
     session = await servers.connect(port=standby.port, **options)
     assert before.is_closed()
-    with pytest.raises(ConnectionError, match="it is a former primary: timeline 2 has begun"):
+    with pytest.raises(ConnectionError, match="it is a former primary: timeline 2 has started"):
         await servers.connect(port=primary.port, **options)
     session.terminate()
 

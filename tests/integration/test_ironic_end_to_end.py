@@ -70,10 +70,10 @@ class IronicSite:
 
     def wait(self, name: str, says: str) -> str:
         deadline = monotonic() + SOON
-        while (said := re.search(says, log := (self.directory / f"{name}.log").read_text())) is None:
+        while (reply := re.search(says, log := (self.directory / f"{name}.log").read_text())) is None:
             assert monotonic() < deadline and self._processes[name].poll() is None, f"{name}: {log}"
             sleep(0.05)
-        return said[0]
+        return reply[0]
 
     def serve(self, name: str) -> None:
         self.start(name)
@@ -99,9 +99,9 @@ class IronicSite:
         return done.stdout
 
     async def differences(self) -> list[str]:
-        said = io.StringIO()
-        code = await diff_command(Cli(self.settings, say=Console(file=said, soft_wrap=True)))
-        *lines, _ = said.getvalue().splitlines()
+        reply = io.StringIO()
+        code = await diff_command(Cli(self.settings, say=Console(file=reply, soft_wrap=True)))
+        *lines, _ = reply.getvalue().splitlines()
         assert (code == 0) == (not lines)
         return lines
 

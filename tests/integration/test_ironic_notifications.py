@@ -135,20 +135,20 @@ async def an_ironic(url: str, name: str, *, durable: bool = False) -> AsyncItera
 async def test_the_first_notification_of_a_new_ironic_is_received(
     amqp_url: str, bus_name: str, durable: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ear = Ear(amqp_url, bus_name)
-    async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
-        await until(lambda: ear.searches > 3, "it looks for the exchange")
-        assert ear.gaps == 0
+    listener = Ear(amqp_url, bus_name)
+    async with listener.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
+        await until(lambda: listener.searches > 3, "it looks for the exchange")
+        assert listener.gaps == 0
         await ironic.say(*SAID)
-        await ear.has_heard(*BODIES)
-    assert ear.bodies == BODIES, "each once, in their order"
-    assert ear.gaps == 1, "whatever was said before we could hear"
+        await listener.has_heard(*BODIES)
+    assert listener.bodies == BODIES, "each once, in their order"
+    assert listener.gaps == 1, "whatever was said before we could hear"
     assert caplog.text.count("has no exchange") == 1
 
 
 async def test_only_notifications_are_received(amqp_url: str, bus_name: str) -> None:
-    ear = Ear(amqp_url, bus_name, topics=(TOPIC, "another_topic"))
-    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+    listener = Ear(amqp_url, bus_name, topics=(TOPIC, "another_topic"))
+    async with listener.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(SAID[0])
         assert await ironic.delivers(f"{TOPIC}.error")
         assert await ironic.delivers("another_topic.info")
@@ -158,11 +158,11 @@ async def test_only_notifications_are_received(amqp_url: str, bus_name: str) -> 
 
 @pytest.mark.parametrize("quorum", [True, False], ids=["quorum", "classic"])
 async def test_notifications_wait_for_a_reader(amqp_url: str, bus_name: str, quorum: bool) -> None:
-    ear = Ear(amqp_url, bus_name, quorum=quorum)
+    listener = Ear(amqp_url, bus_name, quorum=quorum)
     async with an_ironic(amqp_url, bus_name) as ironic:
-        async with ear.listening():
+        async with listener.listening():
             await ironic.say(SAID[0])
-            await ear.has_heard(BODIES[0])
+            await listener.has_heard(BODIES[0])
         await ironic.say(*SAID[1:50])
         again = Ear(amqp_url, bus_name, quorum=not quorum)  # a queue that is there serves as it is
         async with again.listening():
@@ -171,14 +171,14 @@ async def test_notifications_wait_for_a_reader(amqp_url: str, bus_name: str, quo
 
 
 async def test_unacknowledged_notifications_are_redelivered(amqp_url: str, bus_name: str) -> None:
-    ear = Ear(amqp_url, bus_name)
+    listener = Ear(amqp_url, bus_name)
     async with an_ironic(amqp_url, bus_name) as ironic:
-        async with ear.listening():
+        async with listener.listening():
             await ironic.say(SAID[0])
-            await ear.has_heard(BODIES[0])
-            ear.may_go_on.clear()
+            await listener.has_heard(BODIES[0])
+            listener.may_go_on.clear()
             await ironic.say(*SAID[1:4])
-        assert ear.bodies == BODIES[:1]
+        assert listener.bodies == BODIES[:1]
         again = Ear(amqp_url, bus_name)
         async with again.listening():
             await again.has_heard(*BODIES[1:4])
@@ -196,10 +196,10 @@ async def test_notifications_are_acknowledged_together(
         await tells(channel, tag, multiple=multiple)
 
     monkeypatch.setattr(BulkChannel, "ack", ack)
-    ear = Ear(amqp_url, bus_name)
-    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+    listener = Ear(amqp_url, bus_name)
+    async with listener.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(*SAID[:40])
-        await ear.has_heard(*BODIES[:40])
+        await listener.has_heard(*BODIES[:40])
         await until(lambda: 40 in tags, "the broker knows that all are safe")
     assert len(tags) < 20
 
@@ -217,12 +217,12 @@ async def test_a_broken_connection_with_pending_acknowledgements_is_replaced(
         await tells(channel, tag, multiple=multiple)
 
     monkeypatch.setattr(BulkChannel, "ack", ack)
-    ear = Ear(amqp_url, bus_name)
-    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+    listener = Ear(amqp_url, bus_name)
+    async with listener.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(SAID[0])
-        await until(lambda: ear.bodies == [BODIES[0], BODIES[0]], "it comes again")
+        await until(lambda: listener.bodies == [BODIES[0], BODIES[0]], "it comes again")
         await ironic.say(SAID[1])
-        await ear.has_heard(BODIES[1])
+        await listener.has_heard(BODIES[1])
     assert refused == 2
 
 
@@ -245,40 +245,40 @@ async def test_only_one_of_two_replicas_receives_notifications(amqp_url: str, bu
 async def test_a_recreated_exchange_is_bound_again(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ear = Ear(amqp_url, bus_name)
-    async with ear.listening():
+    listener = Ear(amqp_url, bus_name)
+    async with listener.listening():
         async with an_ironic(amqp_url, bus_name, durable=False) as ironic:
             await ironic.say(*SAID[:10])
-            await ear.has_heard(*BODIES[:10])
+            await listener.has_heard(*BODIES[:10])
             caplog.clear()
             await ironic.delete_exchange()
             await until(lambda: "has no exchange" in caplog.text, "it is missed")
-            assert not ear.notifications.subscribed
-            assert ear.gaps == 1
+            assert not listener.notifications.subscribed
+            assert listener.gaps == 1
         async with an_ironic(amqp_url, bus_name, durable=True) as ironic:
             await ironic.say(*SAID[10:20])
-            await ear.has_heard(*BODIES[:20])
-            assert ear.notifications.subscribed
-    assert ear.bodies == BODIES[:20]
-    assert ear.gaps == 2
+            await listener.has_heard(*BODIES[:20])
+            assert listener.notifications.subscribed
+    assert listener.bodies == BODIES[:20]
+    assert listener.gaps == 2
 
 
 async def test_a_broker_restart_loses_no_confirmed_notification(
     restarted_rabbitmq: RabbitMQ, bus_name: str
 ) -> None:
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
-    ear = Ear(amqp_url, bus_name)
-    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+    listener = Ear(amqp_url, bus_name)
+    async with listener.listening(), an_ironic(amqp_url, bus_name) as ironic:
         await ironic.say(*SAID[:10])
-        await ear.has_heard(*BODIES[:10])
-        ear.may_go_on.clear()
+        await listener.has_heard(*BODIES[:10])
+        listener.may_go_on.clear()
         await ironic.say(*SAID[10:100])
         await asyncio.to_thread(rabbitmq.restart)
-        ear.may_go_on.set()
+        listener.may_go_on.set()
         await ironic.say(*SAID[100:120])
-        await ear.has_heard(*BODIES[:120])
-        await until(lambda: ear.gaps >= 2, "there may have been a gap")
-    first = {body: place for place, body in reversed(list(enumerate(ear.bodies)))}
+        await listener.has_heard(*BODIES[:120])
+        await until(lambda: listener.gaps >= 2, "there may have been a gap")
+    first = {body: place for place, body in reversed(list(enumerate(listener.bodies)))}
     assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
 
 

@@ -55,11 +55,11 @@ class CellMakersSite:
         return self.directory / "c9.toml"
 
     async def add(self, **limits: int) -> str:
-        told = io.StringIO()
+        sent = io.StringIO()
         what = NewCell(self.settings.having(cell_limits=limits), CELL, CellOptions(file=self.file))
         tool = BrokerTool(rabbitmqctl=self.rabbitmqctl)
-        assert await add(Cli(self.settings, False, Console(file=told)), what, tool) == 0
-        return told.getvalue()
+        assert await add(Cli(self.settings, False, Console(file=sent)), what, tool) == 0
+        return sent.getvalue()
 
     async def add_agent(self, name: str) -> Settings:
         """Create the agent's user, and return the settings that its file makes."""
@@ -83,9 +83,9 @@ class CellMakersSite:
             done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
-        said = done.pop().result()
-        assert isinstance(said, BuildEnded | BuildUnplaceable)
-        return said
+        reply = done.pop().result()
+        assert isinstance(reply, BuildEnded | BuildUnplaceable)
+        return reply
 
     async def delete(self, number: int) -> None:
         gone = await self.bus.listen(topics.BUILD_DELETED.at(cell=CELL, reply_to=f"d{number}"))
@@ -128,12 +128,12 @@ async def at_work(settings: Settings, *roles: worker_roles.Role) -> AsyncIterato
 
 
 async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site: CellMakersSite) -> None:
-    said = await site.add()
+    reply = await site.add()
     own = read(file=site.file, environment={}).settings
     of_agent = await site.add_agent(AGENT)
     assert stat.S_IMODE(site.file.stat().st_mode) == 0o600
     secrets = {make_url(url).password for url in (own.bus.amqp_url, own.database.url)}
-    assert len(secrets) == 2 and not any(str(secret) in said for secret in secrets)
+    assert len(secrets) == 2 and not any(str(secret) in reply for secret in secrets)
     assert site.settings.database.url not in site.file.read_text()
 
     own = own.having(state_dir=str(site.directory / "cell"))
@@ -164,16 +164,16 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         await site.delete(1)
         await site.delete(3)
         assert await drain(Cli(site.settings, False, quiet), CELL, True, 30, None) == 0
-    told = io.StringIO()
+    sent = io.StringIO()
     await remove(
-        Cli(site.settings, False, Console(file=told, width=200)),
+        Cli(site.settings, False, Console(file=sent, width=200)),
         CELL,
         False,
         True,
         False,
         tool=BrokerTool(rabbitmqctl=site.rabbitmqctl),
     )
-    assert "still read" not in told.getvalue()
+    assert "still read" not in sent.getvalue()
     found = await site.bus.asker(topics.CELLS)(FindCells())
     assert (found.cells, (await site.bus.asker(topics.PROVIDERS)(FindProviders())).providers) == ((), ())
     with pytest.raises(pika.exceptions.AMQPConnectionError):
@@ -268,9 +268,9 @@ async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limit
     assert shown == ["5min", "1min", "1min", "1GB"]
 
 
-def a_boot(number: int, **said: Any) -> BuildRequested:
+def a_boot(number: int, **reply: Any) -> BuildRequested:
     flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
-    return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **with_parts(said))
+    return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **with_parts(reply))
 
 
 async def fits(site: CellMakersSite, does: bool = True) -> bool:

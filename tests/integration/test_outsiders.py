@@ -121,16 +121,16 @@ def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(
 
 
 def test_an_example_that_asks_too_much_gets_the_reason(site: BerthWithClients) -> None:
-    said = printed_by(site, example_with("pika").replace('"vcpus": 1,', '"vcpus": 99999,'))
-    assert said.startswith("build.unplaceable.shop ")
-    reason = re.search(r"'reason': '([^']+)'", said)
-    assert reason is not None, said
+    shown = printed_by(site, example_with("pika").replace('"vcpus": 1,', '"vcpus": 99999,'))
+    assert shown.startswith("build.unplaceable.shop ")
+    reason = re.search(r"'reason': '([^']+)'", shown)
+    assert reason is not None, shown
     assert "VCPU" in reason[1] and "99999" in reason[1]
 
 
 def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClients) -> None:
-    said = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
-    assert "project: name one of batch, web" in said
+    shown = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
+    assert "project: name one of batch, web" in shown
 
 
 BUILD = "5b1c3a52-0c5e-4a0e-9f0b-5f6f2c0f5d3e"
@@ -161,8 +161,8 @@ def test_an_invalid_request_is_answered_to_the_client_that_sent_it(
         channel = connection.channel()
         channel.queue_declare(CLIENT_QUEUE, exclusive=True)
         channel.queue_bind(CLIENT_QUEUE, "berth", "build.unplaceable.shop")
-        said = pika.BasicProperties(message_id="mine", user_id=user)
-        channel.basic_publish("berth.clients", "client.shop", body, said)
+        shown = pika.BasicProperties(message_id="mine", user_id=user)
+        channel.basic_publish("berth.clients", "client.shop", body, shown)
         for _, properties, answer in channel.consume(CLIENT_QUEUE, auto_ack=True, inactivity_timeout=30):
             assert answer is not None, "no answer"
             found = json.loads(answer)
@@ -473,7 +473,7 @@ OWN_KEYS = {
     ],
     "agent": [
         "host.reported.c9", "inventory.reported.c9", "agent.report.c9", "agent.moved.c9",
-        "agent.told.c9.me",
+        "agent.guests.c9.me",
     ],
 }  # fmt: skip
 
@@ -655,8 +655,8 @@ def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWit
         return ran.returncode, ran.stdout + ran.stderr
 
     assert as_ann("boot", "--wait", "--project", "web")[0] == 0
-    code, said = as_ann("quota", "set", "web", "instances=99")
-    assert (code, said.strip()) == (1, "quota takes the role admin; ann has operator")
+    code, shown = as_ann("quota", "set", "web", "instances=99")
+    assert (code, shown.strip()) == (1, "quota takes the role admin; ann has operator")
     assert as_ann("host", "disable", "c1-host00001")[0] == 0
     assert as_ann("host", "enable", "c1-host00001")[0] == 0
     log = site.command("audit-log", "--operator", "ann", "--json")
@@ -760,19 +760,19 @@ CLIENT_ACTS: dict[str, tuple[ToSend, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("act", "wall"), CLIENT_ACTS.values(), ids=CLIENT_ACTS.keys())
+@pytest.mark.parametrize(("act", "refusal"), CLIENT_ACTS.values(), ids=CLIENT_ACTS.keys())
 async def test_the_scheduler_refuses_a_client(
-    site: BerthWithClients, targets: Targets, act: ToSend, wall: str
+    site: BerthWithClients, targets: Targets, act: ToSend, refusal: str
 ) -> None:
     async with BusClient(site.urls["client"], 5) as client:
         asked = act(targets)
         await client.publish(asked)
         async with asyncio.timeout(60):
             async for result in client.results():
-                said = json.dumps(msgspec.to_builtins(result))
-                if asked.build in said if hasattr(asked, "build") else asked.request in said:
+                shown = json.dumps(msgspec.to_builtins(result))
+                if asked.build in shown if hasattr(asked, "build") else asked.request in shown:
                     break
-    assert wall in said
+    assert refusal in shown
 
 
 LIMITED: dict[str, tuple[str, ...]] = {
@@ -818,12 +818,12 @@ def operators(site: BerthWithClients) -> dict[str, str]:
     return {name: (site.berth.directory / f"{name}.url").read_text().strip() for name in LIMITED}
 
 
-@pytest.mark.parametrize(("who", "act", "wall"), OPERATOR_ACTS.values(), ids=OPERATOR_ACTS.keys())
+@pytest.mark.parametrize(("who", "act", "refusal"), OPERATOR_ACTS.values(), ids=OPERATOR_ACTS.keys())
 async def test_the_relay_refuses_a_limited_operator(
-    site: BerthWithClients, targets: Targets, operators: dict[str, str], who: str, act: ToSend, wall: str
+    site: BerthWithClients, targets: Targets, operators: dict[str, str], who: str, act: ToSend, refusal: str
 ) -> None:
     async with RelayedBus(RabbitTransport(operators[who]), who) as bus:
-        with pytest.raises(OperationRefused, match=wall):
+        with pytest.raises(OperationRefused, match=refusal):
             await bus.publish(act(targets))
 
 
@@ -849,11 +849,13 @@ def a_delete(targets: Targets) -> tuple[str, bytes]:
 
 def an_audit_record(targets: Targets) -> tuple[str, bytes]:
     operator = Operator(name="forged", role="admin")
-    record = ActRecord(id=new_id(), at=1.0, operator=operator, door="command", act="quota", outcome="done")
+    record = ActRecord(
+        id=new_id(), at=1.0, operator=operator, interface="command", act="quota", outcome="done"
+    )
     return "act.recorded", encode(ActsRecorded(records=(record,)))
 
 
-OWN_KEY = {"cell": "reply.-c9.x.y", "agent": "agent.told.c9.me"}  # without a consumer
+OWN_KEY = {"cell": "reply.-c9.x.y", "agent": "agent.guests.c9.me"}  # without a consumer
 
 
 @pytest.mark.parametrize("subject", OWN_KEY)

@@ -19,7 +19,7 @@ from tests.support.waiting import in_time, until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 DEADLINE = 90.0
-PUT_OFF = 210.0
+RETRY_SECONDS = 210.0
 QUEUE = QueueSpec("q", ("build.requested",))
 
 
@@ -51,7 +51,7 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
     inbox = await reader.consume(QUEUE, 50)
     numbers = itertools.count()
     published: set[int] = set()
-    heard: set[int] = set()
+    events: set[int] = set()
     news = asyncio.Event()
     enough = False
 
@@ -65,7 +65,7 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
     async def read() -> None:
         while True:
             delivery = await inbox.get()
-            heard.add(number_in(delivery))
+            events.add(number_in(delivery))
             news.set()
             await asyncio.sleep(0)  # so that some are in hand when the broker goes away
             delivery.done()
@@ -76,8 +76,8 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
             await news.wait()
 
     async def heard_more(count: int) -> None:
-        goal = len(heard) + count
-        await heard_until(lambda: len(heard) >= goal)
+        goal = len(events) + count
+        await heard_until(lambda: len(events) >= goal)
 
     async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
         reading = group.create_task(read())
@@ -90,7 +90,7 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
         await heard_more(700)
         enough = True
         await asyncio.wait(publishers)
-        await heard_until(lambda: published <= heard)
+        await heard_until(lambda: published <= events)
         reading.cancel()
     assert len(published) > 2000
 
@@ -113,7 +113,7 @@ async def test_queues_and_messages_survive_a_broker_restart(
         )  # waits until there is a connection
     held.done()
     held.requeue()
-    assert {number_in(await in_time(shared.get(), PUT_OFF)) for _ in range(2)} == {1, 3}
+    assert {number_in(await in_time(shared.get(), RETRY_SECONDS)) for _ in range(2)} == {1, 3}
     assert number_in(await in_time(private.get(), DEADLINE)) == 4
 
 
@@ -125,7 +125,7 @@ async def test_publishers_and_declarers_wait_while_there_is_no_broker(
     await transport.declare(QUEUE)
     await asyncio.to_thread(broker.stop)
     publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-    unheard = asyncio.create_task(transport.publish([an_envelope(1, "unheard")], expected=[True]))
+    unroutable = asyncio.create_task(transport.publish([an_envelope(1, "unroutable")], expected=[True]))
     reading = asyncio.create_task(transport.consume(QUEUE, 10))
     burying = asyncio.create_task(transport.dead_letters())
     await asyncio.to_thread(broker.start)
@@ -134,7 +134,7 @@ async def test_publishers_and_declarers_wait_while_there_is_no_broker(
         assert await burying == []
         assert number_in(await in_time((await reading).get(), DEADLINE)) == 1
         with pytest.raises(Unroutable):
-            await unheard
+            await unroutable
 
 
 async def test_a_silent_broker_is_disconnected_and_reconnected(
@@ -157,11 +157,11 @@ async def test_a_silent_broker_is_disconnected_and_reconnected(
         os.kill(broker.pid, signal.SIGCONT)
     async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*publishing)
-        heard: set[int] = set()
-        while len(heard) < 300:
+        events: set[int] = set()
+        while len(events) < 300:
             delivery = await in_time(inbox.get(), DEADLINE)
             delivery.done()
-            heard.add(number_in(delivery))
+            events.add(number_in(delivery))
     await transport.close()
 
 

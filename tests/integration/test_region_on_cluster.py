@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 RATE = 30.0  # requests a second
 DUPLICATES = 0.08  # share of requests that are published twice
 REPLY_TO = "outside"
-TOLD_SECONDS = 60.0  # after the end of a fault, for the ends of all builds that were accepted before
+REPORT_SECONDS = 60.0  # after the end of a fault, for the ends of all builds that were accepted before
 GAP_SECONDS = 25.0  # without an end, while two nodes work
 SUSPENDED_SECONDS = 70.0
 
@@ -186,15 +186,15 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
             await happen()
             healed = monotonic()
             await until(lambda at=healed: not client.open(at), seconds=300.0)  # type: ignore[misc]
-            told, gap = monotonic() - healed, client.gap
+            sent, gap = monotonic() - healed, client.gap
             restarted = await make_whole(brokers)
-            await until(lambda: not client.open(monotonic() - TOLD_SECONDS))
+            await until(lambda: not client.open(monotonic() - REPORT_SECONDS))
             print(
-                f"{name}: {len(client.accepted)} accepted, ended {told:.1f} s after it, gap {gap:.1f} s;"
+                f"{name}: {len(client.accepted)} accepted, ended {sent:.1f} s after it, gap {gap:.1f} s;"
                 f" restarted {restarted}"
             )
-            if told > TOLD_SECONDS or (has_quorum and gap > GAP_SECONDS):
-                late.append(f"{name}: {told:.1f} s, gap {gap:.1f} s")
+            if sent > REPORT_SECONDS or (has_quorum and gap > GAP_SECONDS):
+                late.append(f"{name}: {sent:.1f} s, gap {gap:.1f} s")
         client.loads = False
         await loading
         now = monotonic()

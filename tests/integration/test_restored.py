@@ -124,7 +124,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         await until(lambda: len(client.ends) == len(client.asked))
         listening.cancel()
 
-    after = before.having(database_url=fresh_database, exchange=f"{bus_name}-new", spare_unknown_guests=True)
+    after = before.having(database_url=fresh_database, exchange=f"{bus_name}-new", keep_unknown_guests=True)
     simulated_agents.guest_file(before, AGENT).rename(
         simulated_agents.guest_file(after, AGENT)
     )  # the same hosts go on
@@ -143,7 +143,7 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
         await until(lambda: client.ends.keys() >= {*known}, picture=lambda: client.ends)
         listening.cancel()
 
-    plain = after.having(spare_unknown_guests=False)
+    plain = after.having(keep_unknown_guests=False)
     async with in_one_process(plain) as bus, asyncio.TaskGroup() as group:
         listening = group.create_task(client.handle(bus))
         await until(lambda: not strangers & guests_of(plain), "they are destroyed")

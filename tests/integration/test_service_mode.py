@@ -80,14 +80,14 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
 def test_every_worker_serves_metrics_at_its_port_also_after_a_restart(
     on_services: Up, first_port: int
 ) -> None:
-    told = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", on_services.log, re.M))
+    sent = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", on_services.log, re.M))
     ports = range(first_port, first_port + len(WORKERS))
-    assert set(told) == WORKERS
-    assert sorted(told.values()) == [f"http://127.0.0.1:{port}/metrics" for port in ports]
+    assert set(sent) == WORKERS
+    assert sorted(sent.values()) == [f"http://127.0.0.1:{port}/metrics" for port in ports]
     os.kill(on_services.workers()["scheduler"], signal.SIGKILL)
     assert on_services.berth("boot", "--wait").returncode == 0
     for worker in ("placement", "scheduler"):
-        assert f'worker="{worker}"' in httpx.get(told[worker], trust_env=False).text
+        assert f'worker="{worker}"' in httpx.get(sent[worker], trust_env=False).text
     assert "scheduler: ended with signal SIGKILL; starting it again" in on_services.log
 
 
@@ -120,8 +120,8 @@ async def test_a_stop_during_builds_is_clean_and_the_next_start_continues(
 
 
 def complaints(berth: Up) -> list[str]:
-    said = berth.log.partition("berth is up")[2].splitlines()[1:]
-    return [line for line in said if not line.startswith("the control room is at")]
+    reply = berth.log.partition("berth is up")[2].splitlines()[1:]
+    return [line for line in reply if not line.startswith("the control room is at")]
 
 
 def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path
         assert " active on c" in booted.stdout
         url = f"http://127.0.0.1:{port}/metrics"
         assert f"metrics at {url}\n" in berth.log
-        told = httpx.get(url, trust_env=False).text
-        assert all(f'worker="{worker}"' in told for worker in ("placement", "scheduler"))
+        sent = httpx.get(url, trust_env=False).text
+        assert all(f'worker="{worker}"' in sent for worker in ("placement", "scheduler"))
         assert berth.stop(signal.SIGTERM, seconds=20) == 0
         gone = berth.berth("boot", "--wait")
         assert (gone.returncode, "no berth answers at" in gone.stderr) == (1, True)

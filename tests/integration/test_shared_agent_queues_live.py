@@ -134,7 +134,7 @@ async def heartbeats(berth: Running, seconds: float) -> tuple[float, float]:
 
 async def _boot_while_killing(berth: Running, region: Region) -> dict[str, BuildEnded]:
     ended = await berth.bus.listen(topics.BUILD_ENDED.at())
-    begun = monotonic()
+    started = monotonic()
     # all agents of two cells are away while their process starts again
     options = BootOptions(vcpus=1, memory_mb=64, disk_gb=1)
     requests = [boot_request(dataclasses.replace(options, wait="1h")) for _ in range(region.boots)]
@@ -149,7 +149,7 @@ async def _boot_while_killing(berth: Running, region: Region) -> dict[str, Build
         wanted = {build for request in requests for build in request.instances}
         while wanted - ends.keys():
             await asyncio.sleep(0.2)
-        print(f"{region.boots} boots in {monotonic() - begun:.0f} s; starts: {berth.starts()}")
+        print(f"{region.boots} boots in {monotonic() - started:.0f} s; starts: {berth.starts()}")
         assert all(berth.starts()[name] > 1 for name in victims)
     return ends
 

@@ -106,8 +106,8 @@ async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Coun
 
     async def handle() -> None:
         while True:
-            said = await ends.get()
-            assert ended.setdefault(said.build, said).status == said.status
+            reply = await ends.get()
+            assert ended.setdefault(reply.build, reply).status == reply.status
 
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(handle())

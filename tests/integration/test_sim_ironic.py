@@ -71,18 +71,18 @@ Ear = asyncio.Queue[AbstractIncomingMessage]
 
 
 async def an_ear(channel: AbstractChannel, exchange: str) -> Ear:
-    ear: Ear = asyncio.Queue()
+    subscription: Ear = asyncio.Queue()
     await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=False)
     queue = await channel.declare_queue(exclusive=True)
     await queue.bind(exchange, KEYS)
-    await queue.consume(ear.put, no_ack=True)
-    return ear
+    await queue.consume(subscription.put, no_ack=True)
+    return subscription
 
 
-async def heard(ear: Ear, count: int) -> list[dict[str, Any]]:
+async def events(subscription: Ear, count: int) -> list[dict[str, Any]]:
     """The messages inside the next so many envelopes."""
     async with asyncio.timeout(60):
-        return [json.loads(json.loads((await ear.get()).body)["oslo.message"]) for _ in range(count)]
+        return [json.loads(json.loads((await subscription.get()).body)["oslo.message"]) for _ in range(count)]
 
 
 def facts(message: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -117,10 +117,10 @@ async def test_the_simulated_life_cycle_sends_ironics_notifications(
     sink = IronicExchange(amqp_url, exchange=exchange, confirms=confirms)
     sim = Simulation([], plan=PLAN, sink=sink, listener=listen("127.0.0.1:0"))
     async with a_channel(amqp_url) as channel:
-        ear = await an_ear(channel, exchange)
+        subscription = await an_ear(channel, exchange)
         async with client_of_server(sim) as client:
             await live(client)
-            messages = await heard(ear, len(LIFE))
+            messages = await events(subscription, len(LIFE))
     assert [facts(message) for message in messages] == LIFE
     assert sorted(messages, key=lambda message: message["timestamp"]) == messages
     assert len({message["message_id"] for message in messages}) == len(LIFE)
@@ -136,10 +136,10 @@ async def test_exchange_and_messages_equal_those_of_oslo_messaging(amqp_url: str
         async with asyncio.timeout(60):
             while not await exists(amqp_url, exchange):
                 await asyncio.sleep(0.01)
-        ear = await an_ear(channel, exchange)  # refused unless it is a topic exchange, not durable
+        subscription = await an_ear(channel, exchange)  # refused unless it is a topic exchange, not durable
         sim.conductor.notify("provision_set", "error", node, "req-2")
         async with asyncio.timeout(60):
-            envelope = await ear.get()
+            envelope = await subscription.get()
         task.cancel()
     assert envelope.routing_key == "ironic_versioned_notifications.error"
     assert (envelope.content_type, envelope.content_encoding) == ("application/json", "utf-8")
@@ -172,11 +172,11 @@ async def test_notifications_during_a_broker_outage_are_sent_later(
             sim.works.begin(node, "provide", "req-1")
         await asyncio.to_thread(rabbitmq.start)
         async with a_channel(amqp_url) as channel:
-            ear = await an_ear(channel, exchange)
+            subscription = await an_ear(channel, exchange)
             sim.conductor.notify("update", "end", node, "req-2")
-            messages = await heard(ear, 1)
+            messages = await events(subscription, 1)
             while facts(messages[-1])[0] != "node.update.end":
-                messages += await heard(ear, 1)
+                messages += await events(subscription, 1)
         task.cancel()
     assert len(messages) <= 101
 

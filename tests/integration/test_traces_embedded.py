@@ -46,11 +46,11 @@ def spans() -> Iterator[InMemorySpanExporter]:
 def traces(spans: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
     """By what they begin with."""
     finished = spans.get_finished_spans()
-    begun = {span.context.trace_id: span.name for span in finished if span.context and span.parent is None}
+    started = {span.context.trace_id: span.name for span in finished if span.context and span.parent is None}
     found: dict[str, list[ReadableSpan]] = {}
     for span in finished:
         assert span.context is not None
-        found.setdefault(begun.get(span.context.trace_id, "nothing"), []).append(span)
+        found.setdefault(started.get(span.context.trace_id, "nothing"), []).append(span)
     return found
 
 
@@ -72,7 +72,7 @@ async def one_trace_over(expected: set[str], spans: InMemorySpanExporter, begins
         trace = traces(spans).get(begins, [])
         return expected <= workers(trace) and is_one_tree(trace)
 
-    await until(complete, begins, picture=lambda: told(spans))
+    await until(complete, begins, picture=lambda: sent(spans))
 
 
 async def booted(bus: Bus) -> str:
@@ -145,5 +145,5 @@ async def test_an_ironic_notification_is_one_trace(spans: InMemorySpanExporter, 
         stopping.set()
 
 
-def told(spans: InMemorySpanExporter) -> dict[str, list[str]]:
+def sent(spans: InMemorySpanExporter) -> dict[str, list[str]]:
     return {name: [span.name for span in trace] for name, trace in traces(spans).items()}

@@ -92,21 +92,21 @@ def test_the_decision_of_a_build_is_explained(
     assert all(one in output(done) for one in says), output(done)
 
 
-def told(done: Done) -> dict[str, object]:
+def sent(done: Done) -> dict[str, object]:
     [line] = done.stdout.splitlines()
     found: dict[str, object] = json.loads(line)
     return found
 
 
 def test_why_prints_json_lines(house: House) -> None:
-    placed = told(house.berth("why", house.ids["placed"], "--json"))
+    placed = sent(house.berth("why", house.ids["placed"], "--json"))
     assert (placed["build"], placed["status"]) == (house.ids["placed"], "active")
-    again = told(house.berth("why", house.ids["placed"], "--replay", "--json"))
+    again = sent(house.berth("why", house.ids["placed"], "--replay", "--json"))
     assert again["same"] is True and again["recorded"] == again["again"]
     for of, waits in (("unplaceable", False), ("waiting", True)):
-        decided = told(house.berth("why", house.ids[of], "--json"))
+        decided = sent(house.berth("why", house.ids[of], "--json"))
         assert (decided["known"], decided["waits"]) == (True, waits)
-    assert told(house.berth("why", house.ids["unplaceable"], "--now", "--json"))["fits"] is False
+    assert sent(house.berth("why", house.ids["unplaceable"], "--now", "--json"))["fits"] is False
 
 
 WHAT_IF = [
@@ -132,8 +132,8 @@ def test_what_if_reports_whether_a_flavor_fits(
 
 def test_a_capacity_plan_equals_the_schedulers_count(house: House) -> None:
     asked = ("--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
-    answer: Any = told(house.berth("what-if", *asked, "--json"))
-    plan: Any = told(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
+    answer: Any = sent(house.berth("what-if", *asked, "--json"))
+    plan: Any = sent(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
     assert plan["now"]["flavors"][0]["fits"] == 1 + sum(one["instances"] for one in answer["room"]) > 1
 
 
@@ -168,9 +168,9 @@ def test_boot_prints_each_note_once(
     done = house.berth("boot", "--wait", *options)
     assert done.returncode == code, output(done)
     assert answer in done.stdout
-    told = done.stderr.splitlines()
-    assert len(told) == len(beside), told
-    assert all(line.startswith(one) for line, one in zip(told, beside, strict=True)), told
+    sent = done.stderr.splitlines()
+    assert len(sent) == len(beside), sent
+    assert all(line.startswith(one) for line, one in zip(sent, beside, strict=True)), sent
 
 
 def test_what_if_takes_names_of_aggregates(house: House, east: None) -> None:
@@ -218,20 +218,20 @@ def test_a_tenant_sees_nothing_of_other_tenants(
     ended = berth("boot", *MINE, *asked, "--wait", "--json")
     printed = json.loads(ended.stdout.splitlines()[0])
     id_ = printed.get("build") or printed["request"]
-    told = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
-    told += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
-    assert all(done.stdout for done in told)
-    for done in told:
+    sent = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
+    sent += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
+    assert all(done.stdout for done in sent)
+    for done in sent:
         assert [word for word in theirs if word in output(done)] == [], output(done)
     if asked[:1] == ("--host",):
-        assert "its aggregates are for projects other than mine" in output(told[3])
+        assert "its aggregates are for projects other than mine" in output(sent[3])
 
 
 def test_a_waiting_tenant_does_not_see_other_requests(house: House, theirs: Sequence[str]) -> None:
     mine = wait_for_a_node(house.up, 8, "mine")
-    told = [house.berth("why", mine.request, *flags) for flags in ((), ("--json",))]
-    told.append(house.berth("waiting", "--project", "mine", "--json"))
-    for done in told:
+    sent = [house.berth("why", mine.request, *flags) for flags in ((), ("--json",))]
+    sent.append(house.berth("waiting", "--project", "mine", "--json"))
+    for done in sent:
         assert "CUSTOM_BAREMETAL" in output(done)
         assert [word for word in theirs if word in output(done)] == [], output(done)
 

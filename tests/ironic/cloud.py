@@ -259,9 +259,9 @@ class IronicCloud:
         return Flavor(name="metal", extra_specs={f"resources:{self.resource_class}": "1", **none})
 
     async def ended(self, build: str, seconds: float = 30.0) -> BuildEnded:
-        while (said := await self.any_end(seconds)).build != build:
+        while (reply := await self.any_end(seconds)).build != build:
             pass
-        return said
+        return reply
 
     async def any_end(self, seconds: float = 30.0) -> BuildEnded:
         async with asyncio.timeout(seconds):

@@ -16,9 +16,9 @@ async def test_a_build_ends_active_and_its_deletion_brings_the_node_back(cloud: 
     ended = await cloud.ended(build)
     assert (ended.status, ended.root) == ("active", node)
     assert [attempt.outcome for attempt in ended.attempts] == ["built"]
-    said = await cloud.node(node)
-    assert (said["provision_state"], said["instance_uuid"]) == ("active", build)
-    assert said["instance_info"][ATTEMPT] == 1
+    reply = await cloud.node(node)
+    assert (reply["provision_state"], reply["instance_uuid"]) == ("active", build)
+    assert reply["instance_info"][ATTEMPT] == 1
     await cloud.follows(node, CLOSED)
     assert await cloud.held() == {build: node}
     again = await cloud.build()

@@ -154,13 +154,13 @@ def check_waiting(world: "SimulatedWorld") -> None:
             and not changes.scheduler.pending.unsettled
         )
         still = still and changes.store.related.is_current
-        if len(room) and still and changes.store.sight.source.seen >= last:
+        if len(room) and still and changes.store.fitting.source.seen >= last:
             _check_none_fits(changes, placement)
             world.waiting_seen += len(room)
 
 
 def _check_none_fits(changes: "WaitingBuilds", placement: sqlite3.Connection) -> None:
-    room, source = changes.store.queues, changes.store.sight.source
+    room, source = changes.store.queues, changes.store.fitting.source
     book, now = changes.scheduler.book, changes.scheduler.clock.monotonic()
     hosts, groups = capacity_left(placement), _groups(placement)
     closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
@@ -177,12 +177,12 @@ def _check_none_fits(changes: "WaitingBuilds", placement: sqlite3.Connection) ->
             book, placed.cell, placed.uuid, now
         ) >= 8:
             continue
-        told = [
+        sent = [
             source.aggregates[aggregate].metadata
             for aggregate in placed.aggregates
             if aggregate in source.aggregates
         ]
-        zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
+        zones = {placed.zone, *(one.get("availability_zone", "") for one in sent)}
         up[placed.uuid] = placed, zones
     for request, waiting in changes.store.requests.items():
         message, several = waiting.message, needs_of(waiting.message)
@@ -290,12 +290,12 @@ def check_guests(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):
         return
-    holdings = holdings_by_consumer(placement)
+    allocations = holdings_by_consumer(placement)
     types = dict(placement.execute(TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # consumer → the guest that uses its resources
     preempted, there = preemptions(placement), {(guest.build, guest.root) for guest in guests}
     for guest in guests:
-        holder = _holder(guest, holdings, types)
+        holder = _holder(guest, allocations, types)
         if holder is None and guest.build in preempted:
             if both := [by for by in preempted[guest.build] if (by, guest.root) in there]:
                 raise Broken(f"{both} preempted {guest.build}, whose guest is still on {guest.root}")
@@ -315,15 +315,15 @@ def check_guests(world: "SimulatedWorld") -> None:
 
 
 def holdings_by_consumer(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
-    holdings: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
-    holdings = defaultdict(lambda: defaultdict(dict))
+    allocations: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    allocations = defaultdict(lambda: defaultdict(dict))
     for consumer, root, provider, name, used in placement.execute(_CAPACITIES):
-        holdings[consumer, root][provider][name] = used
-    return holdings
+        allocations[consumer, root][provider][name] = used
+    return allocations
 
 
 def _holder(
-    guest: GuestSeen, holdings: Mapping[tuple[str, str], Held], types: Mapping[str, str]
+    guest: GuestSeen, allocations: Mapping[tuple[str, str], Held], types: Mapping[str, str]
 ) -> str | None:
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHER_ATTEMPTS)
@@ -417,13 +417,13 @@ def check_at_rest(world: "SimulatedWorld") -> None:
 
 def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
     placement = at_rest(world, "placement")
-    holdings = holdings_by_consumer(placement)
+    allocations = holdings_by_consumer(placement)
     generations = dict(placement.execute("SELECT uuid, generation FROM consumers").fetchall())
     guests = {guest.build: guest for guest in world.guests()}
     for id_, build in builds.items():
         if build.status != "active" or id_ in world.client.deleted:
             continue
-        held = holdings.get((id_, build.host.root), {})
+        held = allocations.get((id_, build.host.root), {})
         asked = {"VCPU": build.spec.flavor.vcpus, "MEMORY_MB": build.spec.flavor.memory_mb}
         for name, amount in asked.items() if build.spec.flavor.name != "metal" else ():
             if (has := sum(mapping.get(name, 0) for mapping in held.values())) != amount:

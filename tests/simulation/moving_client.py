@@ -81,10 +81,10 @@ class MovingClient:
             await self.world.client.publish(bus, asked)  # an impatient client
 
     async def steer_one(self, bus: Bus) -> None:
-        begun = [move for move in self.progress if move not in self.ends]
-        if begun and self.chance.random() < 0.5:
-            waiting = [move for move in begun if self.progress[move] == "verify"]
-            move = self.chance.choice(waiting if waiting and self.chance.random() < 0.6 else begun)
+        started = [move for move in self.progress if move not in self.ends]
+        if started and self.chance.random() < 0.5:
+            waiting = [move for move in started if self.progress[move] == "verify"]
+            move = self.chance.choice(waiting if waiting and self.chance.random() < 0.6 else started)
             verifies = self.progress[move] == "verify" and self.chance.random() < 0.8
             await self._steer(bus, move, self.chance.choice(("confirm", "revert") if verifies else _STEERED))
 
@@ -218,4 +218,6 @@ class MovingClient:
             self._contradict(f"the move {move} ended as {known}, and then as {how}")
 
     def _open_moves(self) -> list[tuple[str, str, str]]:
-        return [(move, self.requested[move].kind, self.progress.get(move, "not begun")) for move in self.open]
+        return [
+            (move, self.requested[move].kind, self.progress.get(move, "not started")) for move in self.open
+        ]

@@ -152,8 +152,8 @@ async def _until_settled(
 
 
 async def _restart(world: "SimulatedWorld", agents: set[str]) -> None:
-    """Restart agents without `spare_unknown_guests`: they destroy what is left of interrupted builds."""
-    world.spares_unknown = False
+    """Restart agents without `keep_unknown_guests`: they destroy what is left of interrupted builds."""
+    world.keeps_unknown_guests = False
     for agent in sorted(agents):
         await world.kill(f"agent.{agent}", world.server_chance)
 

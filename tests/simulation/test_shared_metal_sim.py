@@ -68,14 +68,14 @@ class _Steps(Coroutine[Any, Any, Any]):
         self._process = process
         self._work = work
         self._taken = self._take()
-        self._begun = False
+        self._started = False
 
     def send(self, value: Any) -> Any:
-        self._begun = True
+        self._started = True
         return self._taken.send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._taken.throw(*error) if self._begun else self._work.throw(*error)
+        return self._taken.throw(*error) if self._started else self._work.throw(*error)
 
     def close(self) -> None:
         self._taken.close()

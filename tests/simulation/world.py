@@ -105,7 +105,7 @@ class SimulatedWorld:
         self.broken: Broken | None = None
         self.commits_lost = False
         self.happened: Counter[str] = Counter()  # faults of servers, by their names in SERVER_FAULTS
-        self.spares_unknown = self.faults.lost_commits > 0  # a setting of the agents
+        self.keeps_unknown_guests = self.faults.lost_commits > 0  # a setting of the agents
         self.calm = False  # no more confirms are lost
         self.deleted_by_operator: set[str] = set()
         self.traceless: set[str] = set()  # builds without a guest or a record after lost commits
@@ -465,7 +465,7 @@ class SimulatedWorld:
             faults=plan,
             crashes=CrashPlan(seed=self.seed, orders=12, away=2.0),
             # an agent that restarts before the repair must not destroy guests whose claims were lost
-            spares_unknown=self.spares_unknown,
+            keeps_unknown_guests=self.keeps_unknown_guests,
         )
 
         def make_agent(bus: Bus) -> Worker:

@@ -86,8 +86,8 @@ def _worker(agent: SimAgent, settings: Settings, disk: AgentDisk, bus: Bus) -> W
     )
     worker = with_shared_queues(worker, bus.publish, bus.clock)
     if agent.agent == os.environ.get(MUTE):
-        heard = [row for row in worker.timers if HeartbeatRelayed not in row.emits]
-        return replace(worker, timers=heard)
+        events = [row for row in worker.timers if HeartbeatRelayed not in row.emits]
+        return replace(worker, timers=events)
     return worker
 
 

@@ -58,7 +58,7 @@ class Recorded(msgspec.Struct, frozen=True):
     nodes: dict[str, dict[str, Any] | None]
 
     @property
-    def said(self) -> tuple[ReceivedNotification, ...]:
+    def reply(self) -> tuple[ReceivedNotification, ...]:
         return _said(self.step)
 
 
@@ -80,7 +80,7 @@ class Truth(History):
         super().__init__()
         for step in recorded():
             ended: dict[str, float] = {}
-            for notification in step.said:
+            for notification in step.reply:
                 if notification.node is not None:
                     self._handle(notification, notification.node)
                 elif notification.phase == "end":  # an allocation was deleted
@@ -88,14 +88,14 @@ class Truth(History):
             for uuid, node in step.nodes.items():
                 self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))
 
-    def _handle(self, said: ReceivedNotification, node: IronicNode) -> None:
-        before = self.at(said.uuid, said.at)
-        if said.event in CONDUCTOR:
-            self._add(said.uuid, said.at, node)
-        elif said.phase == "end" and said.event in ("create", "maintenance_set", "delete", "update"):
-            if said.event == "update" and before is not None and node.traits != before.traits:
+    def _handle(self, reply: ReceivedNotification, node: IronicNode) -> None:
+        before = self.at(reply.uuid, reply.at)
+        if reply.event in CONDUCTOR:
+            self._add(reply.uuid, reply.at, node)
+        elif reply.phase == "end" and reply.event in ("create", "maintenance_set", "delete", "update"):
+            if reply.event == "update" and before is not None and node.traits != before.traits:
                 node = replace(before, traits=node.traits)  # other fields are of before the call
-            self._add(said.uuid, said.at, None if said.event == "delete" else node)
+            self._add(reply.uuid, reply.at, None if reply.event == "delete" else node)
 
     def _add(self, uuid: str, since: float, node: IronicNode | None) -> None:
         node = None if node is None else replace(node, updated_at=None, whole=True)

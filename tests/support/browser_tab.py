@@ -75,17 +75,17 @@ class Tab:
 
     async def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression in the page; await the value if it is a promise."""
-        said = await self.tell(
+        reply = await self.tell(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
-        if "exceptionDetails" in said:
-            wrong = said["exceptionDetails"]
+        if "exceptionDetails" in reply:
+            wrong = reply["exceptionDetails"]
             raise AssertionError(wrong.get("exception", {}).get("description", wrong["text"]))
-        return said["result"].get("value")
+        return reply["result"].get("value")
 
     async def text(self, selector: str = "main") -> str:
-        said = await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
-        return " ".join(str(said).split())
+        reply = await self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+        return " ".join(str(reply).split())
 
     async def sees(self, text: str | re.Pattern[str], selector: str = "main") -> None:
         loads = self._loads
@@ -172,31 +172,31 @@ class Tab:
     def expects(self, *texts: str) -> None:
         self._expected += texts
 
-    def heard(self, event: str, said: dict[str, Any]) -> None:
+    def events(self, event: str, reply: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
             self._loads += 1
         elif event == "Runtime.exceptionThrown":
-            wrong = said["exceptionDetails"]
+            wrong = reply["exceptionDetails"]
             self._trouble(wrong.get("exception", {}).get("description", wrong["text"]))
-        elif event == "Runtime.consoleAPICalled" and said["type"] in _LEVELS:
-            told = " ".join(str(one.get("value", one.get("description", ""))) for one in said["args"])
-            self._trouble(f"console: {told}")
-        elif event == "Log.entryAdded" and said["entry"]["level"] in _LEVELS:
-            entry = said["entry"]
+        elif event == "Runtime.consoleAPICalled" and reply["type"] in _LEVELS:
+            sent = " ".join(str(one.get("value", one.get("description", ""))) for one in reply["args"])
+            self._trouble(f"console: {sent}")
+        elif event == "Log.entryAdded" and reply["entry"]["level"] in _LEVELS:
+            entry = reply["entry"]
             self._trouble(f"{entry['source']}: {entry['text']} {entry.get('url', '')}")
-        elif event == "Audits.issueAdded" and said["issue"]["code"] == "ContentSecurityPolicyIssue":
-            self._trouble(f"its policy forbids {said['issue']['details']}")
+        elif event == "Audits.issueAdded" and reply["issue"]["code"] == "ContentSecurityPolicyIssue":
+            self._trouble(f"its policy forbids {reply['issue']['details']}")
         elif event == "Network.requestWillBeSent":
-            url = said["request"]["url"]
-            if said.get("type") != "EventSource":
-                self._open_requests[said["requestId"]] = said["loaderId"], url
+            url = reply["request"]["url"]
+            if reply.get("type") != "EventSource":
+                self._open_requests[reply["requestId"]] = reply["loaderId"], url
             if urlsplit(url).scheme not in ("data", "blob") and not url.startswith(self.origin + "/"):
                 self._trouble(f"asks another host: {url}")
 
         elif event in ("Network.loadingFinished", "Network.loadingFailed"):
-            self._open_requests.pop(said["requestId"], None)
+            self._open_requests.pop(reply["requestId"], None)
         elif event == "Page.frameNavigated":
-            page = said["frame"]["loaderId"]
+            page = reply["frame"]["loaderId"]
             self._open_requests = {id_: one for id_, one in self._open_requests.items() if one[0] == page}
 
     def _trouble(self, text: str) -> None:
@@ -250,7 +250,7 @@ async def a_tab(browser: Chromium, origin: str, path: str = "") -> AsyncIterator
     attached = await browser.tell("Target.attachToTarget", targetId=page["targetId"], flatten=True)
     session = attached["sessionId"]
     tab = Tab(browser, session, origin.rstrip("/"))
-    browser.listen(session, tab.heard)
+    browser.listen(session, tab.events)
     try:
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             await tab.tell(f"{domain}.enable")

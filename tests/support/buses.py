@@ -16,8 +16,8 @@ LOCALLY = pytest.mark.parametrize("connect", ["local"], indirect=True)
 
 
 def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:
-    heard = [worker.queue_of(row, replica) for row in worker.consumes]
-    return heard + [worker.queue_of(row, replica) for row in worker.answers]
+    events = [worker.queue_of(row, replica) for row in worker.consumes]
+    return events + [worker.queue_of(row, replica) for row in worker.answers]
 
 
 @asynccontextmanager

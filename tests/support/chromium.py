@@ -83,11 +83,11 @@ class Chromium:
         if self._ended:
             raise BrowserGone(self._ended)
         number = next(self._numbers)
-        said = {"id": number, "method": method, "params": given}
+        reply = {"id": number, "method": method, "params": given}
         if session:
-            said["sessionId"] = session
+            reply["sessionId"] = session
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._talking.write(json.dumps(said).encode() + b"\0")
+        self._talking.write(json.dumps(reply).encode() + b"\0")
         try:
             async with asyncio.timeout(SECONDS):
                 await self._talking.drain()
@@ -119,8 +119,8 @@ class Chromium:
                     waiting.set_exception((PageLeft if "navigated" in problem else BrowserGone)(problem))
                 else:
                     waiting.set_result(answer["result"])
-            elif heard := self._heard.get(answer.get("sessionId", "")):
-                heard(answer["method"], answer.get("params", {}))
+            elif events := self._heard.get(answer.get("sessionId", "")):
+                events(answer["method"], answer.get("params", {}))
         self._ended = "the browser has ended"
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -156,8 +156,8 @@ async def a_chromium() -> AsyncIterator[Chromium]:
             yield browser
         except BrowserGone as gone:
             complaints.seek(0)
-            said = complaints.read().decode(errors="replace")[-2000:]
-            raise BrowserGone(f"{gone}\n{said}") from gone
+            reply = complaints.read().decode(errors="replace")[-2000:]
+            raise BrowserGone(f"{gone}\n{reply}") from gone
         finally:
             await _end(process, browser)
             await watching

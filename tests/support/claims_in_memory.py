@@ -78,7 +78,7 @@ class ClaimsInMemory:
         return ClaimWorld(providers, holders, ended)
 
     def _store(self, world: ClaimWorld, keeps: Iterable[str | None]) -> None:
-        for holder in world.stirred.values():
+        for holder in world.changed_holders.values():
             assert holder.uuid not in keeps or holder.generation == 1, "it held something before"
             self.held.pop(holder.uuid, None)
             if holder.held:
@@ -89,7 +89,7 @@ class ClaimsInMemory:
                 self.free[provider.uuid].update(left)
         for consumer in world.woken:
             del self.retired[consumer]
-        self.retired |= {consumer: retired.why for consumer, retired in world.tombstones.items()}
-        self.unplaceable |= {consumer for consumer, it in world.tombstones.items() if it.unplaceable}
-        self.revivable -= world.tombstones.keys()
-        self.revivable |= {consumer for consumer, it in world.tombstones.items() if it.revivable}
+        self.retired |= {consumer: retired.why for consumer, retired in world.to_retire.items()}
+        self.unplaceable |= {consumer for consumer, it in world.to_retire.items() if it.unplaceable}
+        self.revivable -= world.to_retire.keys()
+        self.revivable |= {consumer for consumer, it in world.to_retire.items() if it.revivable}

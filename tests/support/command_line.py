@@ -69,20 +69,20 @@ class CommandLine:
         self._group, self._module, self._patch, self._capsys = group, module, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
-        begun: list[Any] = []
-        told = io.StringIO()
-        console = Console(file=told, highlight=False, soft_wrap=True, width=200)
+        started: list[Any] = []
+        sent = io.StringIO()
+        console = Console(file=sent, highlight=False, soft_wrap=True, width=200)
         self._patch.setattr(options, "say", console)
         self._patch.setattr(terminal, "complain", console)
         for voice in {"say", "complain"} & vars(self._module).keys():
             self._patch.setattr(self._module, voice, console)
-        self._patch.setattr(options, "run", begun.append)
+        self._patch.setattr(options, "run", started.append)
         typed = CliRunner().invoke(app, [self._group, *words])
         if typed.exception is not None and not isinstance(typed.exception, SystemExit):
             raise typed.exception
         assert typed.exit_code == 0, typed.output
-        assert (await plainly(in_time(begun.pop())) or 0) == ends, told.getvalue()
-        return told.getvalue() + self._capsys.readouterr().out
+        assert (await plainly(in_time(started.pop())) or 0) == ends, sent.getvalue()
+        return sent.getvalue() + self._capsys.readouterr().out
 
     async def json(self, *words: str, ends: int = 0) -> list[Any]:
         return [json.loads(line) for line in (await self(*words, "--json", ends=ends)).splitlines()]

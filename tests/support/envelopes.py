@@ -12,12 +12,12 @@ _clock = Clock()
 
 
 def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
-    said: dict[str, Any] = {"id": _clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
-    return Envelope(key=key, **(said | more))
+    reply: dict[str, Any] = {"id": _clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
+    return Envelope(key=key, **(reply | more))
 
 
 def a_letter(number: int = 0, **more: Any) -> DeadLetter:
-    said: dict[str, Any] = {
+    reply: dict[str, Any] = {
         "id": f"letter-{number}",
         "queue": "scheduler:build.requested",
         "key": "build.requested",
@@ -30,7 +30,7 @@ def a_letter(number: int = 0, **more: Any) -> DeadLetter:
         "body": b"\xff not JSON \x00",
         "traceback": "Traceback: ...",
     }
-    return DeadLetter(**(said | more))
+    return DeadLetter(**(reply | more))
 
 
 def number_in(delivery: Delivery) -> int:

@@ -219,11 +219,11 @@ def in_soak(first: int, last: int, step: int) -> list[object]:
     return [pytest.param(range(at, at + step), marks=pytest.mark.soak) for at in range(first, last, step)]
 
 
-def told(chance: Random, hall: Hall) -> Hall:
+def sent(chance: Random, hall: Hall) -> Hall:
     for nth, host in enumerate(hall.source.hosts()):
         if chance.random() < 0.2:
             continue
-        said = HostState(
+        reply = HostState(
             root=host.uuid,
             host=host.host,
             load=chance.choice((0.0, 0.5, 2.5)),
@@ -235,7 +235,7 @@ def told(chance: Random, hall: Hall) -> Hall:
             images=("img",) if chance.random() < 0.3 else (),
             metrics={"temperature": chance.choice((20.0, 35.5))} if chance.random() < 0.8 else {},
         )
-        report = HostReported(cell=host.cell, agent=host.agent, sequence=nth + 1, hosts=(said,))
+        report = HostReported(cell=host.cell, agent=host.agent, sequence=nth + 1, hosts=(reply,))
         hall.book.handle(report, hall.now)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             hall.book.failed(host.cell, host.uuid, hall.now)
@@ -375,7 +375,7 @@ class Batches:
         def a_hall() -> tuple[Hall, PlainRoom]:
             chance = Random(seed)
             trees = some_trees(chance)
-            return told(
+            return sent(
                 chance, Hall(a_source(chance, trees), a_policy(chance, self.rules, self.weighers))
             ), PlainRoom(trees)
 

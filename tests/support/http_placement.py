@@ -52,7 +52,7 @@ class HttpPlacement:
 
 
 @asynccontextmanager
-async def a_door(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
+async def an_api(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
     async with a_placement(url) as placement:
         policy = options.pop("policy", None) or AccessPolicy(of_features=http_rules())
         app = http_app(placement, Options(policy=policy, parts=http_parts(), **options))
@@ -114,10 +114,12 @@ class ServedApp(Protocol):
 
 
 @asynccontextmanager
-async def a_stream(door: ServedApp, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
+async def a_stream(
+    http_placement: ServedApp, path: str, query: str = "", **headers: str
+) -> AsyncIterator[Stream]:
     """Send a GET request, and yield its response while it is being received."""
     parts: asyncio.Queue[bytes] = asyncio.Queue()
-    begun: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
     left = asyncio.Event()
     sent = {"x-auth-token": "admin"} | {name.replace("_", "-"): value for name, value in headers.items()}
     scope = {
@@ -132,16 +134,16 @@ async def a_stream(door: ServedApp, path: str, query: str = "", **headers: str) 
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
-            told = {name.decode(): value.decode() for name, value in message["headers"]}
-            begun.set_result((message["status"], told))
+            results = {name.decode(): value.decode() for name, value in message["headers"]}
+            started.set_result((message["status"], results))
         else:
             parts.put_nowait(message["body"])
 
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(door.app(scope, receive, send))
+        task = group.create_task(http_placement.app(scope, receive, send))
         async with asyncio.timeout(60):
-            status, told = await begun
-        yield Stream(status, told, parts)
+            status, results = await started
+        yield Stream(status, results, parts)
         left.set()
         async with asyncio.timeout(60):
             await task

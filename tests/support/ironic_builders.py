@@ -27,19 +27,19 @@ API = ["create", "update", "delete", "maintenance_set"]
 
 class BeliefCase:
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
-        said: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
-        self.beliefs = KnownStates(KnownStateRules(**said | rules))
+        reply: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
+        self.beliefs = KnownStates(KnownStateRules(**reply | rules))
         self.reported: InventoryReported | None = None
 
     def handle(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:
-        said = ReceivedNotification(
+        reply = ReceivedNotification(
             event=event, phase=phase, at=at, uuid=NODE, node=replace(node, **changes), id=f"{event}{at}"
         )
-        return self._keep(self.beliefs.handle(said, latest=T + 1e6))
+        return self._keep(self.beliefs.handle(reply, latest=T + 1e6))
 
     def hint(self, at: float) -> Step:
-        said = ReceivedNotification(event="allocation", phase="end", at=at, uuid=NODE)
-        return self._keep(self.beliefs.handle(said, latest=T + 1e6))
+        reply = ReceivedNotification(event="allocation", phase="end", at=at, uuid=NODE)
+        return self._keep(self.beliefs.handle(reply, latest=T + 1e6))
 
     def read(
         self, at: float, node: IronicNode | None = READ, *, received: int | None = None, **more: Any

@@ -49,8 +49,8 @@ class LivingBerth:
         return answer["build"], answer["host"]
 
     async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
-        told = await self(*words, "--wait", "--json", ends=ends)
-        return dict(json.loads(told.splitlines()[-1]))
+        sent = await self(*words, "--wait", "--json", ends=ends)
+        return dict(json.loads(sent.splitlines()[-1]))
 
     async def waits(self, build: str) -> WaitingRequest:
         """Return the move of this build that waits for capacity, as soon as it is listed."""

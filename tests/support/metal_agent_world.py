@@ -132,11 +132,11 @@ class MetalWorld:
         return {"cell": CELL, "agent": AGENT, "root": root, "host": root}
 
     async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:
-        said = []
+        reply = []
         for order in orders:
             await self.bus.publish(order)
-            said.append(await self.next_report())
-        return said
+            reply.append(await self.next_report())
+        return reply
 
     async def next_report(self, seconds: float = QUIET) -> tuple[str, str]:
         async with asyncio.timeout(seconds):
@@ -147,10 +147,10 @@ class MetalWorld:
 
     async def silence(self) -> bool:
         try:
-            said = await self.next_report()
+            reply = await self.next_report()
         except TimeoutError:
             return True
-        raise AssertionError(f"{said} was said")
+        raise AssertionError(f"{reply} was said")
 
     async def until(self, true: Callable[[], bool], seconds: float = QUIET) -> None:
         async with asyncio.timeout(seconds):

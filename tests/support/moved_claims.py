@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bus.claims import BEGUN, Claimed, ConsumerClaim, Retired
+from bus.claims import STARTED, Claimed, ConsumerClaim, Retired
 from placement_worker.core.capacity import ClaimWorld, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, room, stock, wants, world
 
@@ -48,7 +48,7 @@ def takes_over(other: str = KEEP, *, generation: int = 4, **more: Any) -> Consum
 
 
 DONE = Claimed(choice=0, generation=5, number=0)
-BEGAN = Retired(why=BEGUN)
+BEGAN = Retired(why=STARTED)
 
 
 def moved() -> ClaimWorld:

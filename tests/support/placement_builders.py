@@ -25,7 +25,7 @@ from bus.vocabulary import Allocations, Resources
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes
-from placement_worker.store.changes import LAST_TOLD
+from placement_worker.store.changes import LAST_REPORTED
 from tests.support.ids import uid
 
 
@@ -133,7 +133,7 @@ async def last_published(placement: Placement) -> int:
     """Return the number of the last change that was published."""
     async with placement.database.read() as tx:
         query = text("SELECT number FROM changes WHERE id = :id")
-        return int((await tx.execute(query, {"id": LAST_TOLD})).scalar_one())
+        return int((await tx.execute(query, {"id": LAST_REPORTED})).scalar_one())
 
 
 async def mark_published(placement: Placement, *, archived: bool = True) -> None:

@@ -49,7 +49,7 @@ class PlainSearch:
         options = [list(self.options(group, near, anchor)) for group in query.groups]
         suffixes = [group.suffix for group in query.groups]
         chosen = (dict(zip(suffixes, option, strict=True)) for option in product(*options))
-        return {told(query, one) for one in chosen if self.goes_together(query, one)}
+        return {sent(query, one) for one in chosen if self.goes_together(query, one)}
 
     def serves(self, state: ProviderState, anchor: ProviderState) -> bool:
         tree = [other for other in self.all.values() if self.root[other.uuid] == anchor.uuid]
@@ -156,7 +156,7 @@ def amounts(query: FindCandidates, chosen: Mapping[str, Given]) -> dict[tuple[st
     return taken
 
 
-def told(query: FindCandidates, chosen: Mapping[str, Given]) -> Way:
+def sent(query: FindCandidates, chosen: Mapping[str, Given]) -> Way:
     return way(
         amounts(query, chosen),
         {suffix: [provider.uuid for provider in given.values()] for suffix, given in chosen.items()},

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from berth.features import modules, packages
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
-from berth.rest.door import RestDoor
 from berth.rest.ends import EndLog
+from berth.rest.operations import RestOperations
 from berth.rest.store import StoredRequest, accept
 from berth.settings import Settings
 from bus import topics
@@ -134,10 +134,10 @@ async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[R
     if streams_end:
         ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
-    door = RestDoor(bus, settings, database, ends)
-    app = rest_app(door, RestAccess(authenticate, without_token, records))
+    api = RestOperations(bus, settings, database, ends)
+    app = rest_app(api, RestAccess(authenticate, without_token, records))
     transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
-    working = asyncio.create_task(door.accepted.run())
+    working = asyncio.create_task(api.accepted.run())
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
             yield RestRegion(cloud, app, http, records, ends, identities)

@@ -78,8 +78,8 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
     for fact in facts:
         if not fact.down:
             book.handle(reported_by(fact), 0.0)
-        said = fact.state.building if fact.state is not None and not fact.down else 0
-        for _ in range(fact.building - said):
+        reply = fact.state.building if fact.state is not None and not fact.down else 0
+        for _ in range(fact.building - reply):
             book.chose(fact.cell, fact.root, 0.0)
         for _ in range(round(fact.failures)):
             book.failed(fact.cell, fact.root, 0.0)
@@ -122,10 +122,10 @@ def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alt
 
 def groups(question: FindCandidates) -> dict[str, str]:
     """Return the query's groups as texts by suffix, such as `VCPU 4, +REQUIRED, -FORBIDDEN, ONE|OTHER`."""
-    told = {}
+    events = {}
     for group in question.groups:
         parts = [f"{name} {amount}" for name, amount in group.resources.items()]
         parts += [f"+{name}" for name in group.required] + [f"-{name}" for name in group.forbidden]
         parts += ["|".join(some) for some in group.required_any]
-        told[group.suffix] = ", ".join(parts)
-    return told
+        events[group.suffix] = ", ".join(parts)
+    return events

@@ -127,12 +127,12 @@ class Authority:
         self._signed += 1
         place = self._directory / f"server-{self._signed}"
         made = Certificate(place.with_suffix(".pem"), place.with_suffix(".key"))
-        request, said = place.with_suffix(".csr"), place.with_suffix(".names")
-        said.write_text(f"subjectAltName={','.join(f'DNS:{name}' for name in names)}\n")
+        request, reply = place.with_suffix(".csr"), place.with_suffix(".names")
+        reply.write_text(f"subjectAltName={','.join(f'DNS:{name}' for name in names)}\n")
         _openssl("req", "-new", *_CURVE, "-subj", "/CN=server", "-keyout", made.key, "-out", request)
         _openssl(
             "x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._key, "-CAcreateserial",
-            "-days", "2", "-extfile", said, "-out", made.certificate,
+            "-days", "2", "-extfile", reply, "-out", made.certificate,
         )  # fmt: skip
         return made
 

@@ -51,8 +51,8 @@ def line(sent_notification: SentNotification) -> str:
 
 class SimIronicPlayer:
     def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
-        self.told: list[str] = []
-        self.heard: list[Notification] = []
+        self.sent: list[str] = []
+        self.events: list[Notification] = []
         self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._handle)
         self.works = Works(self.conductor)
         self.power = Power(self.conductor)
@@ -64,9 +64,9 @@ class SimIronicPlayer:
         return self.conductor.nodes[NODE]
 
     def _handle(self, notification: Notification) -> None:
-        self.heard.append(notification)
+        self.events.append(notification)
         if isinstance(notification, SentNotification) and not notification.silent:
-            self.told.append(line(notification))
+            self.sent.append(line(notification))
 
     async def act(self, words: str) -> None:
         """Execute an action such as `provision active`, `claim`, `fault clean step` or `wait 30`."""
@@ -84,8 +84,8 @@ class SimIronicPlayer:
                 await self.api.patch(NODE, patch, "req-1")
             case "set":
                 field, _, value = rest.partition(" ")
-                told = {"true": True, "false": False, "null": None}.get(value, value)
-                await self.api.patch(NODE, [{"op": "add", "path": f"/{field}", "value": told}], "req-1")
+                sent = {"true": True, "false": False, "null": None}.get(value, value)
+                await self.api.patch(NODE, [{"op": "add", "path": f"/{field}", "value": sent}], "req-1")
             case "maintenance":
                 await self.api.maintain(NODE, rest == "on", "a reason", "req-1")
             case "traits":
@@ -109,7 +109,7 @@ class SimIronicPlayer:
         try:
             await self.act(words)
         except ApiRefusal as refused:
-            self.told.append(f"refused: {refused.status}")
+            self.sent.append(f"refused: {refused.status}")
 
     async def play(self, acts: Sequence[str], idle: float) -> None:
         """Execute actions, each followed by `idle` seconds; record refusals as lines."""

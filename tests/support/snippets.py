@@ -58,11 +58,11 @@ def snippets(page: Path) -> list[Snippet]:
     return found
 
 
-def _marks(said: str | None) -> dict[str, str]:
+def _marks(reply: str | None) -> dict[str, str]:
     marks = {}
-    if said and said.startswith("not run: "):
-        return {"not run": said.removeprefix("not run: ")}
-    for part in (said or "").split("; "):
+    if reply and reply.startswith("not run: "):
+        return {"not run": reply.removeprefix("not run: ")}
+    for part in (reply or "").split("; "):
         key, _, value = part.partition(": ")
         if key in ("with", "as", "prints", "not run", "tested"):
             marks[key] = value

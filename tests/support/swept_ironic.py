@@ -84,7 +84,7 @@ class SweptIronic:
         self.ironic = ironic or FakeIronic()
         self.placed = PlacedTrees()
         self.now = 1_800_000_000.0
-        self.told: list[list[SurveyedNode]] = []
+        self.sent: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
         reads = selection.only_reads_place
         self.rules = KnownStateRules(place=selection.place, can_read=True, only_reads_place=reads)
@@ -111,8 +111,8 @@ class SweptIronic:
         return Moment(self.now, 0)
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
-        self.told.append(list(seen))
-        self.placed.report(*(said for one in seen if (said := one.report(self.rules)) is not None))
+        self.sent.append(list(seen))
+        self.placed.report(*(reply for one in seen if (reply := one.report(self.rules)) is not None))
 
     def event(self, number: int, at: float, **node: Any) -> None:
         self.ironic.change(number, **node)
@@ -120,15 +120,15 @@ class SweptIronic:
 
     def say(self, number: int, at: float) -> None:
         node, place = self.ironic.nodes[node_number(number)], Place(cell="c1", agent="c1-metal")
-        said = report(from_rest(node), place, int(at * 1e6))
-        assert said is not None
-        self.placed.report(said)
+        reply = report(from_rest(node), place, int(at * 1e6))
+        assert reply is not None
+        self.placed.report(reply)
 
     async def differences(self) -> list[str]:
         return [difference.what for difference in (await diff(self.survey)).differences]
 
-    def told_of(self) -> set[int]:
-        return {int(one.uuid[-12:], 16) for seen in self.told for one in seen}
+    def reported(self) -> set[int]:
+        return {int(one.uuid[-12:], 16) for seen in self.sent for one in seen}
 
 
 class ManualNotifications:

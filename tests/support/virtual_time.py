@@ -177,10 +177,10 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
     """Return a test function that runs this coroutine function in virtual time."""
 
     @wraps(test)
-    def told(*args: P.args, **more: P.kwargs) -> None:
+    def sent(*args: P.args, **more: P.kwargs) -> None:
         run(test(*args, **more))
 
-    return told
+    return sent
 
 
 class TurnedClock:

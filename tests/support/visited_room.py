@@ -69,12 +69,12 @@ class VisitedRoom:
 
     @asynccontextmanager
     async def following(self, path: str) -> AsyncIterator[list[str]]:
-        told = list[str]()
+        sent = list[str]()
 
         async def watched(scope: Any, receive: Any, send: Any) -> None:
             async def say(message: Any) -> None:
                 await send(message)
-                told.append(message.get("body", b"").decode())
+                sent.append(message.get("body", b"").decode())
 
             await self.app(scope, receive, say)
 
@@ -84,7 +84,7 @@ class VisitedRoom:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(visitor.get(path))
-            yield told
+            yield sent
             self.end_streams()
 
     async def sign_in(self, token: str = "", **fields: str) -> httpx.Response:
@@ -134,7 +134,7 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
 async def a_visited_room(
     *workers: Worker,
     answered: Collection[str] = (),
-    told: Mapping[str, Any] | None = None,
+    sent: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     patience: float = 30.0,
 ) -> AsyncIterator[VisitedRoom]:
@@ -143,7 +143,7 @@ async def a_visited_room(
     events = Events(set_clock.clock, declared("PAGE_EVENTS"))
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
-        queries = queries_with(bus, answered, told or {})
+        queries = queries_with(bus, answered, sent or {})
         tables = composition.queues, composition.agent_queues
         with patch.object(frame, "PATIENCE", patience):
             async with opened_pages(settings, bus, queries, events, tables) as context:

@@ -78,8 +78,8 @@ class WaitingWorld:
     async def host_says(self, number: int, **state: Any) -> None:
         self._sequence += 1
         hosts = (HostState(root=uid(number, "a"), host=f"host-{number}", **state),)
-        said = HostReported(cell=CELL, agent=f"agent-{number}", sequence=self._sequence, hosts=hosts)
-        await self.bus.publish(said)
+        reply = HostReported(cell=CELL, agent=f"agent-{number}", sequence=self._sequence, hosts=hosts)
+        await self.bus.publish(reply)
 
     async def cell(self, *, enabled: bool) -> None:
         edit = RegisterCell(cell=CELL, enabled=enabled)

@@ -35,7 +35,7 @@ from bus.topics import (
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places
 from placement_worker import Placement
-from placement_worker.store.audit import holdings, retired_as, trees_of_consumers
+from placement_worker.store.audit import allocations, retired_as, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.conductor_builders import an_agent_report
 from tests.support.feature_parts import conductor_parts
@@ -79,7 +79,7 @@ class WitnessedCell:
 
     async def finds(self) -> list[Misheld]:
         store = self.placement.database
-        trees, held = await trees_of_consumers(store), await holdings(store)
+        trees, held = await trees_of_consumers(store), await allocations(store)
         return [*misheld(await places(self.database), trees, held, ())]
 
     async def heals(self) -> list[str]:

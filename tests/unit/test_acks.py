@@ -70,13 +70,13 @@ async def test_acknowledgements_of_one_moment_are_combined(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "ACKS_WAIT", 0.01)
-    begun = asyncio.get_running_loop().time()
+    started = asyncio.get_running_loop().time()
     reading.ack(1)
     assert not reading.wake.is_set()
     reading.ack(2)
     reading.ack(4)
     await until(reading.wake.is_set)
-    assert asyncio.get_running_loop().time() >= begun + 0.01
+    assert asyncio.get_running_loop().time() >= started + 0.01
     await reading.settle()
     assert sent(reading).acks == [(2, True), (4, False)]
 
@@ -335,8 +335,8 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 MESSAGE = BuildDeleteRequested(build="00000000-0000-0000-0000-000000000001", cell="c1")
 
 
-def a_cause(**said: str) -> Envelope:
-    return msgspec.structs.replace(Envelope(id="cause", type="T", key="k", body=msgspec.Raw(b"{}")), **said)
+def a_cause(**reply: str) -> Envelope:
+    return msgspec.structs.replace(Envelope(id="cause", type="T", key="k", body=msgspec.Raw(b"{}")), **reply)
 
 
 @pytest.mark.parametrize(
@@ -353,14 +353,14 @@ def a_cause(**said: str) -> Envelope:
     ],
 )
 def test_a_valid_traceparent_is_continued_and_an_invalid_one_replaced(
-    said: str, trace: str | None, flags: str
+    reply: str, trace: str | None, flags: str
 ) -> None:
-    _, found, span, found_flags = envelope_of(MESSAGE, CLOCK, a_cause(traceparent=said)).traceparent.split(
+    _, found, span, found_flags = envelope_of(MESSAGE, CLOCK, a_cause(traceparent=reply)).traceparent.split(
         "-"
     )
     assert (found == trace) == (trace is not None)
     assert (len(found), len(span), found_flags) == (32, 16, flags)
-    assert span not in said
+    assert span not in reply
 
 
 def test_any_foreign_correlation_gives_readable_consequences() -> None:
@@ -375,9 +375,15 @@ def test_any_foreign_correlation_gives_readable_consequences() -> None:
     assert decode_frame(encode_frame(sent)) == sent
 
 
-def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
+def tried(attempt: int = 1, faults: int = 0, unroutable: int = 0) -> Envelope:
     return Envelope(
-        id="m", type="T", key="k", body=msgspec.Raw(b"{}"), attempt=attempt, faults=faults, unheard=unheard
+        id="m",
+        type="T",
+        key="k",
+        body=msgspec.Raw(b"{}"),
+        attempt=attempt,
+        faults=faults,
+        unroutable=unroutable,
     )
 
 
@@ -403,10 +409,10 @@ def test_the_verdict_of_each_exception(problem: Exception, tries: int, expected:
 @pytest.mark.parametrize(
     ("envelope", "expected"),
     [
-        (tried(), Again(0.5, "nobody", unheard=True)),
-        (tried(1000), Again(5.0, "nobody", unheard=True)),  # it waited for something else until now
-        (tried(MAX_UNROUTABLE - 1, unheard=MAX_UNROUTABLE - 2), Again(5.0, "nobody", unheard=True)),
-        (tried(MAX_UNROUTABLE, unheard=MAX_UNROUTABLE - 1), Dead("nobody")),
+        (tried(), Again(0.5, "nobody", unroutable=True)),
+        (tried(1000), Again(5.0, "nobody", unroutable=True)),  # it waited for something else until now
+        (tried(MAX_UNROUTABLE - 1, unroutable=MAX_UNROUTABLE - 2), Again(5.0, "nobody", unroutable=True)),
+        (tried(MAX_UNROUTABLE, unroutable=MAX_UNROUTABLE - 1), Dead("nobody")),
     ],
 )
 def test_a_missing_consumer_is_waited_for_some_minutes(envelope: Envelope, expected: Again | Dead) -> None:

@@ -46,7 +46,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[Published]:
     yield published
 
 
-def said(*options: str) -> tuple[int, str]:
+def reply(*options: str) -> tuple[int, str]:
     """Exit code, and everything it printed."""
     ran = CliRunner().invoke(app, ["boot", *options])
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
@@ -73,7 +73,7 @@ def said(*options: str) -> tuple[int, str]:
 def test_options_and_the_request_they_describe(
     published: Published, options: list[str], expected: dict[str, Any]
 ) -> None:
-    assert said(*options) == (0, "")
+    assert reply(*options) == (0, "")
     assert {name: field_of(published.request, name) for name in expected} == expected
 
 
@@ -89,7 +89,7 @@ def test_options_and_the_request_they_describe(
 def test_names_that_are_resolved_before_publishing(
     published: Published, options: list[str], names: ByName
 ) -> None:
-    assert said(*options) == (0, "")
+    assert reply(*options) == (0, "")
     assert dataclasses.replace(published.names, more=()) == names
 
 
@@ -100,7 +100,7 @@ def test_names_that_are_resolved_before_publishing(
 def test_options_of_waiting_for_the_end(
     published: Published, options: list[str], followed: bool, timeout: float
 ) -> None:
-    assert said(*options)[0] == 0
+    assert reply(*options)[0] == 0
     assert (published.followed, published.timeout) == (followed, timeout)
 
 
@@ -116,7 +116,7 @@ def test_flavors_that_would_do_instead(
     published: Published, monkeypatch: pytest.MonkeyPatch, given: str, name: str, vcpus: int, specs: Any
 ) -> None:
     monkeypatch.setattr(request_sense, "sense_of", lambda request: ())
-    assert said("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
+    assert reply("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
     flavor = Flavor(name=name, vcpus=vcpus, memory_mb=512, disk_gb=1, extra_specs=specs)
     assert published.request.or_else == (flavor,)
 
@@ -124,7 +124,7 @@ def test_flavors_that_would_do_instead(
 def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published, tmp_path: Path) -> None:
     file = tmp_path / "silver.json"
     file.write_text(json.dumps({"name": "silver", "vcpus": 3}))
-    assert said("--flavor", "f", "--spec", "trait:A=required", "--or-else", str(file))[0] == 0
+    assert reply("--flavor", "f", "--spec", "trait:A=required", "--or-else", str(file))[0] == 0
     assert published.request.or_else == (Flavor(name="silver", vcpus=3),)
 
 
@@ -157,18 +157,18 @@ def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published
 def test_invalid_options_are_refused_before_publishing(
     published: Published, options: list[str], sentence: str
 ) -> None:
-    code, told = said(*options)
-    assert code != 0 and sentence in told
+    code, sent = reply(*options)
+    assert code != 0 and sentence in sent
     assert not hasattr(published, "request")
 
 
 def test_options_without_effect_are_noted_and_the_request_is_published(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(terminal, "complain", terminal.console(told))
-    assert said("--spec", "hw:cpu_polcy=dedicated", "--spec", "pci_passthrough:alias=whatever:1")[0] == 0
-    assert told.getvalue() == (
+    sent = io.StringIO()
+    monkeypatch.setattr(terminal, "complain", terminal.console(sent))
+    assert reply("--spec", "hw:cpu_polcy=dedicated", "--spec", "pci_passthrough:alias=whatever:1")[0] == 0
+    assert sent.getvalue() == (
         "note: flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?\n"
     )
     assert isinstance(published.request, BuildRequested) and encode(published.request)

@@ -48,8 +48,8 @@ class FakeManagement:
         path = request.url.raw_path.decode()
         body = json.loads(request.content) if request.content else request.headers["authorization"]
         self.asked.append((request.method, path, body))
-        status, told = self.answers.get(path, (404, {}))
-        return httpx.Response(status, json=told)
+        status, sent = self.answers.get(path, (404, {}))
+        return httpx.Response(status, json=sent)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_users_are_not_made_on_another_broker_of_this_machine(
 
 def a_rabbitmqctl(directory: Path) -> Path:
     command = directory / "rabbitmqctl"
-    command.write_text(CONTROL.format(said=directory / "said"))
+    command.write_text(CONTROL.format(reply=directory / "said"))
     command.chmod(0o700)
     return command
 
@@ -156,18 +156,18 @@ esac
 
 
 async def test_rabbitmqctl_gets_definitions_on_standard_input(tmp_path: Path) -> None:
-    said, control = tmp_path / "said", Rabbitmqctl(str(a_rabbitmqctl(tmp_path)), AMQP)
+    reply, control = tmp_path / "said", Rabbitmqctl(str(a_rabbitmqctl(tmp_path)), AMQP)
     assert await control.users() == {"guest"}
     await control.take({"users": [{"name": 'a"b\\c'}]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):
         await control.drop("berth-c9", "berth flood c9")
-    first, second, *ends = said.read_text().splitlines()
+    first, second, *ends = reply.read_text().splitlines()
     assert (first, second) == ("--quiet list_users --formatter json", "eval")
     assert sorted(ends) == [
         "--quiet clear_policy -p v/h berth flood c9", "--quiet delete_user berth-c9",
     ]  # fmt: skip
     erlang = r"""ok = rabbit_definitions:import_raw(<<"{\"users\": [{\"name\": \"a\\\"b\\\\c\"}]}">>)."""
-    assert Path(f"{said}.input").read_text() == erlang
+    assert Path(f"{reply}.input").read_text() == erlang
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
 
@@ -220,7 +220,7 @@ PLAIN = "postgresql+asyncpg://u@h/b"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "sent"),
     [
         ("", {}),
         ("?sslmode=verify-full", {"ssl": "verify-full"}),
@@ -228,9 +228,9 @@ PLAIN = "postgresql+asyncpg://u@h/b"
         ("?sslmode=disable", {"ssl": "disable"}),
     ],
 )
-def test_an_ssl_mode_without_files_is_passed_to_the_driver(said: str, told: dict[str, object]) -> None:
-    address, security = secured(make_url(PLAIN + said))
-    assert (str(address), security) == (PLAIN, told)
+def test_an_ssl_mode_without_files_is_passed_to_the_driver(reply: str, sent: dict[str, object]) -> None:
+    address, security = secured(make_url(PLAIN + reply))
+    assert (str(address), security) == (PLAIN, sent)
 
 
 @pytest.mark.parametrize(
@@ -258,16 +258,16 @@ def an_authority() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("reply", "why"),
     [
         ("sslmode=verify_full", "sslmode=verify_full: there are disable, allow,"),
         ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: use require,"),
         ("sslrootcert=/x", "sslmode=: there are"),
     ],
 )
-def test_invalid_parameters_are_refused(said: str, why: str) -> None:
+def test_invalid_parameters_are_refused(reply: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        secured(make_url(f"{PLAIN}?{said}"))
+        secured(make_url(f"{PLAIN}?{reply}"))
 
 
 def not_believed() -> ssl.SSLCertVerificationError:
@@ -335,8 +335,8 @@ def test_rewriting_a_cell_file_changes_only_different_values(tmp_path: Path) -> 
     assert mode(path) == 0o600
     other = CellFile("amqp://e2-c9:\\1new@mq/v", HAS.database)  # nothing in it means anything to a pattern
     assert write_cell_file(path, "c9", OURS, other)
-    told = tomllib.loads(path.read_text())
-    assert (told["hosts"], told["amqp_url"], told["scheduler_weighers"]) == (7, other.broker, {"cpu": 2.0})
+    sent = tomllib.loads(path.read_text())
+    assert (sent["hosts"], sent["amqp_url"], sent["scheduler_weighers"]) == (7, other.broker, {"cpu": 2.0})
     path.write_text('cells = ["c9"]\n[cells_of_others]\n')
     write_cell_file(path, "c9", OURS, HAS)
     assert tomllib.loads(path.read_text())["database_url"] == HAS.database

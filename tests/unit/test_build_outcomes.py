@@ -53,9 +53,9 @@ def follow(placed: BuildPlaced, *events: Event, now: float = 1002.5) -> Build:
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_each_end_of_a_build_is_counted_once_by_its_cause(outcome: str) -> None:
-    begun = counted()
+    started = counted()
     follow(PLACED, *ENDS[outcome])
-    gained = [now - then for now, then in zip(counted(), begun, strict=True)]
+    gained = [now - then for now, then in zip(counted(), started, strict=True)]
     assert gained == [float(each == outcome) for each in OUTCOMES]
 
 
@@ -69,6 +69,6 @@ def test_each_end_of_a_build_is_counted_once_by_its_cause(outcome: str) -> None:
     ],
 )
 def test_the_time_from_request_to_active_is_measured(placed: BuildPlaced, observed: float) -> None:
-    begun = seconds()
+    started = seconds()
     follow(placed, BUILT)
-    assert seconds() - begun == observed
+    assert seconds() - started == observed

@@ -23,7 +23,7 @@ from placement_worker.core.capacity import ClaimWorld, Holder, Stock, claim, rel
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 
 
-def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
+def claimed(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
     return {consumer: Holder(consumer, 7, generation, held)}
 
 
@@ -82,7 +82,7 @@ def test_a_provider_is_full_while_a_sibling_that_it_excludes_is_in_use(
 def test_a_consumer_can_swap_exclusive_siblings() -> None:
     one, other = room(A, VCPU=stock(8)), room(B, VCPU=stock(8, used=1))
     one.excludes, other.excludes = (B,), (A,)
-    there = world(one, other, holders=holding(X, 4, {B: {"VCPU": 1}}))
+    there = world(one, other, holders=claimed(X, 4, {B: {"VCPU": 1}}))
     (result,) = claim(order(wants(X, {A: {"VCPU": 1}}, generation=4)), there) or ()
     assert result == Claimed(choice=0, generation=5, number=0)
 
@@ -119,7 +119,7 @@ def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
     there = world(room(A, VCPU=stock(4)))
     assert claim(order(wants(X, {A: {"VCPU": 4}}), wants(Y, {B: {"VCPU": 1}})), there) is None
     assert there.providers[A] == room(A, VCPU=stock(4))
-    assert not there.touched and not there.stirred
+    assert not there.touched and not there.changed_holders
 
 
 def test_an_order_sees_the_claims_of_earlier_orders() -> None:
@@ -157,7 +157,7 @@ def test_each_order_increments_the_provider_generation_once() -> None:
 def test_a_claim_is_fenced_by_its_consumers_generation(
     generation: ExpectedGeneration, held_generation: int, fenced: bool
 ) -> None:
-    holders = holding(X, held_generation, {A: {"VCPU": 1}})
+    holders = claimed(X, held_generation, {A: {"VCPU": 1}})
     there = world(room(A, VCPU=stock(8, used=1)), holders=holders)
     (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
     if fenced:
@@ -194,7 +194,7 @@ def test_the_same_claim_twice_in_a_batch_is_held_the_second_time() -> None:
 def test_a_swap_on_one_provider_releases_first(
     capacity: int, used: int, own: int, asked: int, fits: bool
 ) -> None:
-    there = world(room(A, VCPU=stock(capacity, used=used)), holders=holding(X, 1, {A: {"VCPU": own}}))
+    there = world(room(A, VCPU=stock(capacity, used=used)), holders=claimed(X, 1, {A: {"VCPU": own}}))
     (result,) = claim(order(wants(X, {A: {"VCPU": asked}}, generation=1)), there) or ()
     assert isinstance(result, Claimed) == fits
     kept = there.providers[A]
@@ -203,7 +203,7 @@ def test_a_swap_on_one_provider_releases_first(
 
 def test_a_swap_leaves_the_old_provider_without_moving_its_generation() -> None:
     there = world(
-        room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4)), holders=holding(X, 1, {A: {"VCPU": 4}})
+        room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4)), holders=claimed(X, 1, {A: {"VCPU": 4}})
     )
     assert claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there)
     old, new = there.touched[A], there.touched[B]
@@ -212,7 +212,7 @@ def test_a_swap_leaves_the_old_provider_without_moving_its_generation() -> None:
 
 
 def test_a_refused_swap_keeps_the_allocations() -> None:
-    holders = holding(X, 1, {A: {"VCPU": 4}})
+    holders = claimed(X, 1, {A: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(3)), holders=holders)
     (result,) = claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there) or ()
     assert result == Refused(refusals=(full(4, 3, provider=B),))
@@ -221,7 +221,7 @@ def test_a_refused_swap_keeps_the_allocations() -> None:
 
 
 def test_all_consumers_of_an_order_release_before_any_claims() -> None:
-    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
+    holders = claimed(X, 1, {A: {"VCPU": 4}}) | claimed(Y, 1, {B: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)
     swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
     assert [type(result) for result in claim(swap, there) or ()] == [Claimed, Claimed]
@@ -232,7 +232,7 @@ def test_all_consumers_of_an_order_release_before_any_claims() -> None:
     ("asked", "fits"), [((3, 3), True), ((4, 2), True), ((4, 3), False), ((6, 1), False)]
 )
 def test_an_overcommitted_provider_never_gains_usage(asked: tuple[int, int], fits: bool) -> None:
-    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {A: {"VCPU": 2}})
+    holders = claimed(X, 1, {A: {"VCPU": 4}}) | claimed(Y, 1, {A: {"VCPU": 2}})
     there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
     both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
     assert all(isinstance(result, Claimed) for result in claim(both, there) or ()) == fits
@@ -248,9 +248,9 @@ def test_a_consumer_named_twice_in_an_order_is_held_the_second_time() -> None:
 
 
 def test_an_empty_choice_releases_everything() -> None:
-    there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 3, {A: {"VCPU": 4}}))
+    there = world(room(A, VCPU=stock(8, used=4)), holders=claimed(X, 3, {A: {"VCPU": 4}}))
     assert claim(order(wants(X, {}, generation=3)), there) == (Claimed(choice=0, generation=0, number=0),)
-    assert there.stirred[X].generation == 0
+    assert there.changed_holders[X].generation == 0
     assert (there.touched[A].generation, there.touched[A].stocks["VCPU"].used) == (11, 0)
 
 
@@ -258,9 +258,9 @@ def test_a_consumer_retired_for_lack_of_a_host_is_marked_so() -> None:
     there = world(room(A, VCPU=stock()))
     asked = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
     assert release(asked, there) == Released()
-    assert there.tombstones == {X: Retired(why="no host", unplaceable=True)}
+    assert there.to_retire == {X: Retired(why="no host", unplaceable=True)}
     assert release(asked, there) == Retired(why="no host", unplaceable=True)
-    assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (there.tombstones[X],)
+    assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (there.to_retire[X],)
 
 
 def test_a_retired_consumer_gets_no_allocations() -> None:
@@ -276,7 +276,7 @@ HELD = {A: {"VCPU": 4}}
 
 
 @pytest.mark.parametrize(
-    ("generation", "retire", "result", "left", "tombstone"),
+    ("generation", "retire", "result", "left", "retired_for"),
     [
         (1, "", Released(), 0, None),
         (1, "ended", Released(), 0, "ended"),
@@ -285,13 +285,13 @@ HELD = {A: {"VCPU": 4}}
     ],
 )
 def test_a_release_requires_the_generation(
-    generation: int | None, retire: str, result: object, left: int, tombstone: str | None
+    generation: int | None, retire: str, result: object, left: int, retired_for: str | None
 ) -> None:
-    there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 1, HELD))
+    there = world(room(A, VCPU=stock(8, used=4)), holders=claimed(X, 1, HELD))
     assert release(let_go(generation, retire), there) == result
     kept = there.providers[A]
     assert kept is not None and kept.stocks["VCPU"].used == left
-    assert there.tombstones.get(X) == (None if tombstone is None else Retired(why=tombstone))
+    assert there.to_retire.get(X) == (None if retired_for is None else Retired(why=retired_for))
 
 
 @pytest.mark.parametrize("generation", [None, 3])
@@ -300,7 +300,7 @@ def test_releasing_an_empty_consumer_succeeds_and_can_retire(generation: int | N
     assert release(let_go(generation), there) == Released()
     assert release(let_go(generation, "ended"), there) == Released()
     assert release(let_go(generation, "again"), there) == Retired(why="ended")
-    assert there.tombstones == {X: Retired(why="ended")}
+    assert there.to_retire == {X: Retired(why="ended")}
 
 
 # What is kept of a guest that may still be there
@@ -367,7 +367,7 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
     assert release(ReleaseRequested(consumer=X, generation=4, retire="error", keep=Y), there) == Released()
     assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
     assert there.providers[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
-    assert there.stirred.keys() == {X, Y} and there.tombstones == {X: Retired(why="error")}
+    assert there.changed_holders.keys() == {X, Y} and there.to_retire == {X: Retired(why="error")}
 
 
 def test_a_holder_can_receive_allocations_twice() -> None:
@@ -381,7 +381,7 @@ def test_a_holder_can_receive_allocations_twice() -> None:
 
 @pytest.mark.parametrize("cell", ["", "c1"])
 def test_a_consumer_retired_by_a_cell_is_remembered_with_that_cell(cell: str) -> None:
-    there = world(room(A, VCPU=stock(8, used=1)), holders=holding(X, 1, {A: {"VCPU": 1}}))
+    there = world(room(A, VCPU=stock(8, used=1)), holders=claimed(X, 1, {A: {"VCPU": 1}}))
     asked = ReleaseRequested(consumer=X, generation=1, retire="shelved", cell=cell)
     assert release(asked, there) == Released()
-    assert there.tombstones == {X: Retired(why="shelved", cell=cell)}
+    assert there.to_retire == {X: Retired(why="shelved", cell=cell)}

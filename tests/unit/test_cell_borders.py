@@ -37,9 +37,9 @@ def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> No
     inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
     carried = [crossing for crossing in CROSSINGS if crossing.of is topic]
     for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
-        heard = any(row.address.topic is topic for w in other for row in w.consumes)
-        said = any(topic.message in w.emits for w in side)
-        if said and (heard or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
+        events = any(row.address.topic is topic for w in other for row in w.consumes)
+        reply = any(topic.message in w.emits for w in side)
+        if reply and (events or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
             assert [crossing.way for crossing in carried] == [way]
     assert bool(carried) == (WAYS.get(topic) in (Way.IN, Way.OUT))
     assert (topic in WAYS) == ("{cell}" in topic.pattern)
@@ -103,24 +103,24 @@ def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
 def test_a_new_topic_crosses_according_to_the_tables(
     monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
 ) -> None:
-    topic = saying("thing.said.{cell}")
+    topic = saying("thing.reply.{cell}")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     assert ways("c1", tables(topic, says, hears)) == {topic: way}
     carried = crossings("c1", tables(topic, says, hears))
     assert [(crossing.name, crossing.keys, crossing.way) for crossing in carried] == (
-        [] if way is Way.WITHIN else [("thing.said.c1", ("thing.said.c1",), way)]
+        [] if way is Way.WITHIN else [("thing.reply.c1", ("thing.reply.c1",), way)]
     )
 
 
 def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = saying("thing.said")
+    topic = saying("thing.reply")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="does not contain the cell"):
         ways("c1", tables(topic, "in", "out"))
 
 
 def test_a_topic_that_would_cross_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = saying("thing.said.{cell}")
+    topic = saying("thing.reply.{cell}")
     monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
     with pytest.raises(InvalidCrossing, match="circles"):
         ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
@@ -232,8 +232,8 @@ def test_the_ferry_may_read_only_the_keys_it_forwards(
 ) -> None:
     bound = [key for crossing in CROSSINGS if crossing.way is way for key in crossing.keys]
     others = [key for crossing in CROSSINGS if crossing.way is not way for key in crossing.keys]
-    heard = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]
-    assert heard == bound
+    events = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]
+    assert events == bound
 
 
 @pytest.mark.parametrize(

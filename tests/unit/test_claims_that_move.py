@@ -40,16 +40,16 @@ from tests.support.moved_claims import (
     takes_over,
 )
 
-# Begun once
+# Started once
 
 
 def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> None:
     there = a_world()
     assert claim(order(moves()), there) == (DONE,)
     assert held(there) == {X: B, KEEP: A}
-    assert there.tombstones == {MOVE: BEGAN}
+    assert there.to_retire == {MOVE: BEGAN}
     assert there.holders[KEEP].heir_type == MIGRATION and there.holders[KEEP].heir_of is there.holders[X]
-    assert there.stirred.keys() == {X, KEEP} and there.touched.keys() == {A, B}
+    assert there.changed_holders.keys() == {X, KEEP} and there.touched.keys() == {A, B}
     assert (there.provider(A).generation, there.provider(B).generation) == (10, 11)
 
 
@@ -59,14 +59,14 @@ def test_a_fenced_move_does_not_begin() -> None:
     assert release(fence, there) == Released()
     assert claim(order(moves()), there) == (Retired(why="no host", unplaceable=True),)
     assert held(there) == {X: A}
-    assert there.stirred == {}
+    assert there.changed_holders == {}
 
 
 def test_a_move_that_has_begun_cannot_be_fenced() -> None:
     there = a_world()
     claim(order(moves()), there)
     assert release(ReleaseRequested(consumer=MOVE, generation=None, retire="no host"), there) == BEGAN
-    assert there.tombstones == {MOVE: BEGAN}
+    assert there.to_retire == {MOVE: BEGAN}
 
 
 def is_held(provider: str, generation: int = 4) -> Held:
@@ -114,9 +114,9 @@ def test_a_move_begins_at_most_once_and_completely(
     there = a_world(before)
     assert [answer for claims in orders for answer in claim(order(*claims), there) or ()] == answers
     assert held(there) == then
-    begun = any(isinstance(answer, Claimed) for answer in answers)
-    assert there.tombstones == ({MOVE: BEGAN} if begun else {})
-    assert begun or not (there.stirred or there.touched or MOVE in there.retired)
+    started = any(isinstance(answer, Claimed) for answer in answers)
+    assert there.to_retire == ({MOVE: BEGAN} if started else {})
+    assert started or not (there.changed_holders or there.touched or MOVE in there.retired)
 
 
 def a_shelved_world() -> ClaimWorld:
@@ -132,7 +132,7 @@ def test_a_redelivered_boot_does_not_place_a_shelved_instance() -> None:
     there = a_shelved_world()
     assert claim(order(wants(X, five(B))), there) == (ASLEEP,)
     assert held(there) == {}
-    assert there.tombstones == {X: ASLEEP}
+    assert there.to_retire == {X: ASLEEP}
 
 
 def test_an_unshelve_revives_the_consumer() -> None:
@@ -140,7 +140,7 @@ def test_an_unshelve_revives_the_consumer() -> None:
     assert claim(order(replace(wants(X, five(B)), begins=MOVE)), there) == (
         Claimed(choice=0, generation=1, number=0),
     )
-    assert there.woken == {X} and there.tombstones == {MOVE: BEGAN}
+    assert there.woken == {X} and there.to_retire == {MOVE: BEGAN}
     assert claim(order(wants(X, five(C))), there) == (Held(generation=1, allocations=five(B), roots=(B,)),)
     assert held(there) == {X: B}
 
@@ -162,7 +162,7 @@ def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() 
     nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
     assert release(nowhere, there) == ASLEEP  # his boot was read again
     assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
-    assert there.tombstones == {X: Retired(why="deleted")} and there.woken == {X}
+    assert there.to_retire == {X: Retired(why="deleted")} and there.woken == {X}
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
     assert moved == (Retired(why="deleted"),)
     assert (
@@ -212,12 +212,12 @@ def test_taking_over_moves_all_allocations_of_the_holder_or_none(
 ) -> None:
     there = a_world({X: B, KEEP: A} | more, capacity=10)
     assert claim(order(one), there) == (answer,)
-    assert held(there) == then and there.tombstones == {}
+    assert held(there) == then and there.to_retire == {}
     if answer != DONE:
-        assert not (there.stirred or there.touched)
+        assert not (there.changed_holders or there.touched)
         return
     assert there.holders[KEEP].generation == 0
-    assert there.stirred.keys() == {X, KEEP, *({LEFT} & then.keys())}
+    assert there.changed_holders.keys() == {X, KEEP, *({LEFT} & then.keys())}
     assert there.touched.keys() == {A, (more.get(X) or B)}
     assert (there.provider(A).generation, there.provider(B).generation) == (11, 10)
     assert claim(order(one), there) == (is_held(A, 5),)  # repeated
@@ -241,7 +241,7 @@ def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
         Refused(refusals=(full(5, 0),)),
         Refused(refusals=()),
     )
-    assert held(there) == {X: B, KEEP: A} and there.stirred == {}
+    assert held(there) == {X: B, KEEP: A} and there.changed_holders == {}
     assert claim(order(wants(Y, five(B)), takes_over()), there) is not None
     assert held(there) == {X: A, Y: B}
 
@@ -252,7 +252,7 @@ def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
 BUILD, ANOTHER = uid(1), uid(2)
 
 
-def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
+def limited_to_cell(cells: dict[str, str], **held_: str) -> ClaimWorld:
     there = a_world()
     names = {BUILD: B, holder_consumer(BUILD, 1): A} | held_
     for name in (
@@ -264,7 +264,7 @@ def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
     for name, provider in names.items():
         there.holders[name].generation, there.holders[name].held = 4, five(provider)
         there.provider(provider).stocks["VCPU"].used += 5
-    there.wall = CellLimits("c1", cells, ())
+    there.cell_limits = CellLimits("c1", cells, ())
     return there
 
 
@@ -288,24 +288,24 @@ OWN = {A: "c1", B: "c1", C: "c2"}
     ],
 )
 def test_a_cell_can_take_over_allocations_of_its_builds(one: ConsumerClaim, why: str) -> None:
-    there = walled(OWN)
+    there = limited_to_cell(OWN)
     [result] = claim(order(one), there) or ()
     if not why:
         assert result == DONE
     else:
         assert isinstance(result, Refused) and isinstance(refusal := result.refusals[0], OutsideCell)
         assert why in refusal.why
-        assert there.stirred == {} and there.tombstones == {}
+        assert there.changed_holders == {} and there.to_retire == {}
 
 
 @pytest.mark.parametrize("cells", [{A: "c2", B: "c1"}, {A: "c1", B: "c2"}, {A: "c2", B: "c2"}])
 def test_a_takeover_must_stay_within_the_cell(cells: dict[str, str]) -> None:
-    [result] = claim(order(back(holder_consumer(BUILD, 1))), walled(cells)) or ()
+    [result] = claim(order(back(holder_consumer(BUILD, 1))), limited_to_cell(cells)) or ()
     assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell)
 
 
 def test_a_takeover_from_an_empty_holder_is_refused() -> None:
-    [result] = claim(order(back(holder_consumer(BUILD, 2))), walled(OWN)) or ()
+    [result] = claim(order(back(holder_consumer(BUILD, 2))), limited_to_cell(OWN)) or ()
     assert result == Refused(refusals=(NothingHeld(consumer=holder_consumer(BUILD, 2)),))
 
 
@@ -320,7 +320,7 @@ def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
     kept = {build: [f"{build} {index}" for index in range(4)] for build in builds}
     for name in [*builds, *(one for each in kept.values() for one in each), *map(str, range(60))]:
         there.holders[name] = Holder(name, len(there.holders))
-    begun: dict[str, int] = {}
+    started: dict[str, int] = {}
     for step in range(150):
         build, move = chance.choice(builds), str(chance.randrange(60))
         holder = there.holders[build]
@@ -347,7 +347,7 @@ def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
         else:
             assert before[build][0] == (generation or 0)
             if one.begins:
-                begun[one.begins] = begun.get(one.begins, 0) + 1
+                started[one.begins] = started.get(one.begins, 0) + 1
             if one.take_over:
                 assert after[build][1] == before[one.take_over][1] and not after[one.take_over][1]
             if keep:
@@ -356,7 +356,7 @@ def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
             assert room_ is not None
             used = sum(_sum({room_.uuid: found.held.get(room_.uuid, {})}) for found in there.holders.values())
             assert room_.stocks["VCPU"].used == used <= 12
-    assert begun.keys() == there.tombstones.keys() and set(begun.values()) == {1}
+    assert started.keys() == there.to_retire.keys() and set(started.values()) == {1}
 
 
 def _sum(held_: Mapping[str, Mapping[str, int]]) -> int:

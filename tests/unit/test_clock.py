@@ -10,7 +10,7 @@ from bus.clock import Clock, ReportSequence
 from bus.leases import LeaseAnswered, NodeLent
 from bus.sql.failures import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
 from bus.vocabulary import MAX_ORDINAL
-from cell_conductor.core.ring import DRIFT, GRACE, Sightings
+from cell_conductor.core.ring import DRIFT, GRACE, LastRenewals
 from compute_sim.guests import LONGEST_ROUND, ROUND, AgentJob, AgentJobs
 from ironic_sync.agent.lease import LeasedNodes
 from tests.support.ids import uid
@@ -18,10 +18,10 @@ from tests.support.virtual_time import in_virtual_time
 
 
 def test_wall_time_may_jump_while_durations_do_not() -> None:
-    wall, passed = [1_700_000_000.0], [5.0]
-    clock = Clock(now=lambda: wall[0], monotonic=lambda: passed[0])
+    turned, passed = [1_700_000_000.0], [5.0]
+    clock = Clock(now=lambda: turned[0], monotonic=lambda: passed[0])
     began = clock.now(), clock.monotonic()
-    wall[0] -= 3600.0
+    turned[0] -= 3600.0
     passed[0] += 1.5
     assert (clock.now() - began[0], clock.monotonic() - began[1]) == (-3600.0, 1.5)
 
@@ -87,7 +87,7 @@ def a_job(number: int, due: float) -> AgentJob:
 
 
 @pytest.mark.parametrize(
-    ("due", "told"),
+    ("due", "sent"),
     [
         ([1.0], [1.0]),
         ([1.0, 1.0], [1.0, 1.0]),
@@ -101,7 +101,7 @@ def a_job(number: int, due: float) -> AgentJob:
     ],
 )
 @in_virtual_time
-async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], told: list[float]) -> None:
+async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], sent: list[float]) -> None:
     jobs, time = AgentJobs(), asyncio.get_running_loop().time
     times = {}
 
@@ -112,7 +112,7 @@ async def test_jobs_that_end_together_are_reported_in_batches(due: list[float], 
     async with asyncio.TaskGroup() as group:
         for number in range(len(due)):
             group.create_task(wait_for(number))
-    assert [times[number] for number in range(len(due))] == pytest.approx(told)
+    assert [times[number] for number in range(len(due))] == pytest.approx(sent)
 
 
 @in_virtual_time
@@ -146,21 +146,21 @@ N1, N2 = uid(1, "c"), uid(2, "c")
 LEASE = 2.0
 
 
-def seen(*looks: tuple[float, dict[str, int]], heard: tuple[float, ...] = ()) -> Sightings:
-    sightings = Sightings(silent_after=1.0)
+def seen(*looks: tuple[float, dict[str, int]], arrived: tuple[float, ...] = ()) -> LastRenewals:
+    renewals = LastRenewals(silent_after=1.0)
     events = sorted(
-        [*((at, beats) for at, beats in looks), *((at, None) for at in heard)], key=lambda e: e[0]
+        [*((at, beats) for at, beats in looks), *((at, None) for at in arrived)], key=lambda e: e[0]
     )
     for at, beats in events:
         if beats is None:
-            sightings.renewed(at)
+            renewals.renewed(at)
         else:
-            sightings.note({agent: (1, beat) for agent, beat in beats.items()}, at)
-    return sightings
+            renewals.note({agent: (1, beat) for agent, beat in beats.items()}, at)
+    return renewals
 
 
-def over_at(sightings: Sightings, agent: str, beat: int) -> float:
-    return sightings.left(agent, (1, beat), LEASE, 0.0)
+def over_at(renewals: LastRenewals, agent: str, beat: int) -> float:
+    return renewals.left(agent, (1, beat), LEASE, 0.0)
 
 
 CERTAIN = LEASE * (1 + DRIFT) + GRACE
@@ -192,7 +192,7 @@ def test_after_a_common_silence_every_lease_is_extended() -> None:
 
 def test_a_lease_query_counts_as_a_heartbeat() -> None:
     looks = [(float(n), {"a": 1}) for n in range(4)]
-    assert over_at(seen(*looks, heard=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
+    assert over_at(seen(*looks, arrived=(0.5, 1.2, 1.9, 2.5, 3.2)), "a", 1) == pytest.approx(CERTAIN)
 
 
 def test_an_agent_ends_its_lease_before_the_conductor_does() -> None:
@@ -265,12 +265,12 @@ class Hands:
 def test_report_sequences_follow_the_clock_and_never_decrease() -> None:
     hands = Hands(1000.0)
     numbers = ReportSequence(hands.clock)
-    told = [numbers.next()]
+    sent = [numbers.next()]
     for now in (1000.0, 1001.0, 5000.0, 1000.5, 1000.6):
         hands.now = now
-        told.append(numbers.next())
-    assert told == sorted(set(told))
-    assert told[0] == 1_000_000_000
+        sent.append(numbers.next())
+    assert sent == sorted(set(sent))
+    assert sent[0] == 1_000_000_000
 
 
 def test_report_sequences_continue_after_an_earlier_run() -> None:

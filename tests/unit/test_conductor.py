@@ -51,12 +51,12 @@ def after(*events: Dated, limits: AttemptLimits = LIMITS) -> Build:
     return build
 
 
-def said(effects: Iterable[Message]) -> list[str]:
+def reply(effects: Iterable[Message]) -> list[str]:
     return [in_short(effect) for effect in effects]
 
 
 def in_short_of(build: Build, effects: Iterable[Message]) -> str:
-    return f"{build.status}: {'; '.join(said(effects))}"
+    return f"{build.status}: {'; '.join(reply(effects))}"
 
 
 def claimed(choice: int = 0, generation: int = 2, *refused: Refusal) -> Claimed:
@@ -210,7 +210,7 @@ def test_events_of_an_unknown_build_are_ignored(event: str) -> None:
 def test_an_unknown_build_starts_when_placed_and_is_answered_when_deleted() -> None:
     build, effects = step(None, PLACED, 5.0, LIMITS)
     assert build is not None and (build.status, build.attempt, build.deadline) == ("building", 1, 105.0)
-    assert said(effects) == ["build 1 at host0"]
+    assert reply(effects) == ["build 1 at host0"]
 
     build, effects = step(None, a_delete(PLACED, "me"), 5.0, LIMITS)
     assert build is not None and build.status == "deleted"
@@ -221,10 +221,10 @@ def test_an_unknown_build_starts_when_placed_and_is_answered_when_deleted() -> N
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
     build: Build | None = after(a_delete(PLACED), PLACED)
-    assert said(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1 for good"]
+    assert reply(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1 for good"]
     build, effects = step(build, RELEASED_IN_SWAP, 0.0, LIMITS)
     assert build is not None and build.doom == "deleted before it was built"
-    assert said(effects) == ["destroy 1 at host0", "end error"]
+    assert reply(effects) == ["destroy 1 at host0", "end error"]
 
 
 def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
@@ -241,7 +241,7 @@ def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_ag
         build, effects = step(SECOND_BUILDING, an_agent_report(FIRST, outcome), 1.0, LIMITS)
         assert build is SECOND_BUILDING
         again = outcome not in ("destroyed", "progress")
-        assert said(effects) == (["destroy 1 at host0", "build 2 at host1"] if again else [])
+        assert reply(effects) == (["destroy 1 at host0", "build 2 at host1"] if again else [])
 
 
 @pytest.mark.parametrize("build", [BUILDING, ACTIVE, GONE])
@@ -387,7 +387,7 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
 )
 def test_allocations_are_released_after_any_answer_of_placement(answer: Released, says: list[str]) -> None:
     _, effects = step(CANCELLED, ReleaseAnswer("deleting", answer), 0.0, LIMITS)
-    assert said(effects) == says
+    assert reply(effects) == says
 
 
 def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_free() -> None:
@@ -409,34 +409,37 @@ MINE_IS_FREE = CleanedUp(holder_consumer(BUILDING.id, 1), Released())
 DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST, "progress")
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
-GIVEN_BACK = ReleaseAnswer("deleting", Released())
+RELEASED = ReleaseAnswer("deleting", Released())
 CLAIMED_BY_MOVE = ReleaseAnswer("deleting", held(7, 2))
-WALLED = OutsideCell(why="consumer x: it was not placed in cell cell1")
+OUTSIDE_CELL = OutsideCell(why="consumer x: it was not placed in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
 SWAPPED_AWAY: list[Dated] = [*TIMED_OUT, (101.0, SWAPPED)]
 ELSEWHERE: list[Dated] = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
 FAILED_FOR_GOOD = [*TIMED_OUT, (101.0, HOPELESS), (101.0, RELEASED_IN_SWAP)]
 NO_ANSWER: list[Dated] = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE)]
-FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
+FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, RELEASED)]
 
 
 def test_a_refused_release_is_the_cause_of_the_end() -> None:
-    end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", WALLED))
-    assert end.reason == f"deleted while building; placement does not release its allocations: {WALLED.why}"
-    end = end_of(PLACED, FAILED, HOPELESS, ReleaseAnswer("swapping", WALLED))
-    assert end.status == "error" and end.reason.endswith(WALLED.why)
+    end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", OUTSIDE_CELL))
+    assert (
+        end.reason
+        == f"deleted while building; placement does not release its allocations: {OUTSIDE_CELL.why}"
+    )
+    end = end_of(PLACED, FAILED, HOPELESS, ReleaseAnswer("swapping", OUTSIDE_CELL))
+    assert end.status == "error" and end.reason.endswith(OUTSIDE_CELL.why)
     build = after(
-        PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), ReleaseAnswer("deleting", WALLED)
+        PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), ReleaseAnswer("deleting", OUTSIDE_CELL)
     )
     assert (build.status, build.end, build.doom) == ("deleted", "active", "")
 
 
 def test_hosts_outside_the_cell_are_refused_with_that_cause() -> None:
-    hopeless = SwapAnswered(1, Refused(refusals=(WALLED, WALLED)))
+    hopeless = SwapAnswered(1, Refused(refusals=(OUTSIDE_CELL, OUTSIDE_CELL)))
     end = end_of(PLACED, FAILED, hopeless, ReleaseAnswer("swapping", Released()))
-    assert end.status == "error" and WALLED.why in end.reason
-    assert [tried.cause for tried in end.attempts[1:]] == [WALLED.why] * 2
+    assert end.status == "error" and OUTSIDE_CELL.why in end.reason
+    assert [tried.cause for tried in end.attempts[1:]] == [OUTSIDE_CELL.why] * 2
 
 
 LEFTOVERS: dict[str, tuple[Any, ...]] = {
@@ -459,7 +462,7 @@ LEFTOVERS: dict[str, tuple[Any, ...]] = {
         "building: free 1", [1],
     ),
     "not ours, and not asked for again": (
-        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(holder_consumer(BUILDING.id, 1), WALLED), 102.0,
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(holder_consumer(BUILDING.id, 1), OUTSIDE_CELL), 102.0,
         "building: ", [],
     ),
     "built elsewhere": (SWAPPED_AWAY, BUILT_THERE, 102.0, "active: end active", [1]),
@@ -482,7 +485,7 @@ LEFTOVERS: dict[str, tuple[Any, ...]] = {
     "deleted in mid swap": (TIMED_OUT, DELETE, 101.0, "deleting: destroy 1 at host0", [1]),
     "and destroyed": ([*TIMED_OUT, (101.0, DELETE)], DESTROYED, 102.0, "deleting: release 1 for good", [1]),
     "and given back": (
-        [*TIMED_OUT, (101.0, DELETE), (102.0, DESTROYED)], GIVEN_BACK, 103.0,
+        [*TIMED_OUT, (101.0, DELETE), (102.0, DESTROYED)], RELEASED, 103.0,
         "deleted: end error; deleted; free 1", [1],
     ),
     "the first goes while the second is awaited": (
@@ -504,7 +507,7 @@ LEFTOVERS: dict[str, tuple[Any, ...]] = {
     ),
     "a delete that waits": (NO_ANSWER, LATE, 609.0, "deleting: end active", []),
     "no longer": (NO_ANSWER, LATE, 610.0, "deleting: release 1 for good keeping 1", [1]),
-    "it ends all the same": ([*NO_ANSWER, (610.0, LATE)], GIVEN_BACK, 610.0, "deleted: deleted", [1]),
+    "it ends all the same": ([*NO_ANSWER, (610.0, LATE)], RELEASED, 610.0, "deleted: deleted", [1]),
     "and says so again": (FORCED, LATE, 611.0, "deleted: deleted", [1]),
     "fenced": (FORCED, PROGRESS, 700.0, "deleted: destroy 1 at host0", [1]),
     "back and gone": (FORCED, DESTROYED, 700.0, "deleted: deleted; free 1", [1]),

@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.parts import Part, PlacedParts
 from cell_conductor.core.build import Build, BuildParts
 from cell_conductor.core.events import AttemptLimits, Stalled
-from cell_conductor.core.step import BaseCourse, Postponed, reminders, step, time_limits
+from cell_conductor.core.step import BaseCourse, Postponed, overdue_reports, step, time_limits
 from tests.support.conductor_builders import (
     COURSES,
     a_build_order,
@@ -81,7 +81,7 @@ def test_a_course_has_a_build_until_it_gives_it_back() -> None:
     build = paused()
     assert (build.status, build.shown) == ("held", "paused")
     assert (build.deadline, time_limits(build, [PauseCourse()])) == (60.0, [60.0])
-    [overdue] = reminders(build, [PauseCourse()])
+    [overdue] = overdue_reports(build, [PauseCourse()])
     assert overdue.outcome == "overdue"  # type: ignore[attr-defined]
     with pytest.raises(Postponed, match="it is paused"):
         step(build, a_delete(PLACED), 3.0, LIMITS, (PauseCourse(),))

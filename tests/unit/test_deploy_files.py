@@ -172,14 +172,14 @@ def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
     )
     copy = tmp_path / unit.name.replace("@", "@c1")
     copy.write_text(text.replace("User=berth\nGroup=berth\n", ""))
-    told = subprocess.run(
+    sent = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(copy)],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    ours = [line for line in told.stderr.splitlines() if unit.name.partition("@")[0] in line]
+    ours = [line for line in sent.stderr.splitlines() if unit.name.partition("@")[0] in line]
     assert ours == []
 
 
@@ -208,9 +208,9 @@ def test_the_rabbitmq_definitions_can_be_imported() -> None:
 
 def test_the_postgresql_settings_keep_durability() -> None:
     text = (DEPLOY / "services" / "postgresql.conf").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
-    assert len(said) > 10
-    assert not {"fsync", "synchronous_commit", "full_page_writes"} & said.keys()
+    reply = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
+    assert len(reply) > 10
+    assert not {"fsync", "synchronous_commit", "full_page_writes"} & reply.keys()
 
 
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda lock: lock.name)

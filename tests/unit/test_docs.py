@@ -61,9 +61,9 @@ NOT_SETTINGS = {
 
 @pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{p.stem}:{c}" for p, c, _ in PLACES])
 def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> None:
-    told = CliRunner().invoke(app, [*command.split(), "--markdown"])
-    assert told.exit_code == 0
-    assert text.strip() == told.stdout.strip(), f"{page.name} is behind the code: run scripts/made-pages"
+    sent = CliRunner().invoke(app, [*command.split(), "--markdown"])
+    assert sent.exit_code == 0
+    assert text.strip() == sent.stdout.strip(), f"{page.name} is behind the code: run scripts/made-pages"
 
 
 def test_the_references_are_made_by_the_code() -> None:
@@ -141,8 +141,8 @@ def test_data_blocks_can_be_read(page: Path) -> None:
 
 def test_pictures_equal_their_sources() -> None:
     drawn = [sys.executable, str(ROOT / "scripts" / "draw-pictures"), "--check"]
-    said = subprocess.run(drawn, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+    reply = subprocess.run(drawn, capture_output=True, text=True, check=False)
+    assert reply.returncode == 0, reply.stdout + reply.stderr
 
 
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
@@ -250,10 +250,10 @@ def test_help_and_a_list_of_names_load_no_command_and_nothing_that_only_commands
         "print('loaded:', {'numpy', 'sqlalchemy', 'aio_pika', 'httpx', 'prometheus_client',"
         " 'berth.composition', 'scheduler_worker'} & {*sys.modules})"
     )
-    said = subprocess.run(
+    reply = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert said.stdout.rstrip().endswith("loaded: set()")
+    assert reply.stdout.rstrip().endswith("loaded: set()")
 
 
 @pytest.mark.parametrize("command", ["boot", "delete", "load"])
@@ -262,10 +262,10 @@ def test_a_command_loads_the_parser_of_the_scheduler_only_when_it_runs(command: 
         f"import sys; from berth.__main__ import app; app(['{command}', '--help'], standalone_mode=False);"
         "print('loaded:', {'numpy', 'scheduler_worker'} & {*sys.modules})"
     )
-    said = subprocess.run(
+    reply = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert said.stdout.rstrip().endswith("loaded: set()")
+    assert reply.stdout.rstrip().endswith("loaded: set()")
 
 
 def test_every_finite_command_has_json_output() -> None:
@@ -289,7 +289,7 @@ def test_the_help_of_run_names_every_worker() -> None:
 @pytest.mark.parametrize(
     ("command", "row"),
     [
-        ("topology", {"topic or query": "build.ended.{cell}", "message": "BuildEnded", "wall": "out"}),
+        ("topology", {"topic or query": "build.ended.{cell}", "message": "BuildEnded", "crosses": "out"}),
         ("metrics", {"name": "berth_info", "kind": "gauge", "labels": ["version"], "by": "every process"}),
         ("commands", {"command": "boot", "json": True}),
         ("rules", {"name": "up", "on": True, "options": {}, "called": ["ComputeFilter"]}),
@@ -343,7 +343,7 @@ def test_shell_completion_is_printed(shell: str, mark: str) -> None:
 @pytest.mark.parametrize(("words", "completed"), [("dead re", "replay"), ("run plac", "placement")])
 def test_bash_completion_lists_subcommands_and_values(words: str, completed: str) -> None:
     asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": f"berth {words}", "COMP_CWORD": "2"}
-    said = subprocess.run(
+    reply = subprocess.run(
         [sys.executable, "-c", AS_INSTALLED],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **asked},
         capture_output=True,
@@ -351,7 +351,7 @@ def test_bash_completion_lists_subcommands_and_values(words: str, completed: str
         timeout=60,
         check=False,
     )
-    assert said.stdout.split() == [completed], said.stderr
+    assert reply.stdout.split() == [completed], reply.stderr
 
 
 def test_examples_that_publish_raise_an_error_for_a_message_that_no_queue_takes() -> None:

@@ -60,17 +60,17 @@ def seen(**other: Any) -> BerthSeen:
     return replace(WELL, **other)
 
 
-def broker(**said: Any) -> dict[str, Any]:
-    return {"brokers": (BrokerSeen("u@h:5672", **({"version": "3.12.1"} | said)),)}
+def broker(**reply: Any) -> dict[str, Any]:
+    return {"brokers": (BrokerSeen("u@h:5672", **({"version": "3.12.1"} | reply)),)}
 
 
-def cluster(**said: Any) -> dict[str, Any]:
-    return broker(management=ManagementSeen(**said))
+def cluster(**reply: Any) -> dict[str, Any]:
+    return broker(management=ManagementSeen(**reply))
 
 
-def database(**said: Any) -> dict[str, Any]:
+def database(**reply: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"version": "15.3", "packages": AT_LAST}
-    return {"databases": (DatabaseSeen("placement", "postgresql://h/b", **(known | said)),)}
+    return {"databases": (DatabaseSeen("placement", "postgresql://h/b", **(known | reply)),)}
 
 
 def migrated(*revisions: str) -> dict[str, Any]:
@@ -407,7 +407,7 @@ def test_each_way_to_be_held_wrongly_is_named(
     held: Allocations, generation: int, wrong: Wrong, sentence: str
 ) -> None:
     [one] = found(held, generation)
-    assert (one.wrong, str(one), one.begun) == (wrong, sentence, False)
+    assert (one.wrong, str(one), one.started) == (wrong, sentence, False)
 
 
 @pytest.mark.parametrize("held", [HERE, {CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}}])
@@ -418,7 +418,7 @@ def test_allocations_moved_within_a_tree_are_correct(held: Allocations) -> None:
 def test_allocations_of_a_moving_build_are_judged_by_its_move() -> None:
     assert found({A: {"VCPU": 4}}, moving=True) == found(HERE, 5, moving=True) == []
     [one] = found({B: HERE[A]}, 5, moving=True)
-    assert "has begun that its cell does not know" in doubt(one, [a_guest()], {"host-2": []})
+    assert "has started that its cell does not know" in doubt(one, [a_guest()], {"host-2": []})
 
 
 # Witnesses
@@ -461,8 +461,8 @@ def wrongly(wrong: Wrong) -> Misheld:
 def test_allocations_are_healed_only_if_cell_and_agent_agree(
     wrong: Wrong, here: Any, there: Any, why: str
 ) -> None:
-    said = doubt(wrongly(wrong), here, there)
-    assert why in said and bool(why) == bool(said)
+    reply = doubt(wrongly(wrong), here, there)
+    assert why in reply and bool(why) == bool(reply)
 
 
 OLD = 100.0
@@ -538,14 +538,14 @@ HAS = f"{RECORDED}: agent a1 of cell c1 has a guest of its attempt"
     ],
 )
 def test_each_difference_is_one_sentence(
-    guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, said: list[str]
+    guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, reply: list[str]
 ) -> None:
     books = {("c1", "a1"): [ReportedGuest(RECORDED, *guest, "running", {}) for guest in guests]}
     stood = {RECORDED: ACTIVE} if stands else {}
     found = differences(
         books, CellRecords({RECORDED} if known else (), stood, {(RECORDED, ROOT)} if kept else ())
     )
-    assert [str(difference) for difference in found] == said
+    assert [str(difference) for difference in found] == reply
 
 
 def test_agents_without_an_answer_have_no_differences() -> None:

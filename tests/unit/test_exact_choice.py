@@ -93,7 +93,7 @@ def test_results_of_replayed_records(record: Record, host: RecordedHost | None) 
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "reply"),
     [
         ({}, b"null"),
         ({"zone": "z1"}, b'{"zone":"z1"}'),
@@ -101,9 +101,11 @@ def test_results_of_replayed_records(record: Record, host: RecordedHost | None) 
         ({"ignore_hosts": ("h1",), "alternates": 5}, b'{"ignore_hosts":["h1"]}'),
     ],
 )
-def test_a_record_contains_the_constraints_of_the_request(fields: dict[str, Any], said: bytes | None) -> None:
+def test_a_record_contains_the_constraints_of_the_request(
+    fields: dict[str, Any], reply: bytes | None
+) -> None:
     asked = further_constraints(a_request(1, flavor=SMALL, **fields))
-    if said is None:
+    if reply is None:
         assert asked is not None and asked.hints == fields["hints"]
     else:
-        assert msgspec.json.encode(asked) == said
+        assert msgspec.json.encode(asked) == reply

@@ -96,8 +96,8 @@ def test_a_deleted_aggregate_has_no_metadata() -> None:
 
 def each_says(name: str, book: HostBook, source: RecordingSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
-    said = AllHosts(search, book.snapshot(source, now)).fact(name)
-    found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()
+    reply = AllHosts(search, book.snapshot(source, now)).fact(name)
+    found: list[float] = np.broadcast_to(reply, len(search.positions)).tolist()
     return found
 
 

@@ -216,9 +216,9 @@ def test_freed_memory_stays_with_the_process() -> None:
 
 def host(number: int, *, children: int = 0, traits: int = 0) -> Tree:
     """With so many bytes of traits."""
-    said = [f"CUSTOM_{index:092}" for index in range(traits // 100)]
+    reply = [f"CUSTOM_{index:092}" for index in range(traits // 100)]
     some = [state(100 * number + index, number, {"CUSTOM_VF": 4}) for index in range(1, children + 1)]
-    return tree(state(number, None, {"VCPU": 8}, {"VCPU": 2}, said), *some)
+    return tree(state(number, None, {"VCPU": 8}, {"VCPU": 2}, reply), *some)
 
 
 def hosts(count: int) -> list[Tree]:
@@ -229,7 +229,7 @@ def gone(number: int) -> Tree:
     return dataclasses.replace(host(number), providers=())
 
 
-def as_told(tree: Tree) -> Tree:
+def as_reported(tree: Tree) -> Tree:
     return dataclasses.replace(
         tree, providers=tuple(dataclasses.replace(provider, id=0) for provider in tree.providers)
     )
@@ -256,7 +256,7 @@ def test_few_small_trees_are_carried_in_the_message(trees: list[Tree], go: bool)
     assert (packed is not None) == go
     if packed is not None:
         arrived = msgspec.json.decode(msgspec.json.encode(packed), type=KnownTrees)
-        assert [tree for tree, left_out in unpacked(arrived) if not left_out] == list(map(as_told, trees))
+        assert [tree for tree, left_out in unpacked(arrived) if not left_out] == list(map(as_reported, trees))
 
 
 Commit = tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]
@@ -419,15 +419,15 @@ def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
         for row in index.rows.values():
             row.summary = "summary"
 
-    def still_told() -> set[str]:
+    def still_reported() -> set[str]:
         return {row.uuid for row in index.rows.values() if row.summary is not None}
 
     tell()
     index.use(ProviderChange(root.uuid, root.uuid, 2, {"VCPU": 3}), 2)
-    assert still_told() == {child.uuid}
+    assert still_reported() == {child.uuid}
     tell()
     index.put(tree(root, dataclasses.replace(child, traits=("CUSTOM_A",), shape=2)), 3)
-    assert child.uuid not in still_told()
+    assert child.uuid not in still_reported()
     tell()
     other = state(9, None, {"VCPU": 1})
     index.put(
@@ -436,7 +436,7 @@ def test_cached_wire_forms_of_a_provider_are_dropped_when_it_changes() -> None:
         ),
         4,
     )
-    assert still_told() == set()
+    assert still_reported() == set()
 
 
 def test_rare_and_common_traits_are_stored_alike() -> None:
@@ -458,7 +458,7 @@ def test_rare_and_common_traits_are_stored_alike() -> None:
 
 
 ONE, TWO, THREE = (uid(number, "a") for number in (1, 2, 3))
-Told = list[tuple[set[str], set[str]]]  # roots and aggregates
+Reported = list[tuple[set[str], set[str]]]  # roots and aggregates
 SHUT = RegisteredCell(name="c1", enabled=False)
 EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), name="west")
 
@@ -466,7 +466,7 @@ EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), n
 class Shelf:
     def __init__(self, *trees: Tree) -> None:
         self.there = {tree.root: tree for tree in trees}
-        self.said: list[Aggregate] = [EAST]
+        self.reply: list[Aggregate] = [EAST]
         self.cells: list[RegisteredCell] = []
         self.number = 1
         self.history = ""
@@ -480,7 +480,7 @@ class Shelf:
         return {root: self.there[root] for root in roots}
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
-        return [*self.said, *self.cells]
+        return [*self.reply, *self.cells]
 
     async def each(self, take: Take, history: str = "") -> None:
         await take(list(self.there.values()))
@@ -506,45 +506,47 @@ def memory(shelf: Shelf) -> Memory:
 
 
 @pytest.fixture
-def heard(memory: Memory) -> Told:
-    found: Told = []
+def events(memory: Memory) -> Reported:
+    found: Reported = []
     memory.watch(lambda roots, aggregates: found.append((set(roots), set(aggregates))))
     return found
 
 
-async def test_watchers_receive_the_roots_of_each_change(memory: Memory, shelf: Shelf, heard: Told) -> None:
+async def test_watchers_receive_the_roots_of_each_change(
+    memory: Memory, shelf: Shelf, events: Reported
+) -> None:
     await memory.reload()
-    heard.clear()
+    events.clear()
     await memory.handle_many([changed(2, ONE)])
     await memory.handle_many([changed(3, aggregates=(WEST,))])
     shelf.there[THREE] = a_small_host(3)
     await memory.handle_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
-    assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
+    assert events == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
     await memory.handle_many([changed(5, THREE)])
-    assert len(heard) == 3  # it was known
+    assert len(events) == 3  # it was known
     await memory.handle_many([changed(6, cells=(SHUT,))])
-    assert heard[3:] == [(set(), {"c1"})]
+    assert events[3:] == [(set(), {"c1"})]
 
 
-async def test_listeners_are_not_called_before_the_first_load(memory: Memory, heard: Told) -> None:
+async def test_listeners_are_not_called_before_the_first_load(memory: Memory, events: Reported) -> None:
     memory.learn([changed(1, ONE)], {})
-    assert heard == []
+    assert events == []
 
 
 async def test_a_reload_notifies_about_present_and_former_trees(
-    memory: Memory, shelf: Shelf, heard: Told
+    memory: Memory, shelf: Shelf, events: Reported
 ) -> None:
     await memory.reload()
-    assert heard == [({ONE, TWO}, {EAST.id})]
+    assert events == [({ONE, TWO}, {EAST.id})]
     shelf.cells = [SHUT]
     del shelf.there[ONE]
-    shelf.there[THREE], shelf.said, shelf.number = a_small_host(3), [WEST], 9
+    shelf.there[THREE], shelf.reply, shelf.number = a_small_host(3), [WEST], 9
     await memory.reload()
-    assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id, "c1"})]
+    assert events[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id, "c1"})]
     assert memory.index.cell_facts == {"c1": SHUT}
     shelf.cells = []
     await memory.reload()
-    assert heard[2:] == [({TWO, THREE}, {WEST.id, "c1"})]
+    assert events[2:] == [({TWO, THREE}, {WEST.id, "c1"})]
 
 
 # Trees that come with the news of them

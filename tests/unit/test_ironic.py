@@ -101,11 +101,11 @@ def test_a_class_is_named_as_nova_names_it(name: str, expected: str) -> None:
 
 
 def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
-    told = inventory_of(replace(FREE, traits=("CUSTOM_GOLD", "HW_CPU_X86_VMX"), zone="north"))
-    assert told is not None
-    (provider,) = told.providers
-    assert (told.root, told.host) == (FREE.node, FREE.node)
-    assert (told.cell, told.agent, told.zone) == ("cell1", "ironic1", "north")
+    sent = inventory_of(replace(FREE, traits=("CUSTOM_GOLD", "HW_CPU_X86_VMX"), zone="north"))
+    assert sent is not None
+    (provider,) = sent.providers
+    assert (sent.root, sent.host) == (FREE.node, FREE.node)
+    assert (sent.cell, sent.agent, sent.zone) == ("cell1", "ironic1", "north")
     assert (provider.id, provider.name, provider.parent) == (FREE.node, FREE.node, None)
     assert provider.inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=0, max_unit=1)}
     assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
@@ -116,19 +116,19 @@ def test_a_node_read_from_ironic_is_reported_like_a_notification() -> None:
         uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
     )
     place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(uid(8, "b"),))
-    told, tool = report(node, place, 7), inventory_of(replace(FREE, zone="north"))
-    assert told is not None and tool is not None
-    assert told.providers[0].aggregates == (uid(8, "b"),) and told.sequence == 7
-    alike = replace(told, sequence=tool.sequence, providers=(replace(told.providers[0], aggregates=()),))
+    sent, tool = report(node, place, 7), inventory_of(replace(FREE, zone="north"))
+    assert sent is not None and tool is not None
+    assert sent.providers[0].aggregates == (uid(8, "b"),) and sent.sequence == 7
+    alike = replace(sent, sequence=tool.sequence, providers=(replace(sent.providers[0], aggregates=()),))
     assert alike == tool
     gone = inventory_of(replace(FREE, zone="north", deleted=True))
     assert gone == deletion_report(FREE.node, place, tool.sequence)
 
 
 def test_an_unavailable_node_keeps_its_inventory_and_only_reserves_it() -> None:
-    told = inventory_of(replace(FREE, maintenance=True))
-    assert told is not None
-    assert told.providers[0].inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1, max_unit=1)}
+    sent = inventory_of(replace(FREE, maintenance=True))
+    assert sent is not None
+    assert sent.providers[0].inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1, max_unit=1)}
 
 
 def test_a_later_event_has_a_higher_sequence_to_the_microsecond() -> None:
@@ -139,9 +139,9 @@ def test_a_later_event_has_a_higher_sequence_to_the_microsecond() -> None:
 
 
 def test_a_deleted_node_is_reported_as_deleted() -> None:
-    told = inventory_of(replace(FREE, deleted=True, resource_class=None))
-    assert told is not None
-    assert (told.gone, told.providers, told.root) == (True, (), FREE.node)
+    sent = inventory_of(replace(FREE, deleted=True, resource_class=None))
+    assert sent is not None
+    assert (sent.gone, sent.providers, sent.root) == (True, (), FREE.node)
 
 
 def test_a_node_without_a_resource_class_is_not_reported() -> None:

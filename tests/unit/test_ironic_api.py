@@ -27,9 +27,9 @@ async def test_the_newest_common_version_is_used(theirs: int, asked: str) -> Non
 
 
 async def test_the_version_is_found_in_the_description_of_the_api_too(ironic: FakeIronic) -> None:
-    said = {"default_version": {"version": "1.90"}}
+    reply = {"default_version": {"version": "1.90"}}
     ironic.proxy = lambda request: (
-        httpx.Response(200, json=said) if request.url.path == "/" else httpx.Response(403)
+        httpx.Response(200, json=reply) if request.url.path == "/" else httpx.Response(403)
     )
     async with ironic.api() as api:
         assert await api.version() == (1, 90)

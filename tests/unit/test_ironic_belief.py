@@ -240,8 +240,8 @@ def test_a_node_without_a_resource_class_is_not_reported() -> None:
 
 def test_a_future_event_time_is_limited_to_now() -> None:
     beliefs = KnownStates(KnownStateRules(place=lambda node: PLACE))
-    said = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
-    step = beliefs.handle(said, latest=T)
+    reply = ReceivedNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
+    step = beliefs.handle(reply, latest=T)
     assert step.report is not None and step.report.sequence == T * 1e6
 
 

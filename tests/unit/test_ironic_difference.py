@@ -27,10 +27,10 @@ OPEN = Inventory(total=1, reserved=0, max_unit=1)
 CLOSED = Inventory(total=1, reserved=1, max_unit=1)
 
 
-def told(**node: Any) -> InventoryReported:
-    said = report(replace(NODE, **node), PLACE, 0)
-    assert said is not None
-    return said
+def sent(**node: Any) -> InventoryReported:
+    reply = report(replace(NODE, **node), PLACE, 0)
+    assert reply is not None
+    return reply
 
 
 def placed(**more: Any) -> Provider:
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
 def test_differences_between_ironic_and_placement(
     provider: Provider | None, expected: list[tuple[str, str, str]]
 ) -> None:
-    found = compare(told(), provider, "n1")
+    found = compare(sent(), provider, "n1")
     assert [(difference.what, difference.ironic, difference.placement) for difference in found] == expected
     assert all(
         difference.node == UUID and difference.name == "n1" and not difference.stays for difference in found
@@ -107,9 +107,9 @@ def test_differences_between_ironic_and_placement(
 
 @pytest.mark.parametrize("state", ["available", "active", "cleaning"])
 def test_a_reported_node_has_no_differences(state: str) -> None:
-    said = told(provision_state=state)
-    (provider,) = said.providers
-    assert compare(said, placed(inventories=provider.inventories)) == ()
+    reply = sent(provision_state=state)
+    (provider,) = reply.providers
+    assert compare(reply, placed(inventories=provider.inventories)) == ()
 
 
 @pytest.mark.parametrize(

@@ -56,24 +56,24 @@ def bare(message: Any) -> bytes:
 
 
 def understood(body: bytes) -> ReceivedNotification:
-    said = opened(body)
-    assert isinstance(said, ReceivedNotification)
-    return said
+    reply = opened(body)
+    assert isinstance(reply, ReceivedNotification)
+    return reply
 
 
 @pytest.mark.parametrize("wrap", [version_2, bare])
 def test_both_versions_of_the_envelope_are_read(wrap: Any) -> None:
-    said = understood(wrap(a_message()))
-    assert (said.event, said.phase, said.uuid) == ("provision_set", "end", NODE)
-    assert said.id == "6bc8636c-1272-42de-98b3-6b04d904f321"
-    assert said.at == pytest.approx(1795160237.551497, abs=1e-6)
-    assert said.node == from_rest(DATA, whole=False)
+    reply = understood(wrap(a_message()))
+    assert (reply.event, reply.phase, reply.uuid) == ("provision_set", "end", NODE)
+    assert reply.id == "6bc8636c-1272-42de-98b3-6b04d904f321"
+    assert reply.at == pytest.approx(1795160237.551497, abs=1e-6)
+    assert reply.node == from_rest(DATA, whole=False)
 
 
 @pytest.mark.parametrize("event", sorted(EVENTS))
 def test_every_event_of_a_node_is_known(event: str) -> None:
-    said = understood(version_2(a_message(event_type=f"baremetal.node.{event}.error")))
-    assert (said.event, said.phase) == (event, "error")
+    reply = understood(version_2(a_message(event_type=f"baremetal.node.{event}.error")))
+    assert (reply.event, reply.phase) == (event, "error")
 
 
 def test_unknown_fields_of_envelopes_and_nodes_are_ignored() -> None:
@@ -134,14 +134,14 @@ def test_an_allocation_that_names_its_node_is_a_hint() -> None:
     new = a_message(event_type="baremetal.allocation.create.end", payload={"node_uuid": None})
     assert understood(version_2(new)).uuid == "", "some node will be taken, and nobody will be told which"
     for without in (None, "not/a/uuid", 7):
-        said = opened(version_2(a_message(event_type=kind, payload={"node_uuid": without})))
-        assert isinstance(said, Skipped) and said.reason == "not a node"
+        reply = opened(version_2(a_message(event_type=kind, payload={"node_uuid": without})))
+        assert isinstance(reply, Skipped) and reply.reason == "not a node"
 
 
 def test_all_that_was_recorded_is_understood() -> None:
     bodies = [message.body.encode() for step in recorded() for message in step.messages]
-    said = [opened(body) for body in bodies]
-    skipped = [one for one in said if isinstance(one, Skipped)]
+    reply = [opened(body) for body in bodies]
+    skipped = [one for one in reply if isinstance(one, Skipped)]
     assert len(bodies) == 278 and len(skipped) == 10
     assert {one.reason for one in skipped} == {"not a node"}, "ports, and allocations that have no node yet"
 
@@ -158,9 +158,9 @@ def test_null_fields_equal_missing_fields() -> None:
 
 def test_a_read_node_equals_a_notified_node() -> None:
     rest = DATA | {"updated_at": "2026-11-20T07:37:17+00:00", "shard": "s1", "links": []}
-    node, said = from_rest(rest), from_rest(DATA, whole=False)
-    assert (node.whole, node.shard, said.whole, said.shard) == (True, "s1", False, None)
-    assert node.updated_at == said.updated_at
+    node, reply = from_rest(rest), from_rest(DATA, whole=False)
+    assert (node.whole, node.shard, reply.whole, reply.shard) == (True, "s1", False, None)
+    assert node.updated_at == reply.updated_at
 
 
 def test_a_uuid_is_known_however_it_is_written() -> None:

@@ -30,53 +30,53 @@ Vary = Callable[[Sequence[T], random.Random], list[T]]
 PASSING = 0.004  # seconds between one thing and the next
 
 
-def reordered(said: Sequence[T], chance: random.Random) -> list[T]:
-    return chance.sample(said, len(said))
+def reordered(reply: Sequence[T], chance: random.Random) -> list[T]:
+    return chance.sample(reply, len(reply))
 
 
-def duplicated(said: Sequence[T], chance: random.Random) -> list[T]:
+def duplicated(reply: Sequence[T], chance: random.Random) -> list[T]:
     """Each twice, the second anywhere after the first."""
     twice: list[T] = []
-    for t in reversed(said):
+    for t in reversed(reply):
         twice.insert(chance.randint(0, len(twice)), t)
         twice.insert(0, t)
     return twice
 
 
-def with_one_dropped(said: Sequence[T], chance: random.Random) -> list[T]:
-    left = list(said)
+def with_one_dropped(reply: Sequence[T], chance: random.Random) -> list[T]:
+    left = list(reply)
     if left:
         left.pop(chance.randrange(len(left)))
     return left
 
 
-def all_of_that(said: Sequence[T], chance: random.Random) -> list[T]:
-    return reordered(duplicated(with_one_dropped(said, chance), chance), chance)
+def all_of_that(reply: Sequence[T], chance: random.Random) -> list[T]:
+    return reordered(duplicated(with_one_dropped(reply, chance), chance), chance)
 
 
-def in_order(said: Sequence[T], chance: random.Random) -> list[T]:
-    return list(said)
+def in_order(reply: Sequence[T], chance: random.Random) -> list[T]:
+    return list(reply)
 
 
 WAYS: list[Vary[object]] = [in_order, reordered, duplicated, with_one_dropped, all_of_that]
 
 
-def arriving(said: list[T], held: list[T], late: float, chance: random.Random) -> list[T]:
+def arriving(reply: list[T], held: list[T], late: float, chance: random.Random) -> list[T]:
     """Return what arrives now, some of it `held` from before; the rest of `said` is held."""
-    now = [message for message in said if chance.random() >= late]
+    now = [message for message in reply if chance.random() >= late]
     before = [held.pop() for _ in range(len(held)) if chance.random() < 0.5]
-    held += [message for message in said if message not in now]
+    held += [message for message in reply if message not in now]
     return now + before
 
 
-def tells_of_closing(said: ReceivedNotification) -> bool:
+def tells_of_closing(reply: ReceivedNotification) -> bool:
     """Return whether the node was certainly closed then. A request does not say so."""
-    node, ended = said.node, said.phase == "end"
-    if said.event == "delete" and ended:
+    node, ended = reply.node, reply.phase == "end"
+    if reply.event == "delete" and ended:
         return True
     if node is None or not reserved(node):
         return False
-    return said.event in CONDUCTOR or (ended and (node.maintenance or node.instance_uuid is not None))
+    return reply.event in CONDUCTOR or (ended and (node.maintenance or node.instance_uuid is not None))
 
 
 class NodeWorld:
@@ -86,15 +86,15 @@ class NodeWorld:
         self.placement: dict[str, InventoryReported] = {}
         self.now = 0.0
         self._chance = chance
-        self._told_closed: dict[str, float] = {}
+        self._reported_closed: dict[str, float] = {}
         self._wished: set[str] = set()
         self._reading: dict[str, tuple[Moment, IronicNode | None]] = {}
 
-    def deliver(self, said: ReceivedNotification) -> None:
-        self.now = max(self.now + PASSING, said.at + PASSING / 2)
-        self._take(said.uuid, self.beliefs.handle(said, latest=self.now + 60.0))
-        if tells_of_closing(said):
-            self._told_closed[said.uuid] = max(said.at, self._told_closed.get(said.uuid, 0.0))
+    def deliver(self, reply: ReceivedNotification) -> None:
+        self.now = max(self.now + PASSING, reply.at + PASSING / 2)
+        self._take(reply.uuid, self.beliefs.handle(reply, latest=self.now + 60.0))
+        if tells_of_closing(reply):
+            self._reported_closed[reply.uuid] = max(reply.at, self._reported_closed.get(reply.uuid, 0.0))
 
     def some_reading(self) -> None:
         while (self._wished or self._reading) and self._chance.random() < 0.5:
@@ -123,7 +123,7 @@ class NodeWorld:
             if uuid in self.placement
             and is_open(self.placement[uuid])
             and (node is None or reserved(node))
-            and self._told_closed.get(uuid, 0.0) >= self.history.since(uuid, self.now)
+            and self._reported_closed.get(uuid, 0.0) >= self.history.since(uuid, self.now)
         ]
 
     def _differs(self, uuid: str, node: IronicNode | None) -> bool:
@@ -168,7 +168,7 @@ class RandomIronic(History):
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
         self.uuid = uid(1, "c")
-        self.said: list[ReceivedNotification] = []
+        self.reply: list[ReceivedNotification] = []
         self.now = 1_000_000.0
         self.tells_all = tells_all
         self._chance = chance
@@ -185,14 +185,14 @@ class RandomIronic(History):
         return replace(found, whole=True, updated_at=found.updated_at if self._reads_tell_times else None)
 
     def happens(self) -> list[ReceivedNotification]:
-        before = len(self.said)
+        before = len(self.reply)
         self._pass(0.0, 0.9)
         if not self._exists:
             self._create()
         else:
-            self._chance.choice(_TOLD if self.tells_all else (*_TOLD, *_NOT_TOLD))(self)
+            self._chance.choice(_REPORTED if self.tells_all else (*_REPORTED, *_NOT_REPORTED))(self)
         self._pass(0.0, 0.3)
-        return self.said[before:]
+        return self.reply[before:]
 
     def _create(self) -> None:
         self._exists = True
@@ -333,21 +333,21 @@ class RandomIronic(History):
         self._say(event, phase, self._node)
 
     def _say(self, event: str, phase: Phase, node: IronicNode) -> None:
-        said = ReceivedNotification(
-            event=event, phase=phase, at=self.now, id=str(len(self.said)), uuid=self.uuid, node=node
+        reply = ReceivedNotification(
+            event=event, phase=phase, at=self.now, id=str(len(self.reply)), uuid=self.uuid, node=node
         )
-        self.said.append(said)
+        self.reply.append(reply)
 
     def _pass(self, least: float, most: float | None = None) -> None:
         self.now += least if most is None else self._chance.uniform(least, most)
 
 
-_TOLD = (
+_REPORTED = (
     *[RandomIronic._provision] * 3,
     *[RandomIronic._patch, RandomIronic._set_maintenance, RandomIronic._set_traits] * 2,
     *(RandomIronic._power_fails, RandomIronic._set_power, RandomIronic._nothing, RandomIronic._delete),
 )
-_NOT_TOLD = (RandomIronic._power_recovers, RandomIronic._allocated)
+_NOT_REPORTED = (RandomIronic._power_recovers, RandomIronic._allocated)
 
 
 def a_life(
@@ -390,7 +390,7 @@ def test_with_an_api_and_nothing_lost_placement_is_always_right(reads_tell_times
         chance = random.Random(seed)
         ironic = RandomIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
         world = NodeWorld(ironic, can_read=True, chance=chance)
-        for notification in ironic.said:
+        for notification in ironic.reply:
             world.deliver(notification)
         for turn in range(25):
             for notification in ironic.happens():
@@ -414,7 +414,7 @@ def steps_of(
     """The recording as it is delivered; some messages come only with one of the next steps."""
     found, held = [], list[ReceivedNotification]()
     for step in recorded():
-        mixed = arriving(vary(step.said, chance), held, late, chance)
+        mixed = arriving(vary(step.reply, chance), held, late, chance)
         if late:
             chance.shuffle(mixed)
         found.append((step, mixed))
@@ -428,8 +428,8 @@ def played(
     for seed in SEEDS:
         chance = random.Random(seed)
         world = NodeWorld(TRUTH, can_read=can_read, chance=chance)
-        for step, said in steps_of(vary, chance, late):
-            for notification in said:
+        for step, reply in steps_of(vary, chance, late):
+            for notification in reply:
                 world.deliver(notification)
                 world.some_reading()
             yield world, step, seed
@@ -465,7 +465,7 @@ def test_ordered_events_miss_only_changes_without_events(can_read: bool) -> None
     world = NodeWorld(TRUTH, can_read=can_read, chance=random.Random(0))
     missed = set()
     for step in recorded():
-        for notification in step.said:
+        for notification in step.reply:
             world.deliver(notification)
             world.all_reading()
         world.now = max(world.now, step.ended)

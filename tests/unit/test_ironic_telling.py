@@ -50,8 +50,8 @@ async def test_a_report_that_cannot_be_published_does_not_block_later_reports() 
     ironic = FakeIronic()
     nodes = [ironic.nodes[ironic.have(number)] for number in (1, 2, 3)]
     bus = Bad(never=nodes[1]["uuid"])
-    said = [a_notification("provision_set.end", 1_790_000_000.5, node) for node in nodes]
-    await heard_by(bus).handle(said)
+    reply = [a_notification("provision_set.end", 1_790_000_000.5, node) for node in nodes]
+    await heard_by(bus).handle(reply)
     assert [report.root for report in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
 
 
@@ -59,14 +59,14 @@ async def test_several_events_of_a_node_lead_to_one_report() -> None:
     ironic, bus = FakeIronic(), Bad()
     node = ironic.nodes[ironic.have(1)]
     states = ["cleaning", "available", "deploying"]
-    said = [
+    reply = [
         a_notification("provision_set.success", 1_790_000_000.0 + n, node | {"provision_state": state})
         for n, state in enumerate(states)
     ]
-    await heard_by(bus).handle(said)
-    (told,) = bus.took
-    assert told.sequence == 1_790_000_002_000_000
-    gold = told.providers[0].inventories["CUSTOM_GOLD"]
+    await heard_by(bus).handle(reply)
+    (sent,) = bus.took
+    assert sent.sequence == 1_790_000_002_000_000
+    gold = sent.providers[0].inventories["CUSTOM_GOLD"]
     assert gold.reserved == gold.total == 1
 
 
@@ -104,10 +104,10 @@ async def test_a_node_with_an_event_during_its_read_is_read_again() -> None:
 async def test_changed_nodes_are_published_after_the_reports_and_rate_limited() -> None:
     ironic, bus = FakeIronic(), Bad()
     nodes = [ironic.nodes[ironic.have(number)] for number in range(1, 51)]
-    told: list[tuple[int, IronicSpoke]] = []
+    sent: list[tuple[int, IronicSpoke]] = []
 
     async def say(*messages: IronicSpoke) -> None:
-        told.extend((len(bus.took), message) for message in messages)
+        sent.extend((len(bus.took), message) for message in messages)
 
     spoken = NotifiedNodes(say)
     rules = KnownStateRules(place=lambda node: PLACE)
@@ -118,6 +118,6 @@ async def test_changed_nodes_are_published_after_the_reports_and_rate_limited() 
         await asyncio.sleep(0.01)
     await asyncio.sleep(1.0)
     running.cancel()
-    assert told[0] == (1, IronicSpoke(nodes=(nodes[0]["uuid"],)))
-    assert {one for _, spoke in told for one in spoke.nodes} == {node["uuid"] for node in nodes}
-    assert 5 <= len(told) <= 7
+    assert sent[0] == (1, IronicSpoke(nodes=(nodes[0]["uuid"],)))
+    assert {one for _, spoke in sent for one in spoke.nodes} == {node["uuid"] for node in nodes}
+    assert 5 <= len(sent) <= 7

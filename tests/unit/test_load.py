@@ -70,7 +70,7 @@ def test_the_figures_of_a_load() -> None:
         "ended": {"active": 2, "unplaceable": 1, "lost": 1},
         "attempts": {"1": 1, "2": 1},
         "latency_ms": {"p50": 1000.0, "p90": 3000.0, "p95": 3000.0, "p99": 3000.0, "max": 3000.0},
-        "told_more_than_once": 1,
+        "ended_more_than_once": 1,
         "ended_two_ways": 0,
         "reasons": {"no room": 1},
     }
@@ -80,7 +80,7 @@ def test_the_figures_of_a_load() -> None:
 Answer = Callable[[Load, Sequence[BuildRequested]], Awaitable[Sequence[Sequence[Message]]]]
 
 
-def said(words: str, request: BuildRequested) -> Message:
+def reply(words: str, request: BuildRequested) -> Message:
     """`no host`, or a status and a host."""
     if words == "no host":
         return BuildUnplaceable(
@@ -135,23 +135,23 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
 async def test_a_second_different_end_of_a_build_is_an_error(
     first: str, then: list[str], changed: int
 ) -> None:
-    told: list[str] = []
+    sent: list[str] = []
 
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
         (request,) = requests
-        told.append(request.request)
-        if len(told) == 1:
-            return [[said(words, request) for words in (first, *then)]]
-        while load.boots[told[0]].ends < 1 + len(then):
+        sent.append(request.request)
+        if len(sent) == 1:
+            return [[reply(words, request) for words in (first, *then)]]
+        while load.boots[sent[0]].ends < 1 + len(then):
             await asyncio.sleep(0.001)
-        return [[said("active h9", request)]]
+        return [[reply("active h9", request)]]
 
     result = await load_with(answer, LoadPlan(boots=2, window=1, patience=10.0))
-    assert (result.boots[told[0]].ends, result.changed, result.lost) == (1 + len(then), changed, 0)
+    assert (result.boots[sent[0]].ends, result.changed, result.lost) == (1 + len(then), changed, 0)
     assert result.statuses.total() == 2
     if not changed:
-        assert result.boots[told[0]].status == {"no host": "unplaceable"}.get(first, first.split()[0])
-        assert result.boots[told[0]].host == {"no host": ""}.get(first, first.split()[1])
+        assert result.boots[sent[0]].status == {"no host": "unplaceable"}.get(first, first.split()[0])
+        assert result.boots[sent[0]].host == {"no host": ""}.get(first, first.split()[1])
 
 
 async def test_boots_that_never_end_are_lost() -> None:
@@ -169,7 +169,7 @@ async def test_the_instances_of_a_load_are_deleted_in_their_cells_and_the_missin
     async def end(requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
         assert {request.name for request in requests} == {load.name}
         words = ("active h1", "error h1", "active h2", "no host", "")
-        built = (said(words[at], request) for at, request in enumerate(requests) if words[at])
+        built = (reply(words[at], request) for at, request in enumerate(requests) if words[at])
         return [list(built), *([] for _ in requests[1:])]
 
     async def delete(orders: Sequence[BuildDeleteRequested]) -> Sequence[Sequence[Message]]:
@@ -207,7 +207,7 @@ async def test_the_window_limits_the_builds_in_flight() -> None:
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
         nonlocal most
         most = max(most, load.open)
-        return [[said("active h1", request)] for request in requests]
+        return [[reply("active h1", request)] for request in requests]
 
     result = await load_with(answer, LoadPlan(boots=23, window=5, patience=10.0))
     assert (result.statuses, most) == ({"active": 23}, 5)
@@ -218,7 +218,7 @@ async def test_a_load_draws_its_flavors_by_its_seed() -> None:
 
     async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
         asked[-1] += [request.flavor.name for request in requests]
-        return [[said("active h1", request)] for request in requests]
+        return [[reply("active h1", request)] for request in requests]
 
     for seed in (1, 1, 2):
         asked.append([])

@@ -14,17 +14,17 @@ CLOSED: dict[str, Any] = {"closed": True, "updated": 940.0}
 USED: dict[str, Any] = {"closed": False, "updated": 940.0, "used": True, "holder": "b1"}
 
 
-def a_node(said: dict[str, Any] | None, has: dict[str, Any] | None, **more: object) -> BoardNode:
+def a_node(reply: dict[str, Any] | None, has: dict[str, Any] | None, **more: object) -> BoardNode:
     return BoardNode(
         id="n1",
-        ironic=None if said is None else IronicState(**(SAID | said)),
+        ironic=None if reply is None else IronicState(**(SAID | reply)),
         placement_record=None if has is None else PlacementRecord(**has),
         **more,  # type: ignore[arg-type]
     )
 
 
 @pytest.mark.parametrize(
-    ("said", "has", "column", "berth", "keeps"),
+    ("reply", "has", "column", "berth", "keeps"),
     [
         ({}, OPEN, "free", "open", ()),
         ({}, CLOSED, "closed", "closed", ("placement received 60 s ago that nothing can be deployed on it",)),
@@ -50,9 +50,9 @@ def a_node(said: dict[str, Any] | None, has: dict[str, Any] | None, **more: obje
     ],
 )  # fmt: skip
 def test_the_column_and_obstacles_of_a_node(
-    said: dict[str, Any] | None, has: dict[str, Any] | None, column: str, berth: str, keeps: object
+    reply: dict[str, Any] | None, has: dict[str, Any] | None, column: str, berth: str, keeps: object
 ) -> None:
-    one = shown(a_node(said, has), True, NOW)
+    one = shown(a_node(reply, has), True, NOW)
     assert (one.column, one.berth, one.obstacles) == (column, berth, keeps)
     assert one.age == (60.0 if has else None)
 

@@ -209,7 +209,7 @@ def test_generations_and_shapes_move_as_with_any_change_of_a_tree() -> None:
     assert moved[CELL1] == before[CELL1]
 
 
-def said(*guests: GuestPlace, cells: tuple[int, ...] = (8, 8)) -> InventoryReported:
+def reply(*guests: GuestPlace, cells: tuple[int, ...] = (8, 8)) -> InventoryReported:
     return to_cells(*cells, guests=guests)
 
 
@@ -220,14 +220,14 @@ REFUSED = {
     "there is none for the last": (to_cells(4, 4),
         [holder(1, flat(4)), holder(2, flat(4)), holder(3, flat(1))], "fits nowhere"),
     "only apart would it fit": (to_cells(4, 4), [holder(1, flat(6))], "fits nowhere"),
-    "its agent has it where there is no room": (said(on(1, at(0, 5)), cells=(4, 8)), [holder(1, flat(5))],
+    "its agent has it where there is no room": (reply(on(1, at(0, 5)), cells=(4, 8)), [holder(1, flat(5))],
         f"reshape.guests[0].allocations: {uid(1)} has no room at host-2: 5 VCPU"),
-    "two guests in one place": (said(on(1, at(0, 5)), on(2, at(0, 5))),
+    "two guests in one place": (reply(on(1, at(0, 5)), on(2, at(0, 5))),
         [holder(1, flat(5)), holder(2, flat(5))], "guests[1].allocations"),
-    "its agent says less than it holds": (said(on(1, at(0, 1, 8))), TWO,
+    "its agent says less than it holds": (reply(on(1, at(0, 1, 8))), TWO,
         "holds 8 MEMORY_MB, 2 VCPU, not 8 MEMORY_MB, 1 VCPU"),
-    "its agent says more": (said(on(1, at(0, 3, 8))), TWO, "not 8 MEMORY_MB, 3 VCPU"),
-    "its agent has it where that does not move to": (said(on(1, {HOST: {"DISK_GB": 2}})), TWO,
+    "its agent says more": (reply(on(1, at(0, 3, 8))), TWO, "not 8 MEMORY_MB, 3 VCPU"),
+    "its agent has it where that does not move to": (reply(on(1, {HOST: {"DISK_GB": 2}})), TWO,
         f"DISK_GB of {uid(1)} does not move to {HOST}"),
 }  # fmt: skip
 
@@ -331,7 +331,7 @@ BUILT = an_agent_report(FIRST, "built")
 SWAPPED = SwapAnswered(1, Claimed(choice=0, generation=2, number=5))
 
 
-def told(
+def sent(
     generation: int = 1, number: int = 9, root: str = ON_HOST0, allocations: Allocations = NUMA
 ) -> BuildReshaped:
     return BuildReshaped(
@@ -357,22 +357,22 @@ def places(build: Build) -> list[Any]:
 
 
 OTHER = {"numa1": {"VCPU": 1}}
-TOLD: dict[str, tuple[list[Event], list[Any]]] = {
-    "while it is being built": ([PLACED, told()], [NUMA, "", ""]),
-    "when it is active": ([PLACED, BUILT, told()], [NUMA, "", ""]),
-    "while its next host is being asked for": ([PLACED, FAILED, told()], [NUMA, "", ""]),
-    "while it is being deleted": ([PLACED, BUILT, a_delete(PLACED), told()], [NUMA, "", ""]),
-    "on its second host": ([PLACED, FAILED, SWAPPED, told(2, root=ON_HOST1)], ["", NUMA, ""]),
-    "twice": ([PLACED, told(), told()], [NUMA, "", ""]),
-    "two, in order": ([PLACED, told(), told(number=10, allocations=OTHER)], [OTHER, "", ""]),
-    "two, the later first": ([PLACED, told(number=10, allocations=OTHER), told()], [OTHER, "", ""]),
-    "of a host it has left": ([PLACED, FAILED, SWAPPED, told()], ["", "", ""]),
-    "of a claim whose answer is on its way": ([PLACED, FAILED, told(2, root=ON_HOST1)], ["", NUMA, ""]),
-    "of a host it was never placed on": ([PLACED, told(2, root="elsewhere")], ["", "", ""]),
+REPORTED: dict[str, tuple[list[Event], list[Any]]] = {
+    "while it is being built": ([PLACED, sent()], [NUMA, "", ""]),
+    "when it is active": ([PLACED, BUILT, sent()], [NUMA, "", ""]),
+    "while its next host is being asked for": ([PLACED, FAILED, sent()], [NUMA, "", ""]),
+    "while it is being deleted": ([PLACED, BUILT, a_delete(PLACED), sent()], [NUMA, "", ""]),
+    "on its second host": ([PLACED, FAILED, SWAPPED, sent(2, root=ON_HOST1)], ["", NUMA, ""]),
+    "twice": ([PLACED, sent(), sent()], [NUMA, "", ""]),
+    "two, in order": ([PLACED, sent(), sent(number=10, allocations=OTHER)], [OTHER, "", ""]),
+    "two, the later first": ([PLACED, sent(number=10, allocations=OTHER), sent()], [OTHER, "", ""]),
+    "of a host it has left": ([PLACED, FAILED, SWAPPED, sent()], ["", "", ""]),
+    "of a claim whose answer is on its way": ([PLACED, FAILED, sent(2, root=ON_HOST1)], ["", NUMA, ""]),
+    "of a host it was never placed on": ([PLACED, sent(2, root="elsewhere")], ["", "", ""]),
 }
 
 
-@pytest.mark.parametrize("events, then", TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize("events, then", REPORTED.values(), ids=REPORTED)
 def test_a_reshaped_build_has_the_new_allocations(events: list[Event], then: list[Any]) -> None:
     build, effects = after(*events)
     assert places(build) == then
@@ -381,36 +381,36 @@ def test_a_reshaped_build_has_the_new_allocations(events: list[Event], then: lis
 
 
 def test_an_outdated_reshape_changes_nothing() -> None:
-    build, _ = after(PLACED, told())
-    assert after(told(), build=build)[0] is build
+    build, _ = after(PLACED, sent())
+    assert after(sent(), build=build)[0] is build
     destroyed, released = an_agent_report(FIRST, "destroyed"), ReleaseAnswer("deleting", Released())
     gone, _ = after(PLACED, BUILT, a_delete(PLACED), destroyed, released)
-    assert after(told(), build=gone)[0] is gone
+    assert after(sent(), build=gone)[0] is gone
     never, _ = after(a_delete(PLACED))
-    assert after(told(), build=never)[0] is never
+    assert after(sent(), build=never)[0] is never
 
 
 def test_a_repeated_order_names_the_new_allocations() -> None:
     for again in (PLACED, Stalled()):
-        (order,) = after(PLACED, told(), again)[1]
+        (order,) = after(PLACED, sent(), again)[1]
         assert isinstance(order, BuildOrdered)
         assert (order.attempt, order.allocations) == (1, NUMA)
 
 
 def test_mappings_follow_a_reshape() -> None:
     mapped = replace(PLACED, chosen=replace(PLACED.chosen, mappings={"_a": (ON_HOST0,)}))
-    build, _ = after(mapped, told())
+    build, _ = after(mapped, sent())
     assert build.host.mappings == {"_a": ("numa0",)}
 
 
 def test_a_reshape_keeps_the_generation_of_the_claim() -> None:
-    (_, swap) = after(PLACED, told(), FAILED)[1]
+    (_, swap) = after(PLACED, sent(), FAILED)[1]
     assert isinstance(swap, ClaimRequested) and swap.claims[0].generation == 1
-    (release,) = after(PLACED, BUILT, told(), a_delete(PLACED), an_agent_report(FIRST, "destroyed"))[1]
+    (release,) = after(PLACED, BUILT, sent(), a_delete(PLACED), an_agent_report(FIRST, "destroyed"))[1]
     assert isinstance(release, ReleaseRequested) and release.generation == 1
 
 
-@pytest.mark.parametrize("notice", [[], [told(2, root=ON_HOST1)]], ids=["not heard of", "heard of"])
+@pytest.mark.parametrize("notice", [[], [sent(2, root=ON_HOST1)]], ids=["not heard of", "heard of"])
 def test_a_swap_that_had_happened_is_recognized_though_its_host_was_reshaped_since(
     notice: list[Event],
 ) -> None:
@@ -538,7 +538,7 @@ def test_the_search_for_an_assignment_is_bounded() -> None:
 HELD_ROOT, CHILD, OTHER_ROOT, SHARED_POOL = (uid(number, "c") for number in (2, 3, 4, 1))
 
 
-def a_told_provider(
+def a_reported_provider(
     id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()
 ) -> Provider:
     root = root or id_
@@ -550,27 +550,27 @@ def a_told_provider(
 
 
 PLACES: dict[str, tuple[list[str], list[Provider], str | None]] = {
-    "a flat host": ([HELD_ROOT], [a_told_provider(HELD_ROOT)], HELD_ROOT),
+    "a flat host": ([HELD_ROOT], [a_reported_provider(HELD_ROOT)], HELD_ROOT),
     "children only": (
         [CHILD, OTHER_ROOT],
-        [a_told_provider(CHILD, HELD_ROOT), a_told_provider(OTHER_ROOT, HELD_ROOT)],
+        [a_reported_provider(CHILD, HELD_ROOT), a_reported_provider(OTHER_ROOT, HELD_ROOT)],
         HELD_ROOT,
     ),
     "root and child": (
-        [HELD_ROOT, CHILD], [a_told_provider(HELD_ROOT), a_told_provider(CHILD, HELD_ROOT)], HELD_ROOT
+        [HELD_ROOT, CHILD], [a_reported_provider(HELD_ROOT), a_reported_provider(CHILD, HELD_ROOT)], HELD_ROOT
     ),
     "a pool of the operator's": (
         [SHARED_POOL, HELD_ROOT],
-        [a_told_provider(SHARED_POOL, agent=""), a_told_provider(HELD_ROOT)],
+        [a_reported_provider(SHARED_POOL, agent=""), a_reported_provider(HELD_ROOT)],
         HELD_ROOT,
     ),
     "a pool of an agent's": (
         [SHARED_POOL, CHILD],
-        [a_told_provider(SHARED_POOL, traits=(SHARES,)), a_told_provider(CHILD, HELD_ROOT)],
+        [a_reported_provider(SHARED_POOL, traits=(SHARES,)), a_reported_provider(CHILD, HELD_ROOT)],
         HELD_ROOT,
     ),
-    "a host that lends its own": ([HELD_ROOT], [a_told_provider(HELD_ROOT, traits=(SHARES,))], HELD_ROOT),
-    "reported by nobody": ([HELD_ROOT], [a_told_provider(HELD_ROOT, agent="")], None),
+    "a host that lends its own": ([HELD_ROOT], [a_reported_provider(HELD_ROOT, traits=(SHARES,))], HELD_ROOT),
+    "reported by nobody": ([HELD_ROOT], [a_reported_provider(HELD_ROOT, agent="")], None),
     "unknown": ([HELD_ROOT], [], None),
     "nothing": ([], [], None),
 }  # fmt: skip

@@ -71,9 +71,9 @@ def a_record(text: str, *given: Any, **more: Any) -> logging.LogRecord:
 
 
 def a_line(record: logging.LogRecord) -> dict[str, Any]:
-    said = JsonLines("scheduler", SECRETS).format(record)
-    assert "\n" not in said
-    line: dict[str, Any] = json.loads(said)
+    reply = JsonLines("scheduler", SECRETS).format(record)
+    assert "\n" not in reply
+    line: dict[str, Any] = json.loads(reply)
     return line
 
 
@@ -125,8 +125,8 @@ def test_log_lines_outside_a_handler_have_no_ids() -> None:
 
 
 def test_a_text_log_line_ends_with_the_ids() -> None:
-    said = TextLines().format(a_record("so", envelopes=(ENVELOPE,)))
-    assert said.endswith("WARNING bus.x: so [request=r1 build=b1]")
+    reply = TextLines().format(a_record("so", envelopes=(ENVELOPE,)))
+    assert reply.endswith("WARNING bus.x: so [request=r1 build=b1]")
 
 
 def test_an_exception_is_one_log_line() -> None:
@@ -145,9 +145,9 @@ def test_an_exception_is_one_log_line() -> None:
     ["geheim", "amqp://u:geheim@h/", "'postgresql://h/b?password=geheim', amqp://a:geheim@b/", "geheim-lang"],
 )  # fmt: skip
 def test_no_log_line_has_a_password(lines: logging.Formatter, text: str) -> None:
-    assert "geheim" not in (said := lines.format(a_record("it says %s", text)))
-    assert "lang" not in said
-    assert "it says" in said
+    assert "geheim" not in (reply := lines.format(a_record("it says %s", text)))
+    assert "lang" not in reply
+    assert "it says" in reply
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def carried(message: Message, cause: str | None = None) -> str:
 
 
 def test_without_a_tracer_each_message_has_a_span_id() -> None:
-    said = carried(CANCEL, ROOT)
-    assert said != ROOT
-    assert said.startswith(ROOT[:36]) and said.endswith("-01")
+    reply = carried(CANCEL, ROOT)
+    assert reply != ROOT
+    assert reply.startswith(ROOT[:36]) and reply.endswith("-01")
 
 
 @pytest.mark.usefixtures("traced")
@@ -313,8 +313,8 @@ def test_with_a_tracer_a_message_carries_its_span(cause: str | None, carries: st
 
 @pytest.mark.usefixtures("traced")
 def test_a_message_without_a_cause_begins_no_trace() -> None:
-    told = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(1), attempt=1)
-    assert carried(told).endswith("-00")
+    sent = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(1), attempt=1)
+    assert carried(sent).endswith("-00")
 
 
 REPOSITORY = Path(__file__).parents[2]
@@ -425,12 +425,12 @@ def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str)
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
 def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
-    said = rule["annotations"]
-    assert set(said) == {"summary", "description", "what_to_do"}
-    assert all(text.endswith((".", ".`")) for text in said.values())
+    reply = rule["annotations"]
+    assert set(reply) == {"summary", "description", "what_to_do"}
+    assert all(text.endswith((".", ".`")) for text in reply.values())
     found = asked(rule["expr"])
     by = found.sorted_by or set().union(*(KNOWN[name] for name in found.metrics))
-    for text in said.values():
+    for text in reply.values():
         for label in re.findall(r"\$labels\.(\w+)", text):
             assert label in by, f"{rule['alert']}: there is no {label} to tell of"
         for words in re.findall(r"`berth ([^`]+)`", text):

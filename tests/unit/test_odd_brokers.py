@@ -52,7 +52,7 @@ _HEAD_BYTES = 7
 class OddBroker:
     silent: Callable[[Any], bool] = lambda _: False
     refuses: Callable[[int], bool] = lambda channel: False  # all messages that are published on this channel
-    heard: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
     url: str = ""
     consumers: int = 1  # of each queue
     is_suspended: bool = False  # then it sends nothing
@@ -61,9 +61,9 @@ class OddBroker:
 
     def say_blocked(self, blocked: bool) -> None:
         """To all: it is short of memory, or not any more."""
-        said = commands.Connection.Blocked("memory") if blocked else commands.Connection.Unblocked()
+        reply = commands.Connection.Blocked("memory") if blocked else commands.Connection.Unblocked()
         for writer in self.there:
-            writer.write(frame.marshal(said, 0))
+            writer.write(frame.marshal(reply, 0))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
@@ -84,7 +84,7 @@ class OddBroker:
                 head = await reader.readexactly(_HEAD_BYTES)
                 size = int.from_bytes(head[3:])
                 _, channel, asked = frame.unmarshal(head + await reader.readexactly(size + 1))
-                self.heard[asked.name] += 1
+                self.events[asked.name] += 1
                 if asked.name == "Basic.Publish":
                     published[channel] += 1
                 if self.silent(asked):
@@ -161,30 +161,30 @@ async def test_unconfirmed_messages_are_sent_again() -> None:
         a_transport(broker) as transport,
     ):
         await in_time(transport.publish([an_envelope(1)], expected=[True]))
-        assert broker.heard["ContentBody"] == 2
+        assert broker.events["ContentBody"] == 2
         await in_time(transport.publish([an_envelope(2)], expected=[True]))
-        assert broker.heard["ContentBody"] == 3
+        assert broker.events["ContentBody"] == 3
 
 
 async def test_a_channel_that_refuses_messages_is_replaced_if_another_takes_them() -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         await in_time(transport.publish([an_envelope(1)], expected=[True]))
-        assert (broker.heard["Confirm.Select"], broker.heard["Basic.Publish"]) == (1, 1)
+        assert (broker.events["Confirm.Select"], broker.events["Basic.Publish"]) == (1, 1)
         broker.refuses = lambda channel: channel == 1
         await in_time(asyncio.gather(*(transport.publish([an_envelope(n)], expected=[True]) for n in (2, 3))))
-        refused = broker.heard["Basic.Publish"]
+        refused = broker.events["Basic.Publish"]
         await in_time(transport.publish([an_envelope(4)], expected=[True]))
-        assert (broker.heard["Confirm.Select"], broker.heard["Basic.Publish"]) == (2, refused + 1)
+        assert (broker.events["Confirm.Select"], broker.events["Basic.Publish"]) == (2, refused + 1)
 
 
 async def test_a_message_that_every_channel_refuses_is_published_again_later() -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.refuses = lambda _: True
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-        await until(lambda: broker.heard["Basic.Publish"] >= 4)
+        await until(lambda: broker.events["Basic.Publish"] >= 4)
         broker.refuses = lambda _: False
         await in_time(publishing)
-        assert broker.heard["Channel.Close"] == broker.heard["Confirm.Select"] - 1
+        assert broker.events["Channel.Close"] == broker.events["Confirm.Select"] - 1
 
 
 async def test_a_blocked_broker_gets_no_repeated_messages() -> None:
@@ -193,15 +193,15 @@ async def test_a_blocked_broker_gets_no_repeated_messages() -> None:
 
     async with an_odd_broker(short) as broker, a_transport(broker) as transport:
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-        await until(lambda: broker.heard["ContentBody"])
+        await until(lambda: broker.events["ContentBody"])
         broker.say_blocked(True)
-        looks = broker.heard["Exchange.Declare"]
-        await until(lambda: broker.heard["Exchange.Declare"] > looks + 50)
-        assert broker.heard["ContentBody"] == 1
+        looks = broker.events["Exchange.Declare"]
+        await until(lambda: broker.events["Exchange.Declare"] > looks + 50)
+        assert broker.events["ContentBody"] == 1
         broker.say_blocked(False)
         broker.silent = lambda _: False
         await in_time(publishing)
-        assert broker.heard["ContentBody"] == 2
+        assert broker.events["ContentBody"] == 2
 
 
 @pytest.mark.parametrize("name", ["Queue.Declare", "Queue.Bind", "Exchange.Declare"])
@@ -262,7 +262,7 @@ async def test_a_stopping_worker_does_not_wait_for_the_broker(name: str) -> None
         broker.silent = lambda asked: asked.name == name
         stopping = asyncio.Event()
         serving = asyncio.create_task(serve(worker, served_by(transport, stopping, 0.1)))
-        await until(lambda: broker.heard[name])
+        await until(lambda: broker.events[name])
         stopping.set()
         await in_time(serving)
 
@@ -283,10 +283,10 @@ async def test_an_internal_error_of_a_connection_ends_the_worker(caplog: pytest.
     worker = Worker("w", consumes=[on(topics.BUILD_UNPLACEABLE, handle)])
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         serving = asyncio.create_task(serve(worker, served_by(transport, asyncio.Event(), 1.0)))
-        await until(lambda: broker.heard["Basic.Consume"])
+        await until(lambda: broker.events["Basic.Consume"])
         broker.silent = lambda asked: asked.name == "ContentBody"  # so that it waits for a confirm
         publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-        await until(lambda: broker.heard["ContentBody"])
+        await until(lambda: broker.events["ContentBody"])
         up = partial(REGISTRY.get_sample_value, "berth_broker_connections", {"broker": transport._link.place})
         assert up() == 1
         transport._link.spawn(fault())
@@ -305,11 +305,11 @@ async def test_a_consumer_that_the_broker_has_lost_is_registered_again(
     monkeypatch.setattr(consuming, "PROOF_SECONDS", 0.02)
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         await in_time(transport.consume(QueueSpec("one", ("k",)), 10))
-        checks = broker.heard["Queue.Declare"]
-        await until(lambda: broker.heard["Queue.Declare"] > checks + 5)
-        assert broker.heard["Basic.Consume"] == 1
+        checks = broker.events["Queue.Declare"]
+        await until(lambda: broker.events["Queue.Declare"] > checks + 5)
+        assert broker.events["Basic.Consume"] == 1
         broker.consumers = 0
-        await until(lambda: broker.heard["Basic.Consume"] > 1)
+        await until(lambda: broker.events["Basic.Consume"] > 1)
         assert "one: the broker has lost our queue or consumer; consuming again" in caplog.text
 
 

@@ -462,8 +462,8 @@ def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
     alternative, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
     question = replace(alternative.question, root_forbidden=(DISABLED,))
-    told = Alternative(alternative.request, alternative.flavor, question)
-    admitted = [np.broadcast_to(admits(everybody, each), 1).item() for each in (alternative, told)]
+    events = Alternative(alternative.request, alternative.flavor, question)
+    admitted = [np.broadcast_to(admits(everybody, each), 1).item() for each in (alternative, events)]
     assert admitted == [False, True]
 
 

@@ -99,8 +99,8 @@ def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
     hall = three_hosts()
     order = hall.order(a_request(flavor=SMALL_FLAVOR, ignore_hosts=("p2",)))
     order = order.limited(reserved("reserved for waiting request R", uid(0, "a")))
-    said = helps(order.alternative, hall.choosing(), "s")
-    assert not [remedy for remedy in said if "ignore_hosts" in remedy]
+    reply = helps(order.alternative, hall.choosing(), "s")
+    assert not [remedy for remedy in reply if "ignore_hosts" in remedy]
 
 
 class HeldForOthers(NoNarrowing):
@@ -133,8 +133,8 @@ def test_a_remedy_names_its_group() -> None:
     hall = a_cell_hall()
     specs = {"resources1:VCPU": "9", "resources2:VCPU": "4", "group_policy": "none"}
     flavor = Flavor(name="f", vcpus=1, memory_mb=512, extra_specs=specs)
-    said = helps(hall.alternative(a_request(flavor=flavor)), hall.choosing(), "s")
-    assert said and all("in group 1" in one or "VCPU" not in one for one in said), said
+    reply = helps(hall.alternative(a_request(flavor=flavor)), hall.choosing(), "s")
+    assert reply and all("in group 1" in one or "VCPU" not in one for one in reply), reply
 
 
 def test_a_preferred_trait_that_no_host_has_is_noted() -> None:
@@ -255,15 +255,15 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("request_", "said"), HELPS.values(), ids=HELPS)
-def test_remedies_of_refused_requests(request_: BuildRequested, said: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("request_", "reply"), HELPS.values(), ids=HELPS)
+def test_remedies_of_refused_requests(request_: BuildRequested, reply: tuple[str, ...]) -> None:
     policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
     hall = a_hall(*HOSTS, policy=policy)
     for host_state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(host_state, cell=host.cell)
     found = helps(hall.alternative(request_), hall.choosing(), "s")
-    assert set(said) <= set(found), found
-    assert bool(said) == bool(found), found
+    assert set(reply) <= set(found), found
+    assert bool(reply) == bool(found), found
     assert not hall.source.promised  # type: ignore[attr-defined]
 
 
@@ -421,9 +421,9 @@ def a_question(chance: Random, world: RandomCloud, number: int) -> BuildRequeste
     )
 
 
-def relaxed(said: str, request: BuildRequested) -> BuildRequested:
+def relaxed(reply: str, request: BuildRequested) -> BuildRequested:
     """Return the request with a remedy applied, as a client reads it."""
-    for one in said.split(" and "):
+    for one in reply.split(" and "):
         if less := re.search(r"with (\d+) (\w+) instead of \d+", one):
             field = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}[less[2]]
             request = replace(request, flavor=replace(request.flavor, **{field: int(less[1])}))
@@ -477,15 +477,15 @@ def check_sentence(world: RandomCloud, request: BuildRequested, short: Shortage)
 
 def check_remedies(world: RandomCloud, order: Order) -> int:
     hall = world.hall()
-    said = helps(order.preferred, hall.choosing(), "s", needed=order.needed)
-    for one in said:
+    reply = helps(order.preferred, hall.choosing(), "s", needed=order.needed)
+    for one in reply:
         if "filter" in one:
             continue  # an operator's to change
         request = relaxed(one, order.request)
         tried = world.hall(enabled="disabled" in one)
         (answer,) = tried.choosing().choose([tried.order(request)])
         assert answer.picks, (one, order.request)
-    return len(said)
+    return len(reply)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

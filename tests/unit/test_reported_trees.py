@@ -308,7 +308,7 @@ def flat(vcpus: int, memory: int = 0) -> Allocations:
     return {HOST: {"VCPU": vcpus, **({"MEMORY_MB": memory} if memory else {}), "DISK_GB": 1}}
 
 
-def said(was: ProviderTree, now: ProviderTree, *guests: Allocations) -> list[GuestPlace]:
+def reply(was: ProviderTree, now: ProviderTree, *guests: Allocations) -> list[GuestPlace]:
     found = reshaping(
         stored(was, *guests), now, [((uid(index), 1), held) for index, held in enumerate(guests)]
     )
@@ -358,17 +358,17 @@ PLACES = {
 
 @pytest.mark.parametrize("guests, places", PLACES.values(), ids=PLACES)
 def test_a_reshape_distributes_the_guests(guests: list[Allocations], places: list[Allocations]) -> None:
-    found = said(tree(FLAT), tree(NUMA), *guests)
+    found = reply(tree(FLAT), tree(NUMA), *guests)
     assert [place.allocations for place in sorted(found, key=lambda place: place.build)] == places
 
 
 def test_a_reshape_respects_max_unit() -> None:
-    (one,) = said(tree(FLAT), tree(SMALLER), flat(7))
+    (one,) = reply(tree(FLAT), tree(SMALLER), flat(7))
     assert one.allocations == {CELL0: {"VCPU": 6}, CELL1: {"VCPU": 1}}
 
 
 def test_a_reshape_back_to_the_root() -> None:
-    found = said(tree(NUMA), tree(FLAT), {CELL0: {"VCPU": 2}, CELL1: {"VCPU": 3, "MEMORY_MB": 1}})
+    found = reply(tree(NUMA), tree(FLAT), {CELL0: {"VCPU": 2}, CELL1: {"VCPU": 3, "MEMORY_MB": 1}})
     assert [place.allocations for place in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
 
 

@@ -208,10 +208,10 @@ def a_page(*hosts: tuple[str, int], traits: tuple[str, ...] = (), agent: str = "
 def test_hosts_are_read_from_placements_pages() -> None:
     fleet = Fleet(number=7)
     fleet.take(a_page(("h10", 4), ("h2", 0)), 7)
-    told = columns(fleet, {"VCPU": 16})
-    assert (told["name"], told["group"], told["groups"]) == (["h2", "h10"], [0, 0], [("c1", "z1")])
-    assert (told["capacity"], told["used"], told["fits"]) == ({"VCPU": [32, 32]}, {"VCPU": [0, 4]}, [2, 1])
-    assert (told["closed"], told["number"]) == ([], 7)
+    sent = columns(fleet, {"VCPU": 16})
+    assert (sent["name"], sent["group"], sent["groups"]) == (["h2", "h10"], [0, 0], [("c1", "z1")])
+    assert (sent["capacity"], sent["used"], sent["fits"]) == ({"VCPU": [32, 32]}, {"VCPU": [0, 4]}, [2, 1])
+    assert (sent["closed"], sent["number"]) == ([], 7)
 
 
 def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
@@ -230,8 +230,8 @@ def test_updates_contain_changed_hosts_and_keep_the_layout() -> None:
     fleet.take(a_page(("h2", 8), ("h3", 0)), 2)
     assert fleet.layout == layout
     fleet.number = 2
-    told = changed_columns(fleet, 1, {"VCPU": 8})
-    assert (told["at"], told["used"], told["fits"]) == ([1], {"VCPU": [8]}, [3])
+    sent = changed_columns(fleet, 1, {"VCPU": 8})
+    assert (sent["at"], sent["used"], sent["fits"]) == ([1], {"VCPU": [8]}, [3])
     assert changed_columns(fleet, 2, {"VCPU": 8})["at"] == []
     fleet.take(a_page(("h4", 0)), 3)
     assert fleet.layout > layout

@@ -194,9 +194,9 @@ async def test_a_foreign_consumer_with_allocations_is_unplaceable_and_keeps_them
 ) -> None:
     placement = hosts(3)
     (instance,) = a_request().instances
-    holding = placement.held[instance] = Holding(4, {uid(99, "c"): {"VCPU": 1}})
+    holders = placement.held[instance] = Holding(4, {uid(99, "c"): {"VCPU": 1}})
     message = await unplaceable(a_scheduler(placement), a_request())
-    assert (message.instances, placement.held) == ((instance,), {instance: holding})
+    assert (message.instances, placement.held) == ((instance,), {instance: holders})
     held = f"{instance} holds resources of {uid(99, 'c')} already"
     assert message.reason == f"{held}, where no agent builds: it is no build of ours"
     assert placement.retired == {}
@@ -524,7 +524,7 @@ async def test_many_large_requests_take_turns() -> None:
     waiting = [*large, small]
     while waiting:
         verdicts = await scheduler.place_many(waiting)
-        later = [one for one, said in zip(waiting, verdicts, strict=True) if isinstance(said, Retry)]
+        later = [one for one, reply in zip(waiting, verdicts, strict=True) if isinstance(reply, Retry)]
         turns.append(len(waiting) - len(later))
         waiting = later
     assert turns == [3, 2, 1]

@@ -136,8 +136,8 @@ def test_why_nothing_fits(
     assert not found.fits
     assert plainly(found.removals) == removals(*removed)
     assert found.considered == 3 and found.fitting == 0
-    told = page(RACK, query)
-    assert (told.removals, told.nearest, told.fitting) == (found.removals, found.nearest, 0)
+    sent = page(RACK, query)
+    assert (sent.removals, sent.nearest, sent.fitting) == (found.removals, found.nearest, 0)
     assert found.nearest[0].host == "p10"
     assert found.nearest[0].lacks == nearest
 
@@ -268,9 +268,9 @@ def test_a_limit_gives_so_many_and_every_host_its_share(seed: int) -> None:
         by_anchor = plain.by_anchor(query)
         at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
         found = search(index, query)
-        told = [as_way(fit) for fit in found.fits]
-        assert set(told) <= at_anchors.keys()
-        assert len(set(told)) == len(told) == min(query.limit, len(at_anchors))
+        sent = [as_way(fit) for fit in found.fits]
+        assert set(sent) <= at_anchors.keys()
+        assert len(set(sent)) == len(sent) == min(query.limit, len(at_anchors))
         assert found.cut == (len(at_anchors) > query.limit)
         offered_providers = Counter(fit.anchor.uuid for fit in found.fits)
         for root, ways in by_anchor.items():

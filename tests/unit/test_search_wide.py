@@ -241,9 +241,9 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(seed: int) -> None:
             )
             expected = plain.by_anchor(query)
             pages = all_in_order(index, query)
-            told = [candidate.root for found in pages for candidate in found.candidates]
-            assert len(told) == len(set(told))
-            assert set(told) == {root for root, fits in expected.items() if fits}, query
+            sent = [candidate.root for found in pages for candidate in found.candidates]
+            assert len(sent) == len(set(sent))
+            assert set(sent) == {root for root, fits in expected.items() if fits}, query
             scale = pages[0].order
             assert all(found.order == scale for found in pages)
             fitting = [tree for tree in world if expected[tree.root]]
@@ -251,11 +251,11 @@ def test_the_best_come_first_as_a_plain_evaluation_has_them(seed: int) -> None:
                 continue
             scores, used = plainly_scored(fitting, scale)
             score_of = dict(zip((tree.root for tree in fitting), scores, strict=True))
-            if len(told) == plan(Snapshot(index), query).count:
+            if len(sent) == plan(Snapshot(index), query).count:
                 assert list(scale) == plainly_scored(fitting, query.order)[1]
-            assert [score_of[root] for root in told] == pytest.approx(sorted(scores, reverse=True)), query
+            assert [score_of[root] for root in sent] == pytest.approx(sorted(scores, reverse=True)), query
             assert used == list(scale)
-            orders += len(told) > 1
+            orders += len(sent) > 1
     assert orders > 100
 
 
@@ -266,8 +266,8 @@ def test_a_shared_provider_is_offered_once_in_ordered_pages() -> None:
         plain, index = PlainSearch(world), an_index(world)
         for _ in range(QUERIES):
             query = structs.replace(a_query(chance, world), order=some_order(chance), limit=MANY)
-            told = [(candidate.allocations, candidate.mappings) for candidate in candidates(index, query)]
-            assert len(told) == len(set(map(str, told))) == len(plain.search(query))
+            sent = [(candidate.allocations, candidate.mappings) for candidate in candidates(index, query)]
+            assert len(sent) == len(set(map(str, sent))) == len(plain.search(query))
             query = structs.replace(query, per_host=1, limit=chance.choice((1, 2, 9)))
             roots = [candidate.root for candidate in candidates(index, query)]
             assert len(roots) == len(set(roots))
@@ -293,15 +293,15 @@ def fullest(limit: int, **more: object) -> FindCandidates:
 
 def test_equal_hosts_are_ordered_by_the_seed() -> None:
     index = flat(300)
-    told = [
+    sent = [
         [candidate.root for candidate in page(index, fullest(300, seed=f"s{n}")).candidates]
         for n in range(40)
     ]
-    assert len({tuple(some) for some in told}) == 40
-    assert all(len(set(some)) == 300 for some in told)
-    assert len({some[0] for some in told}) > 30
+    assert len({tuple(some) for some in sent}) == 40
+    assert all(len(set(some)) == 300 for some in sent)
+    assert len({some[0] for some in sent}) > 30
     again = [candidate.root for candidate in page(index, fullest(300, seed="s7")).candidates]
-    assert again == told[7]
+    assert again == sent[7]
 
 
 def test_pages_with_the_scale_contain_each_unchanged_host_once() -> None:
@@ -311,11 +311,11 @@ def test_pages_with_the_scale_contain_each_unchanged_host_once() -> None:
         for position in range(200):
             number += 1
             use(index, number, position, chance.randrange(60))
-        told: list[str] = []
+        sent: list[str] = []
         query, changed = fullest(16, seed="x"), set()
         while True:
             found = page(index, query)
-            told += [candidate.root for candidate in found.candidates]
+            sent += [candidate.root for candidate in found.candidates]
             if found.more is None:
                 break
             query = structs.replace(query, after=found.more, order=found.order)
@@ -323,7 +323,7 @@ def test_pages_with_the_scale_contain_each_unchanged_host_once() -> None:
                 number += 1
                 use(index, number, position, chance.randrange(64))
                 changed.add(uid(position, "a"))
-        steady = [root for root in told if root not in changed]
+        steady = [root for root in sent if root not in changed]
         assert len(steady) == len(set(steady)) == 200 - len(changed)
 
 

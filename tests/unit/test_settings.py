@@ -440,8 +440,8 @@ def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
     ],
 )
 def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: bool) -> None:
-    told = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))
-    assert request_options(told).unscoped is read
+    sent = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))
+    assert request_options(sent).unscoped is read
 
 
 @pytest.mark.parametrize(

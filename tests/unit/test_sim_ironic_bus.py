@@ -51,10 +51,10 @@ async def published(*acts: str, away: int = 0, nodes: Sequence[SimNode] = ()) ->
 
 @in_virtual_time
 async def test_every_change_is_published_and_requests_are_not() -> None:
-    told = await published(
+    sent = await published(
         "claim", f"claim {OTHER}", "fault delete step", "provision active", "provision deleted", "delete"
     )
-    assert [facts(message) for message in told] == [
+    assert [facts(message) for message in sent] == [
         ("update", "available", False, INSTANCE),
         ("provision_set", "deploying", False, INSTANCE),
         ("provision_set", "active", False, INSTANCE),
@@ -62,8 +62,8 @@ async def test_every_change_is_published_and_requests_are_not() -> None:
         ("provision_set", "error", False, INSTANCE),
         ("update", "error", False, None),
     ]
-    assert [message.at for message in told] == sorted({message.at for message in told})
-    assert {(message.cell, message.agent, message.zone) for message in told} == {("c1", "c1-agent1", "z1")}
+    assert [message.at for message in sent] == sorted({message.at for message in sent})
+    assert {(message.cell, message.agent, message.zone) for message in sent} == {("c1", "c1-agent1", "z1")}
 
 
 @in_virtual_time
@@ -74,5 +74,5 @@ async def test_a_deleted_node_is_published_as_deleted() -> None:
 
 @in_virtual_time
 async def test_nodes_are_published_when_a_consumer_exists() -> None:
-    told = await published(away=3, nodes=enrolled(1000, now=NOW))
-    assert len({message.node for message in told}) == len(told) == 1000
+    sent = await published(away=3, nodes=enrolled(1000, now=NOW))
+    assert len({message.node for message in sent}) == len(sent) == 1000

@@ -33,14 +33,14 @@ EVERYTHING = """
 """
 
 
-def heard() -> list[Notification]:
+def arrived() -> list[Notification]:
     async def more() -> list[Notification]:
         bench = SimIronicPlayer(SimPlan())
         await bench.api.create({"driver": "fake-hardware", "name": "new"}, 82, "req-1")
         await NodeAllocations(bench.conductor).create({"resource_class": "baremetal"}, "req-1")
-        return bench.heard
+        return bench.events
 
-    return play(EVERYTHING, provision_state="enroll", power_state=None).heard + run(more())
+    return play(EVERYTHING, provision_state="enroll", power_state=None).events + run(more())
 
 
 def sent(
@@ -77,8 +77,8 @@ def test_every_notification_has_the_recorded_fields() -> None:
     messages = [message for step in recorded() for message in step.messages]
     known = [shape(message.key, inside(json.loads(message.body))) for message in messages]
     kinds = set()
-    for told in heard():
-        [(key, envelope)] = sent(told)
+    for events in arrived():
+        [(key, envelope)] = sent(events)
         assert list(envelope) == ["oslo.version", "oslo.message"]
         assert envelope["oslo.version"] == "2.0"
         message = inside(envelope)
@@ -103,9 +103,9 @@ def test_times_are_written_as_ironic_writes_them() -> None:
 
 def test_each_message_has_its_own_time_and_copies_share_the_id() -> None:
     envelopes = Envelopes(Clock(lambda: NOW, random.Random(1)), "host-1", ("one", "two"))
-    told = SentNotification("update", "end", a_node(), "req-1")
+    events = SentNotification("update", "end", a_node(), "req-1")
     first, copy, second, _ = [
-        (key, inside(json.loads(body))) for key, body in (*envelopes.of(told), *envelopes.of(told))
+        (key, inside(json.loads(body))) for key, body in (*envelopes.of(events), *envelopes.of(events))
     ]
     assert (first[0], copy[0]) == ("one.info", "two.info")
     assert first[1]["message_id"] == copy[1]["message_id"]
@@ -116,9 +116,9 @@ def test_each_message_has_its_own_time_and_copies_share_the_id() -> None:
 
 def test_the_start_notification_of_a_creation_has_no_defaults() -> None:
     start, end = [
-        inside(sent(told)[0][1])["payload"]["ironic_object.data"]
-        for told in heard()
-        if isinstance(told, SentNotification) and told.action == "create"
+        inside(sent(events)[0][1])["payload"]["ironic_object.data"]
+        for events in arrived()
+        if isinstance(events, SentNotification) and events.action == "create"
     ]
     unset = {name for name, value in start.items() if value is None and end[name] is not None}
     assert unset == {
@@ -164,4 +164,4 @@ def test_an_allocation_takes_a_node_without_a_notification() -> None:
 
     bench = run(story())
     assert bench.node.instance_uuid is None
-    assert bench.told == []
+    assert bench.sent == []

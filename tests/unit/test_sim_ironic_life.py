@@ -172,8 +172,8 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize("story", RECORDED)
 def test_simulated_notifications_equal_recorded_ones(story: str) -> None:
-    acts, fields, told = RECORDED[story]
-    assert play(acts, **fields).told == lines(told)
+    acts, fields, sent = RECORDED[story]
+    assert play(acts, **fields).sent == lines(sent)
 
 
 WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
@@ -215,8 +215,8 @@ CALLED_BACK: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("story", CALLED_BACK)
 def test_steps_wait_for_the_call_of_the_node(story: str) -> None:
-    acts, state, told = CALLED_BACK[story]
-    assert play(acts, plan=WAITING, provision_state=state).told == lines(told)
+    acts, state, sent = CALLED_BACK[story]
+    assert play(acts, plan=WAITING, provision_state=state).sent == lines(sent)
 
 
 SYNCED = SimPlan(sync_every=10.0, sync_retries=1)
@@ -253,15 +253,15 @@ POWER: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("story", POWER)
 def test_ironic_checks_power_states_periodically(story: str) -> None:
-    acts, fields, told, after = POWER[story]
+    acts, fields, sent, after = POWER[story]
     bench = play(acts, plan=SYNCED, idle=0.0, **fields)
-    assert bench.told == lines(told)
+    assert bench.sent == lines(sent)
     assert {name: getattr(bench.node, name) for name in after} == after
 
 
 def test_a_hold_step_waits_for_unhold() -> None:
     bench = play("hold\nwait 100\nprovision unhold\nwait 1", provision_state="manageable")
-    assert bench.told == lines("""
+    assert bench.sent == lines("""
         provision_set.start: cleaning > manageable, power off
         provision_set.end: clean hold > manageable, power off
         provision_set.start: clean wait > manageable, power off
@@ -272,7 +272,7 @@ def test_a_hold_step_waits_for_unhold() -> None:
 
 def test_a_clean_that_times_out_sets_maintenance_without_a_notification() -> None:
     bench = play("fault clean timeout\nprovision provide", provision_state="manageable")
-    assert bench.told[-1] == "provision_set.error: clean failed > available, power off"
+    assert bench.sent[-1] == "provision_set.error: clean failed > available, power off"
     assert bench.node.maintenance
     assert bench.node.fault == "clean failure"
 
@@ -283,7 +283,7 @@ SLOW = SimPlan(step_time=Durations("constant", (3.0,)))
 def test_requests_for_a_locked_node_wait_and_then_fail() -> None:
     acts = "provision provide\nset extra {}\nsoon maintenance on\nsoon traits CUSTOM_LOCKED\nwait 5"
     bench = play(acts, plan=SLOW, idle=0.4, provision_state="manageable")
-    assert bench.told == lines("""
+    assert bench.sent == lines("""
         provision_set.start: cleaning > available, power off
         refused: 409
         maintenance_set.start: cleaning > available, power off, maintenance
@@ -300,7 +300,7 @@ def test_requests_for_a_locked_node_wait_and_then_fail() -> None:
 def test_a_notification_after_a_trait_change_can_show_an_older_state() -> None:
     acts = "provision provide\nwait 1\nsoon traits CUSTOM_Y\nwait 3"
     bench = play(acts, plan=SLOW, idle=0.25, provision_state="manageable")
-    assert bench.told[-2:] == lines("""
+    assert bench.sent[-2:] == lines("""
         provision_set.end: available, power off
         update.end: cleaning > available, power off
     """)
@@ -332,7 +332,7 @@ def test_a_notification_after_a_trait_change_can_show_an_older_state() -> None:
 )  # fmt: skip
 def test_a_refused_request_changes_nothing(acts: str, fields: dict[str, Any], status: int) -> None:
     bench = play(acts, **fields)
-    assert bench.told[-1] == f"refused: {status}"
+    assert bench.sent[-1] == f"refused: {status}"
     assert {name: getattr(bench.node, name) for name in fields} == fields
     assert bench.node.updated_at is None
 

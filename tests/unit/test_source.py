@@ -62,11 +62,11 @@ def source_of(trees: Sequence[Tree]) -> IndexedSource:
 
 def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
     """Root → all ways there."""
-    told = {}
+    sent = {}
     for position in search.positions.tolist():
         ways = search.ways(position, MANY)
         if ways:
-            told[search.host(position).uuid] = [
+            sent[search.host(position).uuid] = [
                 way(
                     taken(candidate.allocations),
                     candidate.mappings
@@ -74,7 +74,7 @@ def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
                 )
                 for candidate in ways
             ]
-    return told
+    return sent
 
 
 def test_the_source_equals_an_exhaustive_search() -> None:
@@ -418,7 +418,7 @@ ROOT, CHILD = uid(1, "a"), uid(2, "a")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "sent"),
     [
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}), False),  # more is used
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 2}), False),
@@ -428,19 +428,19 @@ ROOT, CHILD = uid(1, "a"), uid(2, "a")
         (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}, reshaped=True), True),
     ],
 )
-def test_only_gained_capacity_and_changed_traits_are_reported(change: ProviderChange, told: bool) -> None:
+def test_only_gained_capacity_and_changed_traits_are_reported(change: ProviderChange, sent: bool) -> None:
     used = {"VCPU": 2, "DISK_GB": 1} if "DISK_GB" in change.used else {"VCPU": 2}
     world = tree(state(1), state(2, 1, dict.fromkeys(used, 4), used))
     memory = Remembered(an_index([world]))
-    source, heard = IndexedSource(memory), list[str]()
-    source.watch_for_more(lambda roots, aggregates: heard.extend(roots))
+    source, events = IndexedSource(memory), list[str]()
+    source.watch_for_more(lambda roots, aggregates: events.extend(roots))
     memory.watchers[0]((), ())
     for number in (2, 3):  # the second time nothing is new
         tell(memory, number, change)
-    assert heard == ([ROOT] if told else [])
+    assert events == ([ROOT] if sent else [])
     memory.index = Index()
     memory.watchers[0]((ROOT,), ())  # read all anew
-    assert heard[-1] == ROOT
+    assert events[-1] == ROOT
 
 
 def tell(memory: Remembered, number: int, change: ProviderChange) -> None:

@@ -64,11 +64,11 @@ async def test_a_stopping_worker_stops_reading_all_its_queues_at_the_same_time()
 
 
 async def test_a_stopping_worker_returns_messages_that_take_longer_than_a_second() -> None:
-    begun, stopping = list[str](), asyncio.Event()
+    started, stopping = list[str](), asyncio.Event()
     broker = LocalBroker()
 
     async def handle(message: BuildCancelRequested) -> None:
-        begun.append(message.build)
+        started.append(message.build)
         await asyncio.Event().wait()
 
     worker = Worker("scheduler", consumes=[on(topics.BUILD_CANCEL, handle, concurrency=2)])
@@ -76,12 +76,12 @@ async def test_a_stopping_worker_returns_messages_that_take_longer_than_a_second
         serving = group.create_task(bus.serve(worker, stopping))
         await until(lambda: QUEUE.name in broker.queues)
         await bus.publish(*(cancel(number) for number in range(5)))
-        await until(lambda: len(begun) == 2)
+        await until(lambda: len(started) == 2)
         stopping.set()
         since = monotonic()
         await in_time(serving)
     assert monotonic() - since < 5.0  # 1 s, on a busy machine
-    assert len(begun) == 2
+    assert len(started) == 2
     items = broker.queues[QUEUE.name].items
     assert {item.envelope.id for item in items} and len(items) == 5
     assert {item.crashes for item in items} == {0}

@@ -49,7 +49,7 @@ def test_no_setting_brings_a_secret_into_a_bundle(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "reply"),
     [
         ("SELECT *\n FROM builds WHERE id = $1", "SELECT * FROM builds WHERE id = $1"),
         ("update t SET a = 'geheim''s' WHERE b = 'x'", "update t SET a = '?' WHERE b = '?'"),
@@ -58,8 +58,8 @@ def test_no_setting_brings_a_secret_into_a_bundle(setting: str) -> None:
         (None, ""),
     ],
 )
-def test_statements_are_shown_without_literals(statement: str | None, said: str) -> None:
-    assert shown(statement) == said
+def test_statements_are_shown_without_literals(statement: str | None, reply: str) -> None:
+    assert shown(statement) == reply
 
 
 def test_a_flame_graph_shows_each_function_with_its_share() -> None:

@@ -77,8 +77,8 @@ class OneChannel:
             confirms=confirms,
             largest=LARGEST,
         )
-        self.heard: list[Arrived] = []
-        self.channel.consumers["me"] = lambda message: self.heard.append(
+        self.events: list[Arrived] = []
+        self.channel.consumers["me"] = lambda message: self.events.append(
             msgspec.structs.replace(message, properties=None)
         )
 
@@ -111,9 +111,9 @@ def content(body: bytes, properties: Any, channel: int = CHANNEL, *, at_once: in
     return frame(HEADER, header, channel) + b"".join(frame(BODY, piece, channel) for piece in pieces)
 
 
-def delivered(body: bytes, tag: int = 7, consumer: str = "me", *, at_once: int = 1000, **said: Any) -> bytes:
+def delivered(body: bytes, tag: int = 7, consumer: str = "me", *, at_once: int = 1000, **reply: Any) -> bytes:
     arguments = short(consumer) + struct.pack(">QB", tag, 1) + short("ex") + short("a.key")
-    return method(DELIVER, arguments) + content(body, Properties(**said), at_once=at_once)
+    return method(DELIVER, arguments) + content(body, Properties(**reply), at_once=at_once)
 
 
 def came_back(id_: str | None) -> bytes:
@@ -140,7 +140,7 @@ async def test_a_delivery_is_assembled_from_any_pieces(size: int) -> None:
     ) + delivered(b"", tag=8)
     for at in range(0, len(coming), size):
         world.wire.feed_data(coming[at : at + size])
-    assert world.heard == [
+    assert world.events == [
         Arrived(7, "ex", "a.key", True, b"x" * 2500, "i", "T", "c", "r", when, {"a": 1}, size=2500),
         Arrived(8, "ex", "a.key", True, b"", None, None, None, None, None, {}),
     ]
@@ -154,7 +154,7 @@ async def test_of_a_body_that_is_too_large_only_the_beginning_is_kept(size: int)
     coming = delivered(whole) + delivered(whole[:LARGEST], tag=8)
     for at in range(0, len(coming), size):
         world.wire.feed_data(coming[at : at + size])
-    large, largest = world.heard
+    large, largest = world.events
     assert (large.body, large.size) == (whole[:KEPT_BYTES], len(whole))
     assert (largest.body, largest.size) == (whole[:LARGEST], LARGEST)
 
@@ -180,7 +180,7 @@ async def test_all_other_frames_are_left_as_they_are(what: str, others: bytes) -
     world = OneChannel()
     world.wire.feed_data(delivered(b"before") + others)
     assert await world.others() == others, what
-    assert [message.body for message in world.heard] == [b"before"]
+    assert [message.body for message in world.events] == [b"before"]
 
 
 async def test_unreadable_properties_are_replaced_by_defaults() -> None:
@@ -191,7 +191,9 @@ async def test_unreadable_properties_are_replaced_by_defaults() -> None:
         world = OneChannel()
         arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + short("key")
         world.wire.feed_data(method(DELIVER, arguments) + frame(HEADER, header) + frame(BODY, b"1"))
-        assert world.heard == [Arrived(7, "ex", "key", False, b"1", None, None, None, None, None, {}, size=1)]
+        assert world.events == [
+            Arrived(7, "ex", "key", False, b"1", None, None, None, None, None, {}, size=1)
+        ]
         blank = header[:12] + b"\0\0" + header[14:]
         world.wire.feed_data(method(GET_OK) + frame(HEADER, header) + frame(BODY, b"1"))
         assert await world.others() == method(GET_OK) + frame(HEADER, blank) + frame(BODY, b"1")
@@ -201,7 +203,7 @@ async def test_a_message_with_an_invalid_key_is_delivered() -> None:
     world = OneChannel()
     arguments = short("me") + struct.pack(">QB", 7, 0) + short("ex") + b"\x01\xff"
     world.wire.feed_data(method(DELIVER, arguments) + content(b"1", Properties()))
-    assert [message.key for message in world.heard] == ["\N{REPLACEMENT CHARACTER}"]
+    assert [message.key for message in world.events] == ["\N{REPLACEMENT CHARACTER}"]
 
 
 @pytest.mark.parametrize(
@@ -291,15 +293,15 @@ NAMES = BrokerNames("berth")
 def arrived(properties: Any, body: bytes = b"{}") -> Arrived:
     """The message as a reader has it, through AMQP's own bytes."""
     sent = properties.marshal()
-    said = Properties()
-    said.unmarshal(int.from_bytes(sent[:2], "big"), sent[2:])
+    reply = Properties()
+    reply.unmarshal(int.from_bytes(sent[:2], "big"), sent[2:])
     return an_arrived(
-        id=said.message_id,
-        type=said.message_type,
-        correlation=said.correlation_id,
-        reply_to=said.reply_to,
-        timestamp=said.timestamp,
-        headers=said.headers or {},
+        id=reply.message_id,
+        type=reply.message_type,
+        correlation=reply.correlation_id,
+        reply_to=reply.reply_to,
+        timestamp=reply.timestamp,
+        headers=reply.headers or {},
         body=body,
     )
 
@@ -328,7 +330,7 @@ def an_arrived(**more: Any) -> Arrived:
         ("attempt", HUGE, MAX_COUNT),
         ("attempt", -HUGE, 1),
         ("faults", 2**63, MAX_COUNT),
-        ("unheard", 2**63, MAX_COUNT),
+        ("unroutable", 2**63, MAX_COUNT),
         ("sent_at", 1e300, 0.0),
         ("sent_at", NAN, 0.0),
         ("sent_at", ENDLESS, 0.0),

@@ -160,9 +160,9 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
         printer = MovePrinter(cli)
         found = [await _find_move(bus, cells, id_, to) for id_ in ids]
         waiting = [request for request in found if isinstance(request, WaitingRequest)]
-        begun = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
+        started = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
         moves = [move for move in found if isinstance(move, MoveStands)]
-        moves += [await move_in_progress(bus, cells, move) for move in begun]
+        moves += [await move_in_progress(bus, cells, move) for move in started]
         async with asyncio.TaskGroup() as group:
             each = [group.create_task(_steer(bus, move, to, options, printer)) for move in moves]
     return 0 if all(task.result() for task in each) else 1
@@ -182,7 +182,7 @@ async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> 
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """Cancel a move that waits for capacity; return False if the move has begun in the meantime."""
+    """Cancel a move that waits for capacity; return False if the move has started in the meantime."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")

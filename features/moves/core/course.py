@@ -48,12 +48,12 @@ from features.moves.core.phases import (
     closed,
     end_messages,
     ended,
-    given_back,
     half_of,
     has_lost_claim,
     held,
     last_move,
     move_in_progress,
+    of_kernel,
     refused_move,
     with_move,
     without_record,
@@ -72,7 +72,7 @@ from features.moves.messages import (
 # Begins moves, applies placement's answers to them, and answers late messages about ended moves.
 
 
-UNKNOWN = "this cell does not know the build: the begun move is undone"
+UNKNOWN = "this cell does not know the build: the started move is undone"
 DELETED = "the instance was deleted"
 LOST = "placement released its claim before this cell received its order"
 
@@ -594,7 +594,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
         case BuildPlaced():
             return build, builds.repeated_end(build)
         case events.Stalled():
-            again = (phases.reminder(build),) if move.phase in ASKING else phases.waited_for(build)
+            again = (phases.overdue_report(build),) if move.phase in ASKING else phases.waited_for(build)
             return build, (*again, *leftovers.destroy_all(build, roots=event.roots))
         case MoveReported() if event.move != move.id:
             return build, stale_move_report(build, event)
@@ -898,8 +898,8 @@ class MovesCourse(BaseCourse):
     def time_limits(self, build: Build) -> tuple[float, ...] | None:
         return None if move_in_progress(build.parts) is not None else ()
 
-    def reminders(self, build: Build) -> Effects:
-        return (phases.reminder(build),) if move_in_progress(build.parts) is not None else ()
+    def overdue_reports(self, build: Build) -> Effects:
+        return (phases.overdue_report(build),) if move_in_progress(build.parts) is not None else ()
 
 
 def _postpone_reason(build: Build, event: Any) -> str:
@@ -1027,7 +1027,7 @@ def _shelved(build: Build, event: Any, now: float, limits: AttemptLimits, kernel
         case AgentReported(outcome="progress"):
             return build, (builds.destroy(build),)  # the guest is not needed any more
         case BuildDeleteRequested():  # no guest is left, so its allocations are released immediately
-            after, _ = kernel(given_back(build, "active"), event, now, limits)
+            after, _ = kernel(of_kernel(build, "active"), event, now, limits)
             assert after is not None
             return after, (builds.claim_or_release(after), *phases.repeated_move_end(after))
         case _:

@@ -87,7 +87,7 @@ class MoveSteps:
             return "void"
         return outcome if outcome is not None and order.step == step else "go on"
 
-    def begun(self, order: MoveOrdered) -> None:
+    def started(self, order: MoveOrdered) -> None:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:

@@ -116,7 +116,7 @@ def _progress(order: Handover) -> moves.HandoverProgress:
     return structs.replace(progress, generation=order.generation, problem=order.problem, **reported)
 
 
-def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
+def release_of(order: Handover, *, deleted: bool) -> ReleaseRequested:
     """Return the request to release all allocations of a build, and to record that it is deleted or, after
     the failed move of a shelved instance, that it is shelved.
     """

@@ -224,7 +224,7 @@ def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
     return replace(build, status="held", held_as=status, parts=parts, **changes)
 
 
-def given_back(build: Build, status: Status, **changes: Any) -> Build:
+def of_kernel(build: Build, status: Status, **changes: Any) -> Build:
     """Return a build that the kernel has again, in a status."""
     if build.held_as and last_move(build) is None:
         changes["parts"] = build.parts.without(MovePart)
@@ -401,7 +401,7 @@ def close(
     if status == "shelved" or status == "moved":
         build = trimmed(held(build, status))
     else:
-        build = trimmed(given_back(build, status))
+        build = trimmed(of_kernel(build, status))
     return build, (*before, *repeated_move_end(build))
 
 
@@ -568,7 +568,7 @@ def waited_for(build: Build) -> Effects:
             return (half_report(move),)
 
 
-def reminder(build: Build) -> MoveReported:
+def overdue_report(build: Build) -> MoveReported:
     """Return the report that a move exceeded its time limit; the conductor sends it to itself."""
     move = open_move(build)
     fields = builds.attempt_fields(build)

@@ -1,5 +1,5 @@
 """Starts moves: refuses invalid moves, and makes the build request that finds a destination, the order to the
-cell, and the claim that undoes a move; decides the next state of a move until it has begun.
+cell, and the claim that undoes a move; decides the next state of a move until it has started.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import structs
 
-from bus.claims import BEGUN, Choice, ConsumerClaim, Held, Released, Retired, holder_consumer
+from bus.claims import STARTED, Choice, ConsumerClaim, Held, Released, Retired, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
@@ -297,7 +297,7 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
 
 
 def no_conductor_reason(cell: str) -> str:
-    return f"cell {cell!r}: no conductor accepts moves there; the begun move was undone"
+    return f"cell {cell!r}: no conductor accepts moves there; the started move was undone"
 
 
 # The purpose of an order that finds and claims the destination of a move.
@@ -316,7 +316,7 @@ class MovePurpose(BuildPurpose):
     boots: ClassVar[bool] = False
 
     start: MoveStart
-    has_begun: bool = False  # an earlier delivery of the request made the claim, which begins the move
+    has_started: bool = False  # an earlier delivery of the request made the claim, which begins the move
 
     @property
     def leaves_lost_host(self) -> bool:
@@ -356,7 +356,7 @@ class MovePurpose(BuildPurpose):
         repeated if another client changed the allocations, and the move fails if the build ended.
         """
         match result:
-            case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move, has ended
+            case Retired(why=why, unplaceable=False) if why != STARTED:  # the build, not the move, has ended
                 why, code = f"it has ended: {why}", "status"
             case Retired():
                 return self.retire_answered(order, instance, result)
@@ -373,7 +373,7 @@ class MovePurpose(BuildPurpose):
             case Held():
                 return with_ended(order, instance, "move: the id belongs to a consumer that holds resources")
             case Retired(unplaceable=False):
-                return structs.replace(order, purpose=replace(self, has_begun=True))
+                return structs.replace(order, purpose=replace(self, has_started=True))
             case Retired(why=why) if why not in (CANCELLED, DELETED, order.verdict.reason):
                 # The move ended earlier for another reason than the one of the present decision.
                 verdict = structs.replace(order.verdict, decision=Decision())
@@ -394,7 +394,7 @@ class MovePurpose(BuildPurpose):
         earlier delivery of the request began the move: then `MovePlacing` publishes its order again.
         """
         move, verdict = self.start, order.verdict
-        if self.has_begun:
+        if self.has_started:
             return ()
         for settled in order.settled:
             alternates, decision = alternates_of(settled), settled.decision
@@ -422,7 +422,7 @@ MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 @dataclass(frozen=True, slots=True)
 class SeenThrough:
-    """The event that the requested move is not new: its cell has already begun or completed it."""
+    """The event that the requested move is not new: its cell has already started or completed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +478,7 @@ def step_of_start(state: MoveState, event: MoveEvent) -> MoveState:
             return structs.replace(state, end=messages)
         case TakenOver():
             return structs.replace(state, taken=event)
-        case Retired(why=why) if why == BEGUN:
+        case Retired(why=why) if why == STARTED:
             return structs.replace(state, again=True)
         case Retired(why=why):
             code = "cancelled" if why in (CANCELLED, DELETED) else ""

@@ -170,10 +170,10 @@ async def measured(hosts: int, filled: float, free: int) -> Sequence[tuple[str, 
             flavor = Flavor(name="large", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
             instances = tuple(clock.uuid() for _ in range(count))
             request = BuildRequested(request=clock.uuid(), instances=instances, flavor=flavor)
-            begun, cpu = perf_counter(), process_time()
+            started, cpu = perf_counter(), process_time()
             plan = await rooms.answer(PlanRoom(request=request, budget=40))
             cpu = process_time() - cpu
-            results.append((f"{count} x {vcpus} VCPU", perf_counter() - begun, cpu, plan))
+            results.append((f"{count} x {vcpus} VCPU", perf_counter() - started, cpu, plan))
     return results
 
 

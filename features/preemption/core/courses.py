@@ -30,7 +30,7 @@ from cell_conductor.extension import (
     leftovers,
 )
 from features.moves.core.course import begins
-from features.moves.core.phases import MoveImpossible, given_back, held, move_in_progress
+from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
 from features.moves.messages import SHELVED, MovePlaced
 from features.preemption.messages import REQUEUE_WAIT, BuildPreempted, Vacating, Victims, victims_of_placed
 from features.waiting.messages import priority_of
@@ -152,7 +152,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
     # The build was shelved and preempted at the same time. Placement has retired it, so it cannot be
     # unshelved.
     elif is_shelved and not event.requeue:
-        build = given_back(build, "deleted")
+        build = of_kernel(build, "deleted")
     return build, (builds.destroy(build),) if build.status == "deleting" else leftovers.destroy_all(build)
 
 
@@ -218,7 +218,7 @@ class PreemptorCourse(BaseCourse):
             case BuildPlaced() if build is None or build.placed is None:
                 return _placed(build, event, now, limits, kernel)
             case Vacating(say="vacated"):  # repeated
-                return build, _begun_before(build) if build is not None else ()
+                return build, _started_before(build) if build is not None else ()
             case _:
                 return None
 
@@ -237,7 +237,7 @@ def _placed(
     return made, orders_to_vacate(made, awaited)
 
 
-def _begun_before(build: Build) -> Effects:
+def _started_before(build: Build) -> Effects:
     """Return the messages that a build waits for after all its victims left."""
     match build.status:
         case "building":

@@ -18,10 +18,10 @@ async def test_a_build_on_another_host_or_in_a_move_is_not_adopted(cell: Adoptin
     assert await cell.refuses(replace(ASKED, chosen=there)) == "its cell has it on host-1, not on host-2"
     to = Selection(root=uid(2, "a"), host="host-2", agent="agent-2", choice=Choice(on_hosts(2, VCPU=2)))
     move = replace(a_move(), build=WHO, cell="c1", generation=3, chosen=to, alternates=())
-    begun = replace(
+    started = replace(
         a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=holder_consumer(WHO, 1), begins=move.move
     )
-    await must_take(cell.placement, begun)
+    await must_take(cell.placement, started)
     assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"
     await cell.builds.handle([(WHO, move)])
     assert "its cell has it already: moving" in await cell.refuses(replace(ASKED, generation=9))

@@ -27,7 +27,7 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, on_hosts
 from tests.support.placement_calls import must_take
@@ -140,11 +140,11 @@ async def test_the_headroom_after_hypothetical_claims_is_that_after_the_claims(
     for each in before:
         await must_take(placement, each)
     await placement.of(HeadroomController).adjust()
-    held = await holdings(placement.database)
+    held = await allocations(placement.database)
     supposed = await found(placement, *claims)
     assert supposed.kept and supposed.lacking == ()
     assert supposed.lacking_then == ((why,) if why else ())
-    assert await holdings(placement.database) == held  # nothing was claimed
+    assert await allocations(placement.database) == held  # nothing was claimed
     await must_take(placement, *claims)
     for victim in victims_of(claims):
         destroyed = ReleaseRequested(consumer=victim.holder, generation="any")

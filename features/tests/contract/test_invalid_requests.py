@@ -40,7 +40,7 @@ from features.moves.messages import (
     MoveProgress,
     MoveRefused,
 )
-from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.clients import ClientRequests
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
@@ -240,8 +240,8 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     nothing, owners = cast(Any, None), cast(Any, UnusedIds())
-    door = ClientDoor(database, nothing, nothing, owners, TurnedClock(5.0).clock, nothing, {}, {})
-    await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    api = ClientRequests(database, nothing, nothing, owners, TurnedClock(5.0).clock, nothing, {}, {})
+    await api.edit(ClientEditRequested(client="shop", projects=("p1",)))
     passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, MOVE_REQUESTED, MOVE_STEER]
     refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, MOVE_REFUSED, MOVE_PROGRESS]
     handled = Handled()
@@ -249,7 +249,7 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
         "scheduler",
         consumes=[
             on_many(
-                topics.CLIENT_REQUESTED, door.request_many, emits=[*passed_on, *refused, topics.ACTS_RECORDED]
+                topics.CLIENT_REQUESTED, api.request_many, emits=[*passed_on, *refused, topics.ACTS_RECORDED]
             ),
             on(topics.BUILD_REQUESTED, handled.take),
             on(topics.BUILD_CANCEL, handled.cancel, emits=[topics.BUILD_CANCELLED]),

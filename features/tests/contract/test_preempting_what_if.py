@@ -26,4 +26,4 @@ async def test_a_what_if_question_preempts_only_what_is_left_of_the_projects_bud
     ]
     await cloud.place(a_gang((1, 8)))
     answer = await what_ifs.answer(question)
-    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.spares
+    assert not answer.fits and "the project's budget of 2 in one hour, 1 used" in answer.no_preemption

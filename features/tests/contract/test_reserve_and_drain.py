@@ -35,7 +35,7 @@ async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
         ],
     )
     async with serving(lambda: composition.transport(Settings(), "test"), cell.worker(), scheduler):
-        told, other = await explain(uid(2)), await explain(uid(3))
-    assert f"draws from reservation season {id_} of project p1" in told
-    assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in told
+        sent, other = await explain(uid(2)), await explain(uid(3))
+    assert f"draws from reservation season {id_} of project p1" in sent
+    assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in sent
     assert "draws from" not in other and "rebalances" not in other

@@ -47,10 +47,10 @@ async def test_a_held_host_says_for_whom_before_the_zone() -> None:
             assert end.decision.code == "reserved"
             [first, *_] = end.decision.nearest
             assert (first.host, first.code) == ("host-1", "reserved")
-            said = (
+            reply = (
                 f"it fits host-1 (reserved for waiting request {uid(2, 'a')} of another project since 2023-"
             )
-            assert 0 < end.reason.index(said) < end.reason.index("zone east")
+            assert 0 < end.reason.index(reply) < end.reason.index("zone east")
             assert "p1" not in end.reason, "clients read it"
         [waits] = (await world.waiting()).waiting
         assert waits.wakes.endswith("; held for it: host-1 since 2023-11-14 22:13:20 UTC")

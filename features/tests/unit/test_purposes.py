@@ -9,7 +9,7 @@ from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.events import Begun, ClaimAnswers, Effect, Need, Publish
+from scheduler_worker.core.events import ClaimAnswers, Effect, Need, Publish, Started
 from scheduler_worker.core.narrowing import claims_of
 from scheduler_worker.core.order import BUILD, PATIENCE, Order, step
 from scheduler_worker.core.rule import RequestOptions
@@ -29,7 +29,7 @@ ENDED = Retired(why="no host", unplaceable=True)
 
 def chosen(order: Order) -> Order:
     """Return an order with the host that it gets: never the excluded one."""
-    order, _ = step(order, Begun(), PATIENCE)
+    order, _ = step(order, Started(), PATIENCE)
     hall = a_hall(EXCLUDED, a_candidate(2))
     [hosts] = hall.choosing().choose([order])
     return step(order, hosts, PATIENCE)[0]

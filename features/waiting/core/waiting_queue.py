@@ -47,7 +47,7 @@ class ClassQueue:
     closed: set[Root] = field(default_factory=set)  # hosts that other requests tried when placing failed
     retried: set[Root] = field(default_factory=set)  # unchanged hosts tried again after a release
     # hosts that are reserved for others, and that these requests may use: only there they fit in their zone
-    spared: frozenset[Root] = frozenset()
+    usable_reserved: frozenset[Root] = frozenset()
     searched: Rank | None = None  # rank for which hosts were searched last
     swept: bool = False  # True if no change but only the periodic search of all hosts found the fitting hosts
     more: bool = False  # True if more hosts may fit: the search stopped when all waiting requests had one

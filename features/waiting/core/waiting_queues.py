@@ -171,19 +171,19 @@ class WaitingQueues:
     def reserved_before(self, request: Id) -> set[Root]:
         """Return the hosts that a waiting request may not use, because they are reserved for others."""
         queue, key = self._waiting[request]
-        return self.reserved.before(self._reserving_rank(queue, key), queue.kind) - queue.spared
+        return self.reserved.before(self._reserving_rank(queue, key), queue.kind) - queue.usable_reserved
 
-    def spared_for(self, request: Id) -> frozenset[Root]:
+    def usable_reserved(self, request: Id) -> frozenset[Root]:
         """Return the hosts reserved for others that a waiting request may use, because it fits on no other
         host of the zone that it names.
         """
         queue, _ = self._waiting[request]
-        return queue.spared
+        return queue.usable_reserved
 
     def _in_zone(self, zone: str, among: set[Root]) -> set[Root]:
         return self.reserved.in_zone(zone, among, self._hosts.zone) if zone and among else set()
 
-    def _spare(self, queue: ClassQueue) -> None:
+    def _allow_reserved(self, queue: ClassQueue) -> None:
         """Let requests that name a zone use hosts there that are reserved for requests of any zone, if they
         fit on no other host of it.
         """
@@ -193,8 +193,8 @@ class WaitingQueues:
             found = self._hosts.search(queue.kind, None, reserved | queue.failed_roots, queue.needs)
             if sum(found.fits.values()) >= queue.needs:
                 last = set()
-        queue.untested.update(dict.fromkeys(last - queue.spared - queue.failed_roots))
-        queue.spared = frozenset(last)
+        queue.untested.update(dict.fromkeys(last - queue.usable_reserved - queue.failed_roots))
+        queue.usable_reserved = frozenset(last)
 
     def is_tried(self, request: Id) -> bool:
         """Return whether the waiting request with this id is being placed now."""
@@ -303,7 +303,7 @@ class WaitingQueues:
         if not at:
             return frozenset(self.reserved_before(rank.request) | self._needed(rank, queue.kind))
         rank = rank._replace(turn=self.shares.turn_after(queue.project, queue.size, at, self._now))
-        reserved = self.reserved.before(rank, queue.kind) - queue.spared
+        reserved = self.reserved.before(rank, queue.kind) - queue.usable_reserved
         return frozenset(reserved | self._needed(rank, queue.kind))
 
     def _begin_trial(
@@ -368,7 +368,7 @@ class WaitingQueues:
             self._set_turn(queue, queue.waiting[0])
             self._retry_reserved(queue)
             if queue.zone:
-                self._spare(queue)
+                self._allow_reserved(queue)
             if queue.all_hosts or queue.untested:
                 self._evaluate(queue, now, all_hosts=queue.all_hosts)
             if queue.open:

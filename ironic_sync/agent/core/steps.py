@@ -30,7 +30,7 @@ from ironic_sync.core.rule import Invalid, class_of
 
 Order = BuildOrdered | DestroyOrdered
 
-UNDONE = "what was begun on the node has been undone"
+UNDONE = "what was started on the node has been undone"
 
 
 class Action(Enum):

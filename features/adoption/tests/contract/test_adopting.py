@@ -60,9 +60,9 @@ class AdoptingCell:
         return [list(outcome) for outcome in outcomes if isinstance(outcome, list)]
 
     async def refuses(self, asked: BuildAdoptRequested) -> str:
-        ((said,),) = await self.hears(asked)
-        assert isinstance(said, BuildAdopted) and said.outcome == "refused"
-        return said.why
+        ((reply,),) = await self.hears(asked)
+        assert isinstance(reply, BuildAdopted) and reply.outcome == "refused"
+        return reply.why
 
     async def stands(self, build: str = WHO) -> BuildStands | None:
         return next(iter((await self.builds.find(FindBuilds(cell="c1", builds=(build,)))).builds), None)
@@ -73,7 +73,7 @@ class AdoptingCell:
 
 
 @pytest.fixture
-async def cell(url: str, placement: Placement, wall: Any) -> AsyncIterator[AdoptingCell]:
+async def cell(url: str, placement: Placement, turned: Any) -> AsyncIterator[AdoptingCell]:
     """Yield a cell c1 with hosts 1 and 2, where a client imported consumer 7 on host 1. Host 3 is of c2."""
     elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
     database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
@@ -91,16 +91,16 @@ async def came_over(placement: Placement, number: int, held: Any, generation: in
     assert isinstance(got, Claimed), got
 
 
-def an_order_to_the_agent(said: list[Message]) -> BuildOrdered:
-    (order,) = [message for message in said if isinstance(message, BuildOrdered)]
+def an_order_to_the_agent(reply: list[Message]) -> BuildOrdered:
+    (order,) = [message for message in reply if isinstance(message, BuildOrdered)]
     return order
 
 
 async def test_an_adopted_instance_becomes_a_build_and_its_agent_receives_the_order(
     cell: AdoptingCell,
 ) -> None:
-    [[order, told]] = await cell.hears(ASKED)
-    assert told == ADOPTED
+    [[order, sent]] = await cell.hears(ASKED)
+    assert sent == ADOPTED
     assert isinstance(order, BuildOrdered)
     assert (order.adopt, order.attempt, order.root, order.agent) == (True, 1, HERE, "agent-1")
     stands, held = await cell.stands(), await cell.held()
@@ -132,13 +132,13 @@ async def test_an_adoption_is_completed_after_a_crash_between_placement_and_the_
     for _ in range(lost):
         (outcome,) = await cell.adoptions.adopt_many([ASKED])
         assert isinstance(outcome, Retry) and await cell.stands() is None
-    [said] = await cell.hears(ASKED)
-    assert said[1] == ADOPTED
+    [reply] = await cell.hears(ASKED)
+    assert reply[1] == ADOPTED
 
 
 async def test_an_adopted_instance_can_be_deleted(cell: AdoptingCell) -> None:
-    [said] = await cell.hears(ASKED)
-    order = an_order_to_the_agent(said)
+    [reply] = await cell.hears(ASKED)
+    order = an_order_to_the_agent(reply)
     await cell.builds.report_many([an_agent_report(order, "built")])
     await cell.builds.receive_many([BuildDeleteRequested(build=WHO, cell="c1")])
     await cell.builds.report_many([an_agent_report(order, "destroyed")])
@@ -148,14 +148,14 @@ async def test_an_adopted_instance_can_be_deleted(cell: AdoptingCell) -> None:
 
 async def test_an_unknown_build_that_was_deleted_before_can_be_adopted(cell: AdoptingCell) -> None:
     await cell.builds.receive_many([BuildDeleteRequested(build=WHO, cell="c1")])
-    [said] = await cell.hears(ASKED)
-    assert said[1] == ADOPTED
+    [reply] = await cell.hears(ASKED)
+    assert reply[1] == ADOPTED
 
 
 async def test_an_adopted_build_without_a_guest_on_its_host_stays_active(cell: AdoptingCell) -> None:
-    [said] = await cell.hears(ASKED)
+    [reply] = await cell.hears(ASKED)
     await cell.builds.report_many(
-        [an_agent_report(an_order_to_the_agent(said), "failed", cause="no such guest")]
+        [an_agent_report(an_order_to_the_agent(reply), "failed", cause="no such guest")]
     )
     stands = await cell.stands()
     assert stands is not None and stands.status == "active" and await cell.held() is not None

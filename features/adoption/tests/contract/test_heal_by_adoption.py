@@ -11,7 +11,7 @@ from bus.claims import Claimed
 from bus.guests import ReportedGuest
 from bus.messages import AgentReported
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from placement_worker.store.audit import retired as stored_retired
 from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts
 from tests.support.placement_calls import claim
@@ -66,7 +66,7 @@ async def test_the_only_guest_of_a_lost_build_is_adopted_with_its_attempt(cell: 
     stands = await cell.stands(LOST)
     assert stands is not None and stands.chosen is not None
     assert (stands.status, stands.attempt, stands.chosen.root) == ("active", 2, HERE)
-    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
+    assert (await allocations(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
     assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
 
 
@@ -95,7 +95,7 @@ async def test_a_guest_whose_id_was_retired_as_unplaceable_is_adopted_if_the_ope
     assert await cell.repairs(WHO, retired="adopt") == [""]
     stands = await cell.stands(LOST)
     assert stands is not None and (stands.status, stands.attempt) == ("active", 2)
-    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
+    assert (await allocations(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
     assert LOST not in await stored_retired(cell.placement.database)
     assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
 

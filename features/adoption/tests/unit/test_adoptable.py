@@ -82,8 +82,8 @@ WHO = uid(9)
 
 
 def a_host(id_: str, **given: Any) -> Provider:
-    told = {"root": id_, "cell": "c1", "agent": "agent-1", "host": f"host-{id_[-1]}", **given}
-    return Provider(id=id_, name=id_, parent=None, generation=1, **told)
+    sent = {"root": id_, "cell": "c1", "agent": "agent-1", "host": f"host-{id_[-1]}", **given}
+    return Provider(id=id_, name=id_, parent=None, generation=1, **sent)
 
 
 TREES = {

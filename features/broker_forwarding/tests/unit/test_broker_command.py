@@ -172,6 +172,6 @@ def test_the_report_has_the_fullest_queue() -> None:
 
 
 def test_the_command_line_names_what_is_missing() -> None:
-    told = CliRunner().invoke(app, ["broker", "forward", "--from", OLD])
-    assert told.exit_code == 2
-    assert "--to" in told.output
+    sent = CliRunner().invoke(app, ["broker", "forward", "--from", OLD])
+    assert sent.exit_code == 2
+    assert "--to" in sent.output

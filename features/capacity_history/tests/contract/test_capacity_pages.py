@@ -21,7 +21,7 @@ def growing(hours: int) -> CapacityFound:
 
 
 async def test_the_page_shows_amounts_of_all_zones_a_forecast_and_charts() -> None:
-    async with a_visited_room(told={CAPACITY.name: growing(96)}) as room:
+    async with a_visited_room(sent={CAPACITY.name: growing(96)}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/capacity?wait=1")).text
         assert (await room.browser.get("/capacity?since=2d&zone=z1")).status_code == 200
@@ -33,9 +33,9 @@ async def test_the_page_shows_amounts_of_all_zones_a_forecast_and_charts() -> No
 
 
 async def test_the_page_says_that_there_is_no_sample_or_no_answer() -> None:
-    async with a_visited_room(told={CAPACITY.name: CapacityFound()}) as room:
+    async with a_visited_room(sent={CAPACITY.name: CapacityFound()}) as room:
         await room.sign_in("reader")
         assert "There is no sample in this period" in (await room.browser.get("/capacity?wait=1")).text
-    async with a_visited_room(told={}) as room:
+    async with a_visited_room(sent={}) as room:
         await room.sign_in("reader")
         assert "The scheduler does not answer" in (await room.browser.get("/capacity?wait=1")).text

@@ -40,12 +40,12 @@ async def capacity_room() -> AsyncIterator[VisitedRoom]:
         numa = a_provider(
             31, 3, name="host-3_numa0", inventories={"VCPU": Inventory(total=6)}, traits=("CUSTOM_A",)
         )
-        told = [
+        sent = [
             a_report(1, inventories=of(8, allocation_ratio=2.0, reserved=1)),
             a_report(2, inventories=of(8), traits=(DISABLED,)),
             a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
         ]
-        assert await report(placement, *told) == ["", "", ""]
+        assert await report(placement, *sent) == ["", "", ""]
         async with a_visited_room(silent_placement(placement), answered=CAPACITY_QUERIES) as visited:
             yield visited
 
@@ -85,13 +85,13 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
             await let.wait()
         return TreesFound(trees=(), more=None if question.after else 7)
 
-    async with a_visited_room(told={**nothing_known(), "trees": late}, patience=0.1) as capacity_room:
+    async with a_visited_room(sent={**nothing_known(), "trees": late}, patience=0.1) as capacity_room:
         page = await capacity_room.page("/what-if/capacity?mix=VCPU:1&zone=z")
         assert "The plan is being computed" in page
         assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page
         let.set()
-        async with capacity_room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as told:
-            await until(lambda: "0 whole mixes fit now" in "".join(told))
+        async with capacity_room.following("/what-if/capacity/events?mix=VCPU%3A1&zone=z") as sent:
+            await until(lambda: "0 whole mixes fit now" in "".join(sent))
         assert asked == [0, 7]  # the read continued after the page was sent
 
 
@@ -117,7 +117,7 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pages, "planned", endless)
     monkeypatch.setattr(shared_data, "GRACE", 0.01)
-    async with a_visited_room(told=nothing_known()) as capacity_room:
+    async with a_visited_room(sent=nothing_known()) as capacity_room:
         left = asyncio.Event()
 
         async def receive() -> Any:
@@ -149,7 +149,7 @@ async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
         return planned(hosts, plan, stopped)
 
     monkeypatch.setattr(pages, "planned", recorded)
-    async with a_visited_room(told=nothing_known()) as capacity_room, asyncio.TaskGroup() as group:
+    async with a_visited_room(sent=nothing_known()) as capacity_room, asyncio.TaskGroup() as group:
         await capacity_room.sign_in("alice")
         for zone in ("a1", "a2", "a3"):
             group.create_task(capacity_room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
@@ -170,7 +170,7 @@ async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(pages, "planned", endless)
     monkeypatch.setattr(pages, "LONGEST", 0.05)
-    async with a_visited_room(told=nothing_known()) as room:
+    async with a_visited_room(sent=nothing_known()) as room:
         assert "This plan takes longer than" in await room.page("/what-if/capacity?wait=1&mix=VCPU:1")
 
 
@@ -184,14 +184,14 @@ async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_
     slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
     slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
     found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
-    told = {
+    sent = {
         "trees": TreesFound(trees=(), more=None),
         "aggregates": AggregatesFound(seen=0, aggregates=()),
         "cells": CellsFound(seen=0, cells=()),
         RESERVATIONS.name: found,
         QUOTAS.name: QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
     }
-    async with a_visited_room(told=told) as room:
+    async with a_visited_room(sent=sent) as room:
         page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
     assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
     assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page

@@ -147,7 +147,7 @@ def test_leftovers_of_a_mix_and_the_missing_amounts() -> None:
 
 def test_the_reported_number_fits_and_one_more_rarely_does() -> None:
     chance = random.Random(7)
-    said = possible = 0
+    reply = possible = 0
     for _ in range(40):
         capacities = [(chance.randint(2, 11), chance.randint(2, 11)) for _ in range(chance.randint(1, 3))]
         mix = [(chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 3)) for _ in "ab"]
@@ -157,12 +157,12 @@ def test_the_reported_number_fits_and_one_more_rarely_does() -> None:
         while _can_hold(tuple(sorted(capacities)), tuple(sorted(mix * (best + 1)))):
             best += 1
         assert side.mixes <= best <= side.mixes_in_sum
-        said, possible = said + side.mixes, possible + best
+        reply, possible = reply + side.mixes, possible + best
         taken = [side.mixes * sum(one[0] * one[place] for one in mix) for place in (1, 2)]
         assert [over.free for over in side.left] == [
             sum(room[place] for room in capacities) - taken[place] for place in (0, 1)
         ]
-    assert said >= 0.95 * possible > 20
+    assert reply >= 0.95 * possible > 20
 
 
 def _can_hold(capacities: tuple[tuple[int, int], ...], wanted: tuple[tuple[int, int, int], ...]) -> bool:
@@ -222,7 +222,7 @@ def test_allocations_on_removed_hosts_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("reply", "problem"),
     [
         ({"mix": []}, "enter at least one flavor"),
         ({"mix": ["VCPU"]}, "'VCPU': a flavor is CLASS:AMOUNT"),
@@ -248,9 +248,11 @@ def test_allocations_on_removed_hosts_are_reported() -> None:
         ({"without": ["nobody*", "h1"]}, "there is no host 'nobody*' to take away"),
     ],
 )
-def test_invalid_plans_are_refused(said: dict[str, list[str]], problem: str) -> None:
+def test_invalid_plans_are_refused(reply: dict[str, list[str]], problem: str) -> None:
     with pytest.raises(InvalidPlan) as bad:
-        planned(HALL, parse_plan(said.get("mix", ["VCPU:1"]), said.get("add", ()), said.get("without", ())))
+        planned(
+            HALL, parse_plan(reply.get("mix", ["VCPU:1"]), reply.get("add", ()), reply.get("without", ()))
+        )
     assert any(problem in arg for arg in bad.value.args)
 
 

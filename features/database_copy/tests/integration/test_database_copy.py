@@ -98,7 +98,7 @@ async def test_the_new_server_has_every_commit_and_the_old_one_accepts_no_more(
             with pytest.raises(OperationRefused, match="has rows on the new server: --replace"):
                 await copy.begin()
             await copy.begin(replace=True)
-            with pytest.raises(OperationRefused, match="a copy has begun already"):
+            with pytest.raises(OperationRefused, match="a copy has started already"):
                 await copy.begin()
             await until(is_current_of(copy))
             before = len(stored)
@@ -119,7 +119,7 @@ async def test_an_abandoned_copy_leaves_the_old_database_as_it_was(old: Postgres
     async with live_copy(old.url, new.url, SCHEMAS) as copy:
         await copy.begin()
         await copy.abandon()
-        with pytest.raises(OperationRefused, match="no copy has begun"):
+        with pytest.raises(OperationRefused, match="no copy has started"):
             await copy.progress()
         await copy.begin()
         await until(is_current_of(copy))

@@ -60,10 +60,10 @@ async def group(
 
 
 async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
-    said = await group("create", "cache", "--policy", "anti-affinity", "--max-per-host", "3")
+    reply = await group("create", "cache", "--policy", "anti-affinity", "--max-per-host", "3")
     [made] = (await placement.of(ServerGroups).find(FindGroups(name="cache"))).groups
     assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
-    assert said == f"server group cache: {made.id}\n"
+    assert reply == f"server group cache: {made.id}\n"
     with pytest.raises(OperationRefused, match="there is a server group cache in this project already"):
         await group("create", "cache", "--policy", "affinity")
 

@@ -18,7 +18,7 @@ from features.groups.messages import (
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
-from tests.support.http_placement import a_door, claim_in_json, error_of
+from tests.support.http_placement import an_api, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
@@ -196,9 +196,9 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
         a_claim(1, on_hosts(1), parts=joining(GROUP)),
         a_claim(2, on_hosts(2), parts=joining(GROUP)),
     )
-    async with a_door(url) as door:
+    async with an_api(url) as api:
         body = claim_in_json((H2, {"VCPU": 1}), generation=1)
-        answer = await door("PUT", f"/allocations/{uid(1)}", body)
+        answer = await api("PUT", f"/allocations/{uid(1)}", body)
         status, _, why = error_of(answer)
         assert status == 409 and str(crowded(H2)) in why
 
@@ -207,7 +207,7 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
 
 
 @pytest.mark.parametrize(
-    ("policy", "type_", "said"),
+    ("policy", "type_", "reply"),
     [
         ("anti-affinity", "INSTANCE", f"server group {GROUP} (anti-affinity): 2 on {H1}, where 1 may be"),
         ("anti-affinity", CLEANUP, f"server group {GROUP} (anti-affinity): 2 on {H1}, where 1 may be"),
@@ -216,7 +216,7 @@ async def test_the_api_reports_a_violated_group_policy(url: str, placement: Plac
     ],
 )
 async def test_an_audit_reports_broken_groups(
-    placement: Placement, policy: GroupPolicy, type_: str, said: str | None
+    placement: Placement, policy: GroupPolicy, type_: str, reply: str | None
 ) -> None:
     await make(placement, "soft-affinity")
     await take(
@@ -226,7 +226,7 @@ async def test_an_audit_reports_broken_groups(
     )
     assert await placement_breaches(placement.database) == []
     await _set_policy(placement, policy)
-    assert await placement_breaches(placement.database) == ([said] if said else [])
+    assert await placement_breaches(placement.database) == ([reply] if reply else [])
     await _set_policy(placement, "soft-affinity")
 
 

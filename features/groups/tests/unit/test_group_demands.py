@@ -60,12 +60,12 @@ class Knowing:
         return scheduler_of(self.placement, clock=TurnedClock().clock, ask=ask, allocations=self.allocations)
 
 
-async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:
-    told: dict[str, BuildPlaced | BuildUnplaceable] = {}
+async def reply(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:
+    sent: dict[str, BuildPlaced | BuildUnplaceable] = {}
     for request, verdict in zip(requests, await asked.scheduler().place_many(requests), strict=True):
         assert isinstance(verdict, list | tuple), verdict
-        (told[request.request],) = verdict
-    return told
+        (sent[request.request],) = verdict
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, Buil
 async def test_a_failed_lookup_concerns_its_request_only(well: Any, wrong: Any) -> None:
     asked = Knowing()
     requests = [a_request(number, **(wrong if number == 11 else well)) for number in range(BATCH)]
-    told = await said(asked, requests)
-    without = [request for request, answer in told.items() if not isinstance(answer, BuildPlaced)]
+    sent = await reply(asked, requests)
+    without = [request for request, answer in sent.items() if not isinstance(answer, BuildPlaced)]
     assert without == [requests[11].request]
-    lost = told[requests[11].request]
+    lost = sent[requests[11].request]
     assert isinstance(lost, BuildUnplaceable)
     assert lost.reason == "hints: placement cannot find what they name: too deep for me"
     assert len(asked.questions) <= 10  # in halves, not one by one
@@ -89,9 +89,11 @@ async def test_a_failed_lookup_concerns_its_request_only(well: Any, wrong: Any) 
 
 async def test_valid_requests_share_one_query() -> None:
     asked = Knowing()
-    told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
+    sent = await reply(
+        asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)]
+    )
     assert asked.questions == [1]
-    assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST_ID for answer in told.values())
+    assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST_ID for answer in sent.values())
 
 
 async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
@@ -102,5 +104,5 @@ async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
         )
         for number in range(1, 4)
     ]
-    await said(asked, requests)
+    await reply(asked, requests)
     assert asked.questions == [*[500] * 5, 200]

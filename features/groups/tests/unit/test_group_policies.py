@@ -70,13 +70,13 @@ def test_a_group_policy_admits_a_member_or_gives_the_reason(
     roots: tuple[str, ...],
     refused: tuple[str, int] | None,
 ) -> None:
-    said = group(policy, places, most).refusal(frozenset(roots), "new")
+    reply = group(policy, places, most).refusal(frozenset(roots), "new")
     if refused is None:
-        assert said is None
+        assert reply is None
     else:
         root, members = refused
-        assert said is not None and said.provider == root
-        assert said.why == f"{root}: {policy}: {members or 'no'} members of server group group-7 there"
+        assert reply is not None and reply.provider == root
+        assert reply.why == f"{root}: {policy}: {members or 'no'} members of server group group-7 there"
 
 
 @pytest.mark.parametrize(

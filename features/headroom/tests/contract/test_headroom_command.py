@@ -16,7 +16,7 @@ from features.headroom.after_claims import HeadroomAfter
 from features.headroom.controller import HeadroomController
 from features.headroom.what_if_output import additions
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
@@ -44,7 +44,7 @@ async def test_headroom_is_set_shown_and_unset(placement: Placement, run: Run) -
     assert "any one host: kept; 1 slots for 1 instances in 2 domains" in await run("show")
     assert "already" in await run("set", "host")
     assert "no headroom is kept" in await run("unset")
-    assert list(await holdings(placement.database)) == [uid(2)]
+    assert list(await allocations(placement.database)) == [uid(2)]
     with pytest.raises(OperationRefused, match="no headroom is kept"):
         await run("show")
 

@@ -31,7 +31,7 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take
@@ -90,7 +90,7 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     assert root in (uid(2, "a"), uid(3, "a")) and vcpus == 4
     await placement.claims.release_many([a_release(2, "any")])
     await adjusted(placement)
-    assert await holdings(placement.database) == {}
+    assert await allocations(placement.database) == {}
     assert await placement_breaches(placement.database) == []
 
 
@@ -307,4 +307,4 @@ async def test_an_end_releases_all_slots(placement: Placement) -> None:
     await keep(placement, "host")
     end = ReservationEditRequested(edit=EndReservation(reservation=R1, forget=True))
     await placement.of(ReservationOperations).edit(end)
-    assert list(await holdings(placement.database)) == [uid(2)]
+    assert list(await allocations(placement.database)) == [uid(2)]

@@ -124,13 +124,13 @@ class RandomChanges:
 
 
 @pytest.fixture
-async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
-    async with a_placement(url, wall.clock) as placement:
+async def placement(url: str, turned: TurnedClock) -> AsyncIterator[Placement]:
+    async with a_placement(url, turned.clock) as placement:
         yield placement
 
 
 async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
     monkeypatch.setattr(archiving, "ANSWER_BYTES", 700)
@@ -138,16 +138,16 @@ async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
     await placement.of(Archive).store()
     chance, truth = RandomChanges(placement, 8), {}
     for step in range(60):
-        wall.now += 10.0
+        turned.now += 10.0
         await chance.act()
         index = placement.memory.index
         facts = dict(index.aggregate_facts), dict(index.cell_facts)
         seen = offered_by(index), await consumers_now(placement), facts
-        truth[placement.memory.index.seen] = wall.now, seen
+        truth[placement.memory.index.seen] = turned.now, seen
         if step % 7 == 0:
             await placement.of(Archive).store()
     async with placement.database.read() as tx:
-        assert (await archive.snapshot_before(tx, None, wall.now) or (0,))[0] > 5
+        assert (await archive.snapshot_before(tx, None, turned.now) or (0,))[0] > 5
     for nth, (number, (at, (rows, consumers, facts))) in enumerate(truth.items()):
         states = [await state_at(placement, number=number)]
         states += [await state_at(placement, at)] if nth % 4 == 0 else []
@@ -172,7 +172,7 @@ async def claimed(placement: Placement, consumer: int) -> int:
     "loss", ["DELETE FROM change_log", "UPDATE change_log SET at = NULL"], ids=["trimmed", "previous version"]
 )
 async def test_missing_changes_are_a_gap_that_a_snapshot_ends(
-    placement: Placement, wall: TurnedClock, loss: str
+    placement: Placement, turned: TurnedClock, loss: str
 ) -> None:
     await placement.of(Archive).store()
     await report(placement, a_report(1))
@@ -181,7 +181,7 @@ async def test_missing_changes_are_a_gap_that_a_snapshot_ends(
     await claimed(placement, 2)
     await run(placement, loss)
     between = await claimed(placement, 3)
-    wall.now += 400.0
+    turned.now += 400.0
     after = await claimed(placement, 4)
     await placement.of(Archive).store()
     assert len((await state_at(placement, number=before)).consumers) == 1
@@ -193,7 +193,7 @@ async def test_missing_changes_are_a_gap_that_a_snapshot_ends(
 
 
 async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
-    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
     await placement.of(Archive).store()
@@ -205,7 +205,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
         assert len((await changes.since(tx, 0, 10)).changes) == first
     numbers = []
     for consumer in range(2, 12):
-        wall.now += 100.0
+        turned.now += 100.0
         numbers.append(await claimed(placement, consumer))
         await placement.of(Archive).store()
     await mark_published(placement, archived=False)
@@ -213,7 +213,7 @@ async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
         await changes.TRIM(tx, keep=0, unpublished=1000)
         assert not (await changes.since(tx, 0, 10)).changes
     await placement.of(Archive).prune(450.0)
-    assert len((await state_at(placement, at=wall.now - 400.0)).consumers) == 7
-    assert len((await state_at(placement, at=wall.now)).consumers) == 11
+    assert len((await state_at(placement, at=turned.now - 400.0)).consumers) == 7
+    assert len((await state_at(placement, at=turned.now)).consumers) == 11
     with pytest.raises(OperationRefused, match="the history begins later"):
         await state_at(placement, number=numbers[0])

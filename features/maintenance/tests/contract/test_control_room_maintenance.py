@@ -156,7 +156,7 @@ async def test_the_page_shows_windows_and_evacuations_with_their_problems() -> N
     )  # fmt: skip
     state = WindowState(window=window, hosts=(late,))
     answer = MaintenanceFound(windows=(state,), evacuations=(dead,))
-    async with a_visited_room(told={MAINTENANCE.name: answer}) as room:
+    async with a_visited_room(sent={MAINTENANCE.name: answer}) as room:
         page = await room.page("/maintenance")
         assert (
             "&lt;new&gt; disks" in page

@@ -64,8 +64,8 @@ async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(berth:
     assert f"{HOSTS[1]}  1 instance, drained when the budget allows it" in planned
     assert "about 60 s for 3 moves, 4 at a time, and begins immediately" in planned
     assert not await berth("maintenance", "list", "--json")
-    said = await berth("maintenance", "add", *rack)
-    assert "3 hosts" in said, said
+    reply = await berth("maintenance", "add", *rack)
+    assert "3 hosts" in reply, reply
     await until(lambda: reached(berth, ["empty", "planned", "planned"]), picture=lambda: phases(berth))
     assert await state(berth, HOSTS[0]) == CLOSED and await state(berth, HOSTS[1]) == "open"
     assert await instances_on(berth, HOSTS[0]) == []

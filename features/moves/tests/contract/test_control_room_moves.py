@@ -44,7 +44,7 @@ async def a_room(movers: FakeMovers, *more: Any) -> AsyncIterator[VisitedRoom]:
         yield room
 
 
-def told(move_steered: MoveSteered, refused: str = "") -> list[Message]:
+def sent(move_steered: MoveSteered, refused: str = "") -> list[Message]:
     phase = "confirm" if move_steered.to == "confirm" else "undo"
     return [
         MoveProgress(
@@ -83,9 +83,9 @@ async def test_an_operator_steers_a_move_and_sees_why_it_was_refused() -> None:
         assert 'value="confirm"' in page and 'value="revert"' in page and 'value="abort"' not in page
         assert (await room.send(f"/moves/{MOVE}", act="explode")).status_code == 400
         assert not movers.steered
-        movers.steering = told
+        movers.steering = sent
         assert (await room.send(f"/moves/{MOVE}", act="confirm")).status_code == 303
-        movers.steering = lambda said: told(said, "it is too late for <that>")
+        movers.steering = lambda reply: sent(reply, "it is too late for <that>")
         late = await room.send(f"/moves/{MOVE}", act="revert")
         assert (late.status_code, "it is too late for &lt;that&gt;" in late.text) == (409, True)
     assert [(move.to, move.move, move.cell) for move in movers.steered] == [
@@ -111,17 +111,17 @@ async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     movers = FakeMovers()
     movers.keeps(1, 1, "prepare")
-    async with a_room(movers) as room, room.following(path) as told:
-        await until(lambda: "preparing on host-9" in "".join(told))
+    async with a_room(movers) as room, room.following(path) as sent:
+        await until(lambda: "preparing on host-9" in "".join(sent))
         movers.keeps(1, 1, "start")
-        said = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
-        await room.bus.publish(said)
-        await until(lambda: "starting on host-9" in "".join(told))
+        reply = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
+        await room.bus.publish(reply)
+        await until(lambda: "starting on host-9" in "".join(sent))
         stands = movers.keeps(1, 1, "done", ended=1030.0)
         await room.bus.publish(
             MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
         )
-        await until(lambda: "30 s" in "".join(told))  # the duration of the move
+        await until(lambda: "30 s" in "".join(sent))  # the duration of the move
 
 
 async def test_the_page_without_moves_names_silent_cells() -> None:
@@ -202,7 +202,7 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
 async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "PATIENCE", 0.0)
     stands = FakeMovers().keeps(1, 1)
-    async with a_visited_room(told={FIND_MOVES.name: MovesFound(moves=(stands,))}) as room:
+    async with a_visited_room(sent={FIND_MOVES.name: MovesFound(moves=(stands,))}) as room:
         await room.sign_in("admin")
         answer = await room.send(f"/moves/{MOVE}", act="abort")
         assert answer.status_code == 409
@@ -219,12 +219,12 @@ async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None
     root = Provider(
         id=ROOT, name="host-1", parent=None, root=ROOT, generation=1, traits=(MARK,), cell="c1", host="host-1"
     )
-    told_of = {
+    reported = {
         "providers": ProvidersFound(providers=(root,)),
         "instances": InstancesFound(instances=(), count=1),
         FIND_MOVES.name: MovesFound(moves=moves),
     }
-    async with a_visited_room(told=told_of) as room:
+    async with a_visited_room(sent=reported) as room:
         page = await room.page("/moves")
     assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 % moved" in page
 
@@ -236,11 +236,11 @@ async def test_the_page_of_a_build_lists_its_moves() -> None:
     stands = MoveStands(
         move=uid(5), build=uid(7), kind="live", cell="c1", phase="done", ended=1.0, note="makes room for x"
     )
-    told_of = {
+    reported = {
         "builds": BuildsFound(builds=()),
         "decision": DecisionFound(),
         FIND_MOVES.name: MovesFound(moves=(stands,)),
     }
-    async with a_visited_room(told=told_of) as room:
+    async with a_visited_room(sent=reported) as room:
         page = await room.page(f"/builds/{uid(7)}")
     assert f"/moves/{uid(5)}" in page and "<td>makes room for x</td>" in page

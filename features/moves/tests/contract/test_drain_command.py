@@ -46,11 +46,11 @@ B1, B2, B3 = uid(1), uid(2), uid(3)
 async def test_a_drained_host_is_closed_and_its_instances_move_live(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
-    told = (await berth("drain", "host-1")).splitlines()
-    assert told[0] == "host-1: disabled, because of drain"
-    assert told[1] == "undone by `berth host enable host-1 --because drain`"
-    assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
-    assert told[-1] == "host-1: 2 moved, none stays"
+    sent = (await berth("drain", "host-1")).splitlines()
+    assert sent[0] == "host-1: disabled, because of drain"
+    assert sent[1] == "undone by `berth host enable host-1 --because drain`"
+    assert f"{B1} moved to host-9" in sent and f"{B2} moved to host-9" in sent
+    assert sent[-1] == "host-1: 2 moved, none stays"
     assert (cloud.on(1), cloud.on(2)) == ([], [B3])
     assert {(request.kind, request.cell) for request in cloud.movers.asked} == {("live", "c1")}
     assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
@@ -61,8 +61,8 @@ async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, ber
     assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])
     cloud.movers.spare = 1
     cloud.movers.doing = lambda asked: [cloud.movers.refused(asked)]
-    told = await berth("drain", "--cell", "c1", ends=1)
-    assert "3 hosts: 0 moved, 3 stay" in told
+    sent = await berth("drain", "--cell", "c1", ends=1)
+    assert "3 hosts: 0 moved, 3 stay" in sent
 
 
 async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, berth: Berth) -> None:
@@ -82,15 +82,15 @@ async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, be
             expected = min(4, 22 - ended)
             await until(lambda: len(later) >= expected)  # noqa: B023 - awaited here
             asked = later.pop()
-            said = cloud.movers.well(asked)
+            reply = cloud.movers.well(asked)
             open_.discard(asked.move)
-            await cloud.bus.publish(said[-1])
+            await cloud.bus.publish(reply[-1])
 
     cloud.movers.doing = begin
     async with asyncio.TaskGroup() as group:
         group.create_task(end_them())
-        told = await berth("drain", "host-1", "--max", "4")
-    assert told.splitlines()[-1] == "host-1: 22 moved, none stays"
+        sent = await berth("drain", "host-1", "--max", "4")
+    assert sent.splitlines()[-1] == "host-1: 22 moved, none stays"
     assert most == 4
 
 
@@ -100,9 +100,9 @@ async def test_an_instance_that_cannot_move_is_named_with_the_reason(
     cloud.movers.doing = lambda asked: (
         [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
     )
-    told = (await berth("drain", "host-1", ends=1)).splitlines()
-    assert "host-1: 1 moved, 1 stay" in told
-    assert f"  {B1} stays: [no_host] no host would do" in told
+    sent = (await berth("drain", "host-1", ends=1)).splitlines()
+    assert "host-1: 1 moved, 1 stay" in sent
+    assert f"  {B1} stays: [no_host] no host would do" in sent
 
 
 async def test_an_instance_that_changed_during_a_drain_is_read_again(
@@ -122,8 +122,8 @@ async def test_an_instance_that_changed_during_a_drain_is_read_again(
 
 async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.doing = lambda asked: [cloud.movers.refused(asked, "status")]
-    told = (await berth("drain", "host-2", ends=1)).splitlines()
-    assert f"  {B3} stays: [status] no host would do" in told
+    sent = (await berth("drain", "host-2", ends=1)).splitlines()
+    assert f"  {B3} stays: [status] no host would do" in sent
     assert len(cloud.movers.asked) == 1 + emptying.TIMES
 
 
@@ -155,11 +155,11 @@ async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmp
 
     async with asyncio.TaskGroup() as group:
         group.create_task(end_it())
-        told = (await berth("drain", "host-1", ends=1)).splitlines()
+        sent = (await berth("drain", "host-1", ends=1)).splitlines()
     assert going.move not in {request.move for request in cloud.movers.asked}
     assert cloud.movers.asked == []
-    assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
-    assert any(line.endswith("1 stay") for line in told)
+    assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in sent
+    assert any(line.endswith("1 stay") for line in sent)
 
 
 async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth: Berth) -> None:
@@ -170,17 +170,17 @@ async def test_a_cancelled_drain_reports_its_progress(cloud: HostsToEmpty, berth
         await asyncio.sleep(0.05)
         draining_it.cancel()
     assert await cloud.state(1) == "disabled, because of drain"
-    said = vars(draining)["complain"].file.getvalue()
-    assert "stopped: 1 moved, 1 under way, none stays. Moves in progress end by themselves" in said
+    reply = vars(draining)["complain"].file.getvalue()
+    assert "stopped: 1 moved, 1 under way, none stays. Moves in progress end by themselves" in reply
     cloud.movers.doing = None
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
 
 
 async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, berth: Berth) -> None:
     await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
-    told = (await berth("drain", "host-1")).splitlines()
+    sent = (await berth("drain", "host-1")).splitlines()
     assert (
-        told[-1] == f"  host-1: {uid(50)} holds resources there, and is no instance that its cell would move"
+        sent[-1] == f"  host-1: {uid(50)} holds resources there, and is no instance that its cell would move"
     )
 
 
@@ -227,10 +227,10 @@ async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
 
     monkeypatch.setattr(draining, "forcing_down", forcing_down_seen)
     cloud.movers.have(an_instance_there(4, 1, "building"))
-    told = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
-    assert told[0] == "host-1: forced down; 2 move to other hosts; its cell sees to the 1 that are not active"
-    assert "host-1: 2 moved, 1 stay" in told
-    assert f"  {uid(4)} stays: building: its cell sees to it" in told
+    sent = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
+    assert sent[0] == "host-1: forced down; 2 move to other hosts; its cell sees to the 1 that are not active"
+    assert "host-1: 2 moved, 1 stay" in sent
+    assert f"  {uid(4)} stays: building: its cell sees to it" in sent
     assert {request.kind for request in cloud.movers.asked} == {"evacuate"}
     assert (asked_before, await cloud.state(1)) == ([0], "forced down")
 
@@ -238,8 +238,8 @@ async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
 async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
-    told = await berth("evacuate", "host-1")
-    assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
+    sent = await berth("evacuate", "host-1")
+    assert sent.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
 
 
@@ -268,6 +268,6 @@ async def test_a_drain_stops_if_its_cause_is_removed_from_the_host(
         await until(lambda: () in seen)
         await cloud.bus.publish(*cloud.movers.well(later[0]))
 
-    told, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
-    assert f"{B2} stays: its host is not closed because of drain any more" in told
+    sent, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
+    assert f"{B2} stays: its host is not closed because of drain any more" in sent
     assert [request.build for request in cloud.movers.asked] == [B1]

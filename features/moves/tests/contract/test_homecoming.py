@@ -96,7 +96,7 @@ RUNS, WAITS = {1: ("source", "running")}, {1: ("source", "(running)")}
 
 
 @pytest.mark.parametrize(
-    ("build_on", "kept", "guests", "spared"),
+    ("build_on", "kept", "guests", "kept_guests"),
     [
         (SOURCE, "", RUNS, RUNS),
         (OLD_PROVIDER, "", RUNS, RUNS),
@@ -109,15 +109,15 @@ RUNS, WAITS = {1: ("source", "running")}, {1: ("source", "(running)")}
         (uid(8, "d"), "", {}, WAITS),
     ],
 )
-@pytest.mark.parametrize("spares", [False, True], ids=["", "restored, unknown guests are kept"])
+@pytest.mark.parametrize("keeps_unknown", [False, True], ids=["", "restored, unknown guests are kept"])
 @in_virtual_time
 async def test_a_returning_agent_destroys_guests_that_placement_has_elsewhere(
-    build_on: str, kept: str, guests: Guests, spared: Guests, spares: bool
+    build_on: str, kept: str, guests: Guests, kept_guests: Guests, keeps_unknown: bool
 ) -> None:
-    agent, home = await back_from_the_dead(SmallPlacement(build_on, kept), spares=spares)
+    agent, home = await back_from_the_dead(SmallPlacement(build_on, kept), keeps_unknown=keeps_unknown)
     assert agent.disk.running() == [] and not agent.does.ready
     reports = await home.check()
-    expected = spared if spares else guests
+    expected = kept_guests if keeps_unknown else guests
     assert (agent.guests(), agent.does.ready) == (expected, True)
     assert [(report.outcome, report.attempt) for report in reports] == [("destroyed", 1)] * (not expected)
     if not expected:  # a late order has no effect
@@ -133,15 +133,15 @@ async def test_an_agent_lists_its_guests_in_pages(monkeypatch: pytest.MonkeyPatc
     builds = [BUILD, *(uid(number, "f") for number in range(1, 5))]
     for build in builds[1:]:
         assert agent.disk.hosted.add(structs.replace(guest, build=build))
-    heard: list[str] = []
+    events: list[str] = []
     pages, more = 0, True
     while more:
-        asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=heard[-1] if heard else "")
-        told = await agent.does.report_guests(asked)
-        heard += [guest.build for guest in told.guests]
-        pages, more = pages + 1, told.more
-        assert (told.after, len(told.guests) <= 2) == (asked.after, True)
-    assert (heard, pages) == (sorted(builds), 3)
+        asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=events[-1] if events else "")
+        sent = await agent.does.report_guests(asked)
+        events += [guest.build for guest in sent.guests]
+        pages, more = pages + 1, sent.more
+        assert (sent.after, len(sent.guests) <= 2) == (asked.after, True)
+    assert (events, pages) == (sorted(builds), 3)
 
 
 @in_virtual_time
@@ -256,7 +256,7 @@ async def at_work(
 )
 @in_virtual_time
 async def test_a_paused_agent_asks_placement_again_before_it_continues(
-    build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[str]
+    build_on: str, kept: str, guests: dict[int, tuple[str, str]], reply: list[str]
 ) -> None:
     placement = SmallPlacement()
     agent, home = await at_work(placement)
@@ -268,7 +268,7 @@ async def test_a_paused_agent_asks_placement_again_before_it_continues(
         placement.kept_on_source(kept)
     await asyncio.sleep(STOOD_STILL)
     assert not agent.does.ready and agent.disk.running() == []
-    assert [report.outcome for report in await home.check()] == said
+    assert [report.outcome for report in await home.check()] == reply
     assert agent.guests() == guests and agent.does.ready
 
 

@@ -155,9 +155,9 @@ async def test_invalid_input_is_refused_and_requests_nothing(
     assert movers.asked == []
 
 
-def then(*said: Callable[[FakeMovers, MoveRequested], Message]) -> Callable[[FakeMovers], None]:
+def then(*reply: Callable[[FakeMovers, MoveRequested], Message]) -> Callable[[FakeMovers], None]:
     def arrange(movers: FakeMovers) -> None:
-        movers.doing = lambda asked: [each(movers, asked) for each in said]
+        movers.doing = lambda asked: [each(movers, asked) for each in reply]
 
     return arrange
 
@@ -168,13 +168,13 @@ ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
     (["shelve", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} shelved"]),
     (
         ["move", B1],
-        then(*(lambda m, a, p=p: m.told(a, "prepare", percent=p) for p in (0, 5)), lambda m, a: m.ended(a)),
+        then(*(lambda m, a, p=p: m.sent(a, "prepare", percent=p) for p in (0, 5)), lambda m, a: m.ended(a)),
         0,
         [f"{B1} gets its place on host-9", f"{B1} moved to host-9"],
     ),
     (
         ["shelve", B1],
-        then(lambda m, a: replace(m.told(a, "send"), host=""), lambda m, a: m.ended(a)),
+        then(lambda m, a: replace(m.sent(a, "send"), host=""), lambda m, a: m.ended(a)),
         0,
         [f"{B1} is stopped, and its image made", f"{B1} shelved"],
     ),
@@ -189,7 +189,7 @@ ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
     (["move", B1], then(lambda m, a: m.ended(a, "deleted", "")), 1, [f"{B1} deleted meanwhile"]),
     (
         ["move", B1, "--verify"],
-        then(lambda m, a: m.told(a, "verify")),
+        then(lambda m, a: m.sent(a, "verify")),
         0,
         [
             f"{B1} waits to be confirmed, on host-9",
@@ -214,8 +214,8 @@ async def test_a_move_is_followed_to_its_end(
 
 async def test_one_refused_move_of_several_fails_the_command(movers: FakeMovers, berth: Berth) -> None:
     movers.doing = lambda asked: [movers.refused(asked)] if asked.build == B2 else movers.well(asked)
-    told = await berth("move", B1, B2, "--wait", ends=1)
-    assert f"{B1} moved to host-9" in told and f"{B2} refused" in told
+    sent = await berth("move", B1, B2, "--wait", ends=1)
+    assert f"{B1} moved to host-9" in sent and f"{B2} refused" in sent
 
 
 async def test_a_lost_end_is_read_from_the_cell(movers: FakeMovers, berth: Berth) -> None:
@@ -237,7 +237,7 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
 
     def begins(asked: MoveRequested) -> list[Message]:
         movers.keeps(1, 1, phase, move=asked.move)
-        return [movers.told(asked, phase, host, percent) for percent in (0, 50)]
+        return [movers.sent(asked, phase, host, percent) for percent in (0, 50)]
 
     movers.doing = begins
     following_it = asyncio.create_task(berth("move", B1, "--wait"))
@@ -294,7 +294,7 @@ async def test_a_move_whose_publication_was_not_confirmed_may_have_a_result() ->
 
 
 async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, berth: Berth) -> None:
-    movers.doing = lambda asked: [movers.told(asked, "send")]
+    movers.doing = lambda asked: [movers.sent(asked, "send")]
     with pytest.raises(OperationRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
         await berth("move", B1, "--wait", "--timeout", "0.2")
 
@@ -314,8 +314,8 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(has_room())
-        told = (await berth("move", B1, "--wait", "30m")).splitlines()
-    assert told == [
+        sent = (await berth("move", B1, "--wait", "30m")).splitlines()
+    assert sent == [
         f"{B1} waits: place 2 in its line: no room; would be woken by 2 VCPU",
         f"{B1} moved to host-9",
     ]
@@ -337,11 +337,11 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     movers: FakeMovers, berth: Berth
 ) -> None:
     movers.waits(1, 1)
-    movers.cancels, movers.begun = False, [movers.keeps(1, 1, "prepare")]
+    movers.cancels, movers.started = False, [movers.keeps(1, 1, "prepare")]
     movers.moves.clear()
-    movers.steering = lambda steered: [movers.told(steered, "abort")]
-    told = await berth("abort", B1)
-    assert f"{B1}: abort is requested" in told
+    movers.steering = lambda steered: [movers.sent(steered, "abort")]
+    sent = await berth("abort", B1)
+    assert f"{B1}: abort is requested" in sent
     assert [move.to for move in movers.steered] == ["abort"]
 
 
@@ -351,13 +351,13 @@ async def test_a_command_steers_the_move_of_a_build(movers: FakeMovers, berth: B
 
     movers.steering = lambda steered: [movers.ended(steered, kind="resize")]
     assert await berth("confirm", of, "--wait") == f"{B1} resized, on host-9\n"
-    (said,) = movers.steered
-    assert (said.move, said.to, said.cell) == (stands.move, "confirm", "c1")
+    (reply,) = movers.steered
+    assert (reply.move, reply.to, reply.cell) == (stands.move, "confirm", "c1")
 
 
 async def test_a_late_command_is_refused_with_the_reason(movers: FakeMovers, berth: Berth) -> None:
     movers.keeps(1, 1, "start")
-    movers.steering = lambda steered: [movers.told(steered, "start", refused="it is started there already")]
+    movers.steering = lambda steered: [movers.sent(steered, "start", refused="it is started there already")]
     assert await berth("abort", B1, ends=1) == f"{B1}: it is started there already\n"
 
 
@@ -372,10 +372,10 @@ async def test_an_ended_move_cannot_be_steered(movers: FakeMovers, berth: Berth)
 
 async def test_moves_under_way_are_listed_and_ended_ones_with_all(movers: FakeMovers, berth: Berth) -> None:
     going, over = movers.keeps(1, 1, percent=40), movers.keeps(2, 2, "error", ended=1007.0, reason="no room")
-    told = await berth("moves", "list")
-    assert going.move in told and over.move not in told and "send 40%" in told
-    told = await berth("moves", "list", "--all")
-    assert going.move in told and over.move in told and "7s" in told and "no room" in told
+    sent = await berth("moves", "list")
+    assert going.move in sent and over.move not in sent and "send 40%" in sent
+    sent = await berth("moves", "list", "--all")
+    assert going.move in sent and over.move in sent and "7s" in sent and "no room" in sent
     assert "no move is in progress" in await berth("moves", "list", "--host", "host-7")
 
 

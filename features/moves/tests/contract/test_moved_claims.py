@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
-from bus.claims import BEGUN, CLEANUP, MIGRATION, Choice, Claimed, ClaimRequested, Held, Released, Retired
+from bus.claims import CLEANUP, MIGRATION, STARTED, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
 from bus.reports import SHARES, Inventory
@@ -39,7 +39,7 @@ __all__ = ["every_commit"]
 
 H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
 BUILD, KEEP, LEFT, MOVE = 1, 100, 101, 500
-BEGAN = Retired(why=BEGUN)
+BEGAN = Retired(why=STARTED)
 FIVE = {"VCPU": 5}
 
 
@@ -84,11 +84,11 @@ async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None,
     }
 
 
-async def told_of(placement: Placement, after: int) -> set[str]:
+async def reported(placement: Placement, after: int) -> set[str]:
     """Return the providers that changed after this change number."""
     async with placement.database.read() as tx:
-        told = (await changes.since(tx, after, 10)).changes
-    return {change.provider for one in told for change in one.changes}
+        sent = (await changes.since(tx, after, 10)).changes
+    return {change.provider for one in sent for change in one.changes}
 
 
 async def over(placement: Placement) -> set[str]:
@@ -108,7 +108,7 @@ async def test_one_claim_begins_a_move_and_publishes_both_hosts(placement: Place
     assert await over(placement) == {uid(MOVE)}
     rows = placement.memory.index.rows
     assert [rows[host].free["VCPU"] for host in (H1, H2, H3)] == [3, 3, 8]
-    assert await told_of(placement, seen) == {H1, H2}
+    assert await reported(placement, seen) == {H1, H2}
 
 
 async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: Placement, url: str) -> None:
@@ -167,7 +167,7 @@ async def test_on_the_way_back_the_instance_holds_its_former_allocations(placeme
         BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
         LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
     }
-    assert await told_of(placement, seen) == {H1, H2}
+    assert await reported(placement, seen) == {H1, H2}
     again = Held(generation=3, allocations=on_hosts(1, **FIVE), roots=(H1,))
     assert await claim(placement, is_returning(keep=LEFT)) == [again]
     assert isinstance(await release(placement, LEFT, "any"), Released)
@@ -184,7 +184,7 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     builds, size = range(10, 14), {"VCPU": 1}
     for build in builds:
         await claim(placement, an_order(a_claim(build, on_hosts(1 + build % 2, VCPU=1))))
-    begun: list[int] = []
+    started: list[int] = []
 
     async def lives(by: Placement, seed: int) -> None:
         chance = random.Random(seed)
@@ -207,7 +207,7 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
                 kept[build].append(new)
                 orders.append(an_order(one))
             results = await claim(by, *orders)
-            begun.extend(
+            started.extend(
                 int(order.claims[0].begins is not None)
                 for order, result in zip(orders, results, strict=True)
                 if isinstance(result, Claimed)
@@ -223,8 +223,8 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
         await other.memory.fresh()
         assert seen_by(placement) == seen_by(other)
     assert every_commit.broken == []
-    assert every_commit.commits > 30 and len(begun) > 20
-    assert sum(begun) == len(await over(placement))
+    assert every_commit.commits > 30 and len(started) > 20
+    assert sum(started) == len(await over(placement))
 
 
 async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placement: Placement) -> None:

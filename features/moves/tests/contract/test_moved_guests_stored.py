@@ -58,10 +58,10 @@ async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     one = MovingAgent(disk(), faults=FaultPlan(moves=MoveFaults(start=1.0)))
     start = a_move("start", 3, 2, DESTINATION)
     assert await one.move(a_move("prepare", 1, 2, DESTINATION)) == ["done"]
-    (said,) = await one.move(start)
+    (reply,) = await one.move(start)
     killed(one.disk)
     two = MovingAgent(disk())
-    assert (two.guests(), await two.move(start)) == ({}, [said])
+    assert (two.guests(), await two.move(start)) == ({}, [reply])
     assert two.disk.devices.held == {}
 
 
@@ -86,8 +86,8 @@ async def test_a_failed_build_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     killed(first)
     second = MovingAgent(disk(), faults=FaultPlan(reschedule=1.0))
     second.does.confirm_guests()
-    said = await second.does.build(order)
-    assert said is not None and said.outcome == "failed"
+    reply = await second.does.build(order)
+    assert reply is not None and reply.outcome == "failed"
     killed(second.disk)
     assert disk().all_guests == []
 

@@ -125,12 +125,12 @@ async def a_cell(database: Database) -> MovingCell:
     return cell
 
 
-def short(said: Sequence[Message]) -> list[str]:
-    return [in_short(message) for message in said]
+def short(reply: Sequence[Message]) -> list[str]:
+    return [in_short(message) for message in reply]
 
 
 async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[Message]:
-    waiting, said = [event], []
+    waiting, reply = [event], []
     while waiting:
         event = waiting.pop(0)
         if twice:
@@ -142,14 +142,14 @@ async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[M
             elif isinstance(message, DestroyOrdered):
                 waiting.append(an_agent_report(message, "destroyed"))
             else:
-                said.append(message)
-    return said
+                reply.append(message)
+    return reply
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["", "killed at every step"])
 async def test_a_move_runs_its_phases_and_ends_on_the_claimed_host(cell: MovingCell, twice: bool) -> None:
-    said = await to_the_end(cell, cell.claimed(), twice=twice)
-    ends = [message for message in said if isinstance(message, MoveEnded)]
+    reply = await to_the_end(cell, cell.claimed(), twice=twice)
+    ends = [message for message in reply if isinstance(message, MoveEnded)]
     assert ends and all(end == ends[0] for end in ends)
     assert (ends[0].end, ends[0].host, ends[0].decision.record) == ("done", "host5", None)
     assert [phase.phase for phase in ends[0].phases] == ["prepare", "send", "start"]
@@ -175,8 +175,8 @@ async def test_a_silent_phase_times_out(everywhere: MovingCell) -> None:
     cell.now += 99.0
     assert await cell.builds.time_out() == []
     cell.now += 1.0
-    (reminder,) = await cell.builds.time_out()
-    assert short(await cell.came_of(reminder)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
+    (report,) = await cell.builds.time_out()
+    assert short(await cell.came_of(report)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
     assert cell.books.held[holder_consumer(ONE.build, 2)][1] == a_selection(5).choice.allocations
 
 
@@ -202,9 +202,9 @@ async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: Moving
         cell.now += 10
         kind = "rebuild" if number == 2 else "shelve"
         placed.append(replace(a_move(kind, number=number, hosts=(5,)), attempt=number))  # type: ignore[arg-type]
-        said = await cell.came_of(placed[-1])
+        reply = await cell.came_of(placed[-1])
         if number == 2:
-            await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
+            await to_the_end(cell, a_move_report(reply[-1], "done"), twice=False)  # type: ignore[arg-type]
     first = await cell.moves.find(FindMoves(cell=CELL, limit=2))
     assert [(move.move, move.phase) for move in first.moves] == [
         (placed[2].move, "send"),
@@ -234,8 +234,8 @@ async def test_ended_moves_are_republished_and_later_pruned(everywhere: MovingCe
     placed = cell.claimed()
     (*_, end) = await to_the_end(cell, placed, twice=False)
     rebuild = replace(a_move("rebuild", number=2, hosts=(5,)), attempt=2)
-    said = await cell.came_of(rebuild)
-    await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
+    reply = await cell.came_of(rebuild)
+    await to_the_end(cell, a_move_report(reply[-1], "done"), twice=False)  # type: ignore[arg-type]
     assert await cell.came_of(placed) == [end]  # although its build was in a later move
     cell.now += 8 * 86400.0
     await cell.builds.prune()
@@ -279,13 +279,13 @@ async def test_a_reshape_can_arrive_before_its_move(cell: MovingCell) -> None:
     """The destination is reshaped before the cell has received the move."""
     placed = cell.claimed()
     assert placed.chosen is not None
-    told = BuildReshaped(
+    sent = BuildReshaped(
         build=ONE.build, cell=CELL, root=placed.chosen.root, generation=2, number=9, at=cell.now,
         allocations={uid(9, "e"): {"VCPU": 1}},
     )  # fmt: skip
-    assert isinstance((await cell.builds.reshape_many([told]))[0], Retry)
+    assert isinstance((await cell.builds.reshape_many([sent]))[0], Retry)
     await cell.came_of(placed)
-    await cell.builds.reshape_many([told])
+    await cell.builds.reshape_many([sent])
     assert (await cell.stands()).chosen.choice == Choice(allocations={uid(9, "e"): {"VCPU": 1}})
 
 

@@ -88,8 +88,8 @@ async def test_a_failed_rebuild_keeps_the_guest() -> None:
 @in_virtual_time
 async def test_a_resize_on_the_same_host_needs_capacity_for_both_sizes(old: int, new: int, says: str) -> None:
     agent = await MovingAgent().build(a_build(vcpus=old))
-    (said,) = await agent.move(an_order("prepare", 1, 2, SOURCE, "resize", spec=a_spec(new)))
-    assert said.startswith(says)
+    (reply,) = await agent.move(an_order("prepare", 1, 2, SOURCE, "resize", spec=a_spec(new)))
+    assert reply.startswith(says)
     assert agent.disk.devices.in_use(SOURCE) == {"VCPU": old + (new if says == "done" else 0)}
 
 
@@ -97,8 +97,8 @@ async def test_a_resize_on_the_same_host_needs_capacity_for_both_sizes(old: int,
 async def test_a_guest_that_cannot_start_is_reported_as_leftover() -> None:
     agent = await MovingAgent().build()
     await agent.move(PREPARE)
-    said = await agent.moves.move(START)
-    assert said is not None and (said.outcome, said.leftover) == ("failed", True)
+    reply = await agent.moves.move(START)
+    assert reply is not None and (reply.outcome, reply.leftover) == ("failed", True)
     assert agent.guests() == {1: ("source", "running"), 2: ("destination", "arriving")}
 
 
@@ -181,10 +181,10 @@ CUT: list[tuple[MoveOrdered, tuple[MoveOrdered, ...], str, dict[int, tuple[str, 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("order", "before", "said", "then"), CUT, ids=[one[0].phase for one in CUT])
+@pytest.mark.parametrize(("order", "before", "reply", "then"), CUT, ids=[one[0].phase for one in CUT])
 @in_virtual_time
 async def test_a_power_failure_in_a_phase_leaves_the_guests_and_is_reported(
-    order: MoveOrdered, before: tuple[MoveOrdered, ...], said: str, then: dict[int, tuple[str, str]]
+    order: MoveOrdered, before: tuple[MoveOrdered, ...], reply: str, then: dict[int, tuple[str, str]]
 ) -> None:
     agent = await MovingAgent(away=5.0).build()
     await agent.move(*before)
@@ -193,10 +193,10 @@ async def test_a_power_failure_in_a_phase_leaves_the_guests_and_is_reported(
     await asyncio.sleep(1.0)
     agent.does.power.fail()
     assert agent.disk.running() == [] and not agent.does.ready
-    assert await moving == [said]
+    assert await moving == [reply]
     assert asyncio.get_running_loop().time() == 6.0
     assert agent.guests() == then
-    assert await agent.move(order) == [said]
+    assert await agent.move(order) == [reply]
 
 
 @in_virtual_time
@@ -245,10 +245,10 @@ ADOPTED = replace(a_build(vcpus=99), adopt=True)  # more than its host has: it r
 @in_virtual_time
 async def test_an_adopted_guest_runs_immediately_and_can_move() -> None:
     agent = MovingAgent(faults=FaultPlan(reschedule=1.0, moves=MoveFaults()))
-    said = await agent.does.build(ADOPTED)
-    assert said is not None and said.outcome == "built"
+    reply = await agent.does.build(ADOPTED)
+    assert reply is not None and reply.outcome == "built"
     assert asyncio.get_running_loop().time() == 0.0
-    assert await agent.does.build(ADOPTED) == said
+    assert await agent.does.build(ADOPTED) == reply
     assert agent.guests() == {1: ("source", "running")}
     assert await agent.move(PREPARE, SEND, START) == ["done", "done", "done"]
     assert (await agent.destroy(a_destroy(1))).outcome == "destroyed"

@@ -7,7 +7,7 @@ from bus.errors import OperationRefused
 from bus.vocabulary import Message
 from bus.worker import Worker, on
 from features.moves.messages import MOVE_REQUESTED, MoveRequested, MoveSteered
-from tests.contract.test_role_door import a_client
+from tests.contract.test_operator_requests import a_client
 from tests.support.ids import uid
 from tests.support.waiting import until
 

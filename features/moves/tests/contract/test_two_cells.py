@@ -132,11 +132,11 @@ class PlainGuests:
 
     def move(self, order: MoveOrdered, *, fails: bool) -> MoveReported | None:
         at = order.root, order.build
-        step, said = self.steps.get(at, (0, None))
+        step, reply = self.steps.get(at, (0, None))
         if order.step < step:
             return None
-        if order.step == step and said is not None:
-            return said
+        if order.step == step and reply is not None:
+            return reply
         guests = self.there[at]
         if order.attempt in self.void[at]:
             return a_move_report(order, "failed", cause="it was destroyed on this host")
@@ -145,15 +145,15 @@ class PlainGuests:
         if fails or missing or lost:
             if order.phase in ("prepare", "start"):
                 guests.pop(order.attempt, None)
-            said = a_move_report(order, "failed", cause="no luck" if fails else "there is no such guest")
+            reply = a_move_report(order, "failed", cause="no luck" if fails else "there is no such guest")
         else:
             if order.phase == "resume":
                 guests.pop(order.was, None)
             states = {"prepare": "arriving", "send": "stopped"}
             guests[order.attempt] = states.get(order.phase, "running")
-            said = a_move_report(order, "done")
-        self.steps[at] = order.step, said
-        return said
+            reply = a_move_report(order, "done")
+        self.steps[at] = order.step, reply
+        return reply
 
 
 class CellsApart:
@@ -168,7 +168,7 @@ class CellsApart:
         self.guests = PlainGuests()
         self.unkind = Unkind()
         self.on_its_way: list[Message] = []
-        self.said: list[Message] = []
+        self.reply: list[Message] = []
         self.failing = ""  # name of the phase that always fails
         self.databases = databases
         self.scheduler = scheduler_of(placement, clock=clock, undeliverable_for=5000.0)
@@ -248,7 +248,7 @@ class CellsApart:
     def say(self, outcome: Outcome) -> None:
         assert not isinstance(outcome, Poison | Retry), outcome
         for message in (outcome,) if isinstance(outcome, Message) else outcome or ():
-            (self.said if isinstance(message, OUTSIDE) else self.on_its_way).append(message)
+            (self.reply if isinstance(message, OUTSIDE) else self.on_its_way).append(message)
 
     async def _delivered(self, message: Message) -> Outcome:
         phase = message.phase if isinstance(message, MoveOrdered) else "build"
@@ -295,7 +295,7 @@ class CellsApart:
         return [move for page in found for move in page.moves]
 
     def ends(self) -> set[tuple[str, str]]:
-        return {(message.move, message.end) for message in self.said if isinstance(message, MoveEnded)}
+        return {(message.move, message.end) for message in self.reply if isinstance(message, MoveEnded)}
 
 
 def _is_chatter(message: Message) -> bool:
@@ -362,7 +362,7 @@ async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
 
 def _may_be_stopped(world: CellsApart) -> bool:
     """Return whether an agent did not report the state of the guest, or its host is dead."""
-    ends = [message for message in world.said if isinstance(message, MoveEnded)]
+    ends = [message for message in world.reply if isinstance(message, MoveEnded)]
     return any(
         (end.kind == "evacuate" and end.end != "done")
         or "did not go on at" in end.reason
@@ -371,8 +371,8 @@ def _may_be_stopped(world: CellsApart) -> bool:
     )
 
 
-async def said(world: CellsApart, build: str) -> MoveEnded:
-    ends = [message for message in world.said if isinstance(message, MoveEnded) and message.move == MOVE]
+async def reply(world: CellsApart, build: str) -> MoveEnded:
+    ends = [message for message in world.reply if isinstance(message, MoveEnded) and message.move == MOVE]
     assert all(end == ends[0] for end in ends)
     return ends[0]
 
@@ -392,7 +392,7 @@ async def test_a_moved_instance_belongs_to_the_new_cell_only(world: CellsApart) 
     build = await world.boot()
     await world.comes_to(a_move(build))
     assert await settled(world, build) == ("c2", "active")
-    end = await said(world, build)
+    end = await reply(world, build)
     assert (end.cell, end.end, end.host in ("host-3", "host-4")) == ("c2", "done", True)
     assert [phase.phase for phase in end.phases] == ["prepare", "start"]
 
@@ -405,7 +405,7 @@ async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) 
     assert set(await world.holds(build)) == {"itself", "keeper 1"}
     await world.comes_to(steering(build, "c2", "revert"))
     assert await settled(world, build) == ("c1", "active")
-    assert (await said(world, build)).end == "reverted"
+    assert (await reply(world, build)).end == "reverted"
     [stands] = (await world.cells["c1"].builds.find(FindBuilds(cell="c1", builds=(build,)))).builds
     assert (stands.spec and stands.spec.flavor.vcpus, stands.host) == (2, "host-1")
 
@@ -444,7 +444,7 @@ async def test_a_failure_in_either_cell_reverts_the_move(world: CellsApart, phas
     world.failing = phase
     await world.comes_to(a_move(build))
     assert await settled(world, build) == ("c1", "active")
-    end = await said(world, build)
+    end = await reply(world, build)
     assert (end.cell, end.end, end.host, "no luck" in end.reason) == ("c1", "error", "host-1", True)
 
 
@@ -467,9 +467,9 @@ async def test_a_move_to_a_cell_without_a_conductor_is_reverted(world: CellsApar
     [placed] = [message for message in world.on_its_way if isinstance(message, MovePlaced)]
     world.on_its_way.clear()
     world.scheduler.ending._undeliverable_for = 0.0
-    await world.comes_to(*await world.handovers.unheard(placed))
+    await world.comes_to(*await world.handovers.on_unroutable(placed))
     assert await settled(world, build) == ("c1", "active")
-    assert "no conductor" in (await said(world, build)).reason
+    assert "no conductor" in (await reply(world, build)).reason
 
 
 @pytest.mark.parametrize("cell", ["c1", "c2"])
@@ -480,14 +480,14 @@ async def test_a_move_between_cells_can_be_aborted_in_both_cells(world: CellsApa
     await world.step(-1)
     await world.comes_to()
     assert await settled(world, build) == ("c1", "active")
-    assert (await said(world, build)).end == "aborted"
+    assert (await reply(world, build)).end == "aborted"
 
 
 async def test_without_a_host_in_the_other_cell_the_instance_stays(world: CellsApart) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, wanted_host="host-2"))
     assert await settled(world, build) == ("c1", "active")
-    assert [type(message) for message in world.said if isinstance(message, MoveRefused | MoveEnded)] == [
+    assert [type(message) for message in world.reply if isinstance(message, MoveRefused | MoveEnded)] == [
         MoveRefused
     ]
 
@@ -496,7 +496,7 @@ async def test_without_a_host_in_the_other_cell_the_instance_stays(world: CellsA
 async def test_rebuilds_and_live_migrations_stay_in_their_cell(world: CellsApart, kind: str) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, kind))
-    [refusal] = [message for message in world.said if isinstance(message, MoveRefused)]
+    [refusal] = [message for message in world.reply if isinstance(message, MoveRefused)]
     assert refusal.code == "unreadable"
 
 
@@ -517,7 +517,7 @@ async def test_a_delete_received_by_either_cell_ends_the_instance(
     await world.comes_to(BuildDeleteRequested(build=build, cell=cell, reply_to="me"))
     assert await settled(world, build) is None
     assert [
-        message for message in world.said if isinstance(message, BuildDeleted) and message.reply_to == "me"
+        message for message in world.reply if isinstance(message, BuildDeleted) and message.reply_to == "me"
     ]
 
 
@@ -529,7 +529,7 @@ async def test_an_instance_deleted_before_its_arrival_never_runs(world: CellsApa
     await world.comes_to(BuildDeleteRequested(build=build, cell="c2", reply_to="me"))
     await world.comes_to(placed)
     assert await settled(world, build) is None
-    assert (await said(world, build)).end == "deleted"
+    assert (await reply(world, build)).end == "deleted"
 
 
 async def test_a_redelivered_boot_builds_nothing_in_the_former_cell(world: CellsApart) -> None:

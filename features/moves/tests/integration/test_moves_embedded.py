@@ -25,8 +25,8 @@ async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth)
     build, first = await berth.boot("--vcpus", "2", "--image", "debian")
     second = await berth.ends("move", build)
     assert (second["end"], second["host"] != first) == ("done", True)
-    told = await berth("why", second["move"])
-    assert f"to {second['host']} in cell c1: ended done" in told and "the best" in told
+    sent = await berth("why", second["move"])
+    assert f"to {second['host']} in cell c1: ended done" in sent and "the best" in sent
     live = await berth.ends("move", build, "--live", "--to", first)
     assert (live["end"], live["host"]) == ("done", first)
 
@@ -55,8 +55,8 @@ async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth)
 
 async def test_a_dead_host_is_evacuated_and_a_live_host_is_drained(berth: LivingBerth) -> None:
     there = [await berth.boot("--host", "c1-host00001") for _ in range(3)]
-    told = await berth("evacuate", there[0][1], "--wait")
-    assert "c1-host00001: 3 moved, none stays" in told
+    sent = await berth("evacuate", there[0][1], "--wait")
+    assert "c1-host00001: 3 moved, none stays" in sent
     where = {
         json.loads(line)["host"] for line in (await berth("moves", "list", "--all", "--json")).splitlines()
     }
@@ -90,8 +90,8 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: L
     following = asyncio.create_task(berth("move", build, "--to", there, "--live", "--wait", "30m"))
     await berth.waits(build)
     await berth("host", "enable", there)
-    told = await following
-    assert f"{build} moved to {there}" in told
+    sent = await following
+    assert f"{build} moved to {there}" in sent
     await berth("delete", build, "--wait")
     await berth.clean()
 
@@ -102,8 +102,8 @@ async def test_an_instance_moves_to_another_cell_and_back(opened: Opened) -> Non
 
 
 async def moved_between_cells(berth: LivingBerth) -> None:
-    said = await berth.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
-    build, first = said["build"], said["host"]
+    reply = await berth.ends("boot", "--vcpus", "2", "--image", "debian", "--cell", "c1")
+    build, first = reply["build"], reply["host"]
     there = await berth.ends("move", build, "--to-cell", "c2")
     assert (there["end"], await berth.where(build)) == ("done", ("c2", "active"))
     assert there["host"] in await berth("why", build)

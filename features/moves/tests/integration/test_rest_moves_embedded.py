@@ -29,7 +29,7 @@ async def test_an_instance_is_moved_over_http(tmp_path: Path) -> None:
         await ann.steer(move.move, "confirm")
         await until(lambda: has_status("done"), "the move is done")
         events = ann.events(after=first)
-        assert [(await in_time(anext(events))).event for _ in range(2)] == ["move.told", "move.ended"]
+        assert [(await in_time(anext(events))).event for _ in range(2)] == ["move.progressed", "move.ended"]
         with pytest.raises(RestRefusal, match="404: no cell"):
             await ann.steer(clock.uuid(), "abort")
         with pytest.raises(RestRefusal, match=r"400: .*\$\.to"):

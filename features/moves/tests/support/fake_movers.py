@@ -80,8 +80,8 @@ class FakeMovers:
     waiting: list[WaitingRequest] = field(default_factory=list)
     told_waiting: int = 0
     cancelled: list[BuildCancelRequested] = field(default_factory=list)
-    cancels: bool = True  # False: a cancelled move has begun just before, and is in `begun`
-    begun: list[MoveStands] = field(default_factory=list)
+    cancels: bool = True  # False: a cancelled move has started just before, and is in `started`
+    started: list[MoveStands] = field(default_factory=list)
     looked: int = 0
     alone: bool = True
 
@@ -139,9 +139,9 @@ class FakeMovers:
     def well(self, asked: MoveRequested) -> list[Message]:
         number = int((asked.wanted_host or f"host-{self.spare}").rpartition("-")[2])
         self.builds[asked.build] = an_instance_there(int(asked.build[-12:]), number)
-        return [self.told(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
+        return [self.sent(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
 
-    def told(
+    def sent(
         self, of: MoveRequested | MoveSteered, phase: str, host: int = 9, percent: int = 0, refused: str = ""
     ) -> MoveProgress:
         return MoveProgress(
@@ -181,8 +181,8 @@ class FakeMovers:
 
     async def find_moves(self, asked: FindMoves) -> MovesFound:
         self.looked += 1
-        if self.cancelled and not self.cancels:  # the move had begun before
-            self.moves |= {one.move: one for one in self.begun}
+        if self.cancelled and not self.cancels:  # the move had started before
+            self.moves |= {one.move: one for one in self.started}
         found = [
             one
             for one in self.moves.values()

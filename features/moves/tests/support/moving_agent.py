@@ -59,12 +59,12 @@ class MovingAgent:
 
     async def build(self, *orders: BuildOrdered) -> "MovingAgent":
         for order in orders or (a_build(),):
-            said = await self.does.build(order)
-            assert said is not None and said.outcome == "built", said
+            reply = await self.does.build(order)
+            assert reply is not None and reply.outcome == "built", reply
         return self
 
     async def move(self, *orders: MoveOrdered) -> list[str]:
-        return [told(await self.moves.move(order)) for order in orders]
+        return [sent(await self.moves.move(order)) for order in orders]
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         return await self.does.destroy(order)
@@ -82,9 +82,11 @@ class MovingAgent:
         }  # fmt: skip
 
 
-def told(said: MoveReported | None) -> str:
-    if said is None:
+def sent(reply: MoveReported | None) -> str:
+    if reply is None:
         return "nothing"
     return (
-        said.outcome + (f": {said.cause}" if said.cause else "") + (" (left over)" if said.leftover else "")
+        reply.outcome
+        + (f": {reply.cause}" if reply.cause else "")
+        + (" (left over)" if reply.leftover else "")
     )

@@ -18,7 +18,6 @@ from features.moves.core.phases import (
     move_in_progress,
     move_progress,
     move_state,
-    reminder,
 )
 from features.moves.messages import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
 from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short
@@ -52,8 +51,8 @@ FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
 
 
 def agent_says(attempt: int, host: int, outcome: str, **more: object) -> AgentReported:
-    said = an_agent_report(a_destroy_order(a_placed(hosts=9), attempt, host), "built")
-    return replace(said, outcome=outcome, **more)
+    reply = an_agent_report(a_destroy_order(a_placed(hosts=9), attempt, host), "built")
+    return replace(reply, outcome=outcome, **more)
 
 
 def done(phase: str, number: int) -> MoveReported:
@@ -108,7 +107,7 @@ STATES: dict[str, list[Dated]] = {
     "back": [*PREPARED, failed("send", 2)],
     "resume": [*PREPARED, failed("send", 2), an_answer_in("back", 2, CLAIMED)],
     "build": [*ACTIVE, EVACUATE],
-    "undo, then the next": [*ACTIVE, (-2000.0, EVACUATE), (-200.0, reminder(after(*ACTIVE, EVACUATE)))],
+    "undo, then the next": [*ACTIVE, (-2000.0, EVACUATE), (-200.0, overdue_report(after(*ACTIVE, EVACUATE)))],
     "rebuild": [*ACTIVE, REBUILD],
     "destroy": [*ACTIVE, SHELVE, done("send", 1)],
     "release": [*ACTIVE, SHELVE, done("send", 1), agent_says(1, 0, "destroyed")],
@@ -153,18 +152,18 @@ def event_in(state: Build, event: str) -> Event:
     move = move_in_progress(state.parts)
     assert move is not None
     if event == "overdue":
-        return reminder(state)
+        return overdue_report(state)
     if EVENTS[event] is not SAID:
         return EVENTS[event]
     phase = move.phase if move.phase in ("prepare", "send", "start", "resume", "rebuild") else "prepare"
-    said = a_report_of(MOVE, phase, max(move.step, 1), "done")
+    reply = a_report_of(MOVE, phase, max(move.step, 1), "done")
     match event:
         case "half":
-            return replace(said, outcome="progress", percent=50)
+            return replace(reply, outcome="progress", percent=50)
         case "done":
-            return said
+            return reply
         case _:
-            return replace(said, outcome="failed", cause="no", leftover=event != "failed")
+            return replace(reply, outcome="failed", cause="no", leftover=event != "failed")
 
 
 TABLE: dict[str, dict[str, str]] = {
@@ -306,13 +305,13 @@ def test_every_event_in_every_phase_of_a_move(state: str, event: str) -> None:
     before = after(*STATES[state])
     build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
     assert build is not None and last_move(build) is not None
-    said = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
+    reply = [in_short(effect) for effect in effects if not isinstance(effect, HostFailed)]
     expected = expected_of(state, before, event)
     if expected is None:
-        assert (build, said) == (before, [])
+        assert (build, reply) == (before, [])
         return
     shown = build.status if build.status == "deleting" else move_of(build).shown
-    assert f"{shown}: {'; '.join(said)}" == expected
+    assert f"{shown}: {'; '.join(reply)}" == expected
     assert move_in_progress(build.parts) is not None or move_of(build).end
 
 
@@ -322,17 +321,17 @@ def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: s
     move = move_in_progress(before.parts)
     assert move is not None
     removed = replace(
-        reminder(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
+        overdue_report(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
     )
-    assert step(before, reminder(before), 1.0, LIMITS) == (before, ())
+    assert step(before, overdue_report(before), 1.0, LIMITS) == (before, ())
     early, effects = step(before, removed, 1.0, LIMITS)
-    late, expected = step(before, reminder(before), 1000.0, LIMITS)
+    late, expected = step(before, overdue_report(before), 1000.0, LIMITS)
     assert early is not None and late is not None and last_move(early) is not None
     assert early.status == late.status and move_of(early).phases[-1].cause == "its agent was removed"
-    told = [
+    sent = [
         [in_short(each) for each in some if not isinstance(each, HostFailed)] for some in (effects, expected)
     ]
-    assert told[0] == told[1]
+    assert sent[0] == sent[1]
     another = replace(removed, step=move.step + 1)  # the phase that waits now has an agent
     assert step(before, another, 1.0, LIMITS)[0] is before
 
@@ -357,14 +356,14 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("answer", "then"), ANSWERS.values(), ids=ANSWERS)
 def test_answers_of_placement_while_a_move_is_reverted(answer: Any, then: str) -> None:
-    build, said = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
-    assert f"{move_of(build).phase}: {'; '.join(said)}" == then
+    build, reply = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
+    assert f"{move_of(build).phase}: {'; '.join(reply)}" == then
 
 
 def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     answers = [an_answer_in("back", 2, GONE), an_answer_in("back", 2, Refused(refusals=(FULL,)), afresh=True)]
-    build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
-    assert said[-1] == "ended error at host0"
+    build, reply = came(*TO_THE_SOURCE, *answers, done("resume", 3))
+    assert reply[-1] == "ended error at host0"
     assert "could not be claimed again: p: asked 4" in move_of(build).cause
 
 
@@ -379,10 +378,10 @@ def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
     ],
 )  # fmt: skip
 def test_an_answer_that_ended_a_move_repeats_its_end(before: list[Dated], answer: Event, end: str) -> None:
-    ended, said = came(*before, answer)
-    assert move_in_progress(ended.parts) is None and end in said
-    again, said = came(*before, answer, answer)
-    assert again == ended and end in said
+    ended, reply = came(*before, answer)
+    assert move_in_progress(ended.parts) is None and end in reply
+    again, reply = came(*before, answer, answer)
+    assert again == ended and end in reply
 
 
 TO_THE_NEXT = STATES["swap"]
@@ -417,9 +416,9 @@ def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
 
 def test_a_delete_during_a_revert_holds_the_source_until_it_is_destroyed() -> None:
     deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
-    build, said = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
-    assert said == ["release 3 for good keeping 1"]
-    build, said = came(
+    build, reply = came(*deleting, ReleaseAnswer("deleting", held(0, 3)))
+    assert reply == ["release 3 for good keeping 1"]
+    build, reply = came(
         *deleting, ReleaseAnswer("deleting", held(0, 3)), ReleaseAnswer("deleting", Released())
     )
     assert build.status == "deleted" and [
@@ -461,15 +460,15 @@ PLACES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("before", "event", "then"), PLACES.values(), ids=PLACES)
 def test_a_move_in_an_unexpected_state(before: list[Dated], event: Event, then: str) -> None:
-    build, said = came(*before, event)
-    assert f"{build.shown}: {'; '.join(said)}" == then
+    build, reply = came(*before, event)
+    assert f"{build.shown}: {'; '.join(reply)}" == then
     if move_in_progress(build.parts) is None:
-        assert came(*before, event, event)[1] == said
+        assert came(*before, event, event)[1] == reply
 
 
 def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
-    build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
-    assert said == ["ended error at host0"]
+    build, reply = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
+    assert reply == ["ended error at host0"]
     assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
     assert move_of(build).cause == "metal"
 
@@ -504,16 +503,16 @@ def test_a_move_of_an_unknown_build_ends_in_error() -> None:
 
 
 def late(build: list[Dated], now: float) -> tuple[float, Event]:
-    return now, reminder(after(*build))
+    return now, overdue_report(after(*build))
 
 
 def test_a_guest_that_could_not_be_shelved_is_resumed() -> None:
     """Its agent has stopped it first, and may have lost power then."""
     shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
-    build, said = came(*shelving)
-    assert (build.shown, said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
-    build, said = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
-    assert (build.status, build.attempt, said) == ("active", 2, ["ended error at host0"])
+    build, reply = came(*shelving)
+    assert (build.shown, reply) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
+    build, reply = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
+    assert (build.status, build.attempt, reply) == ("active", 2, ["ended error at host0"])
 
 
 @pytest.mark.parametrize(("outcome", "attempt"), [("failed", 1), ("done", 2), ("progress", 2)])
@@ -525,19 +524,19 @@ def test_a_late_report_of_a_timed_out_rebuild(
     assert (after(*given_up).status, after(*given_up).attempt) == ("active", 2)
     build, _ = came(*given_up, a_report_of(REBUILD, "rebuild", 1, outcome))
     assert (build.attempt, build.spec == PLACED.spec) == (attempt, attempt == 1)
-    again, said = came(*given_up, *[a_report_of(REBUILD, "rebuild", 1, outcome)] * 2)
+    again, reply = came(*given_up, *[a_report_of(REBUILD, "rebuild", 1, outcome)] * 2)
     assert again == build
-    assert said == ([] if outcome == "progress" else ["ended error at host0"])
+    assert reply == ([] if outcome == "progress" else ["ended error at host0"])
 
 
 def test_a_possibly_running_guest_is_waited_for_while_its_allocations_are_held() -> None:
     reverting = STATES["undo"]
     assert came(*reverting, late(reverting, 599.0)) == (after(*reverting), [])
-    build, said = came(*reverting, late(reverting, 600.0))
+    build, reply = came(*reverting, late(reverting, 600.0))
     assert build.deadline == 1200.0
-    assert said == ["told revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"]
-    build, said = came(*reverting, late(reverting, 5000.0))
-    assert said == ["told back", "back 2 to 1 keeping 2"]
+    assert reply == ["told revert: host5: no reply; the order is repeated", "destroy 2 at host5 above 1"]
+    build, reply = came(*reverting, late(reverting, 5000.0))
+    assert reply == ["told back", "back 2 to 1 keeping 2"]
 
 
 def test_a_guest_that_failed_to_start_is_waited_for_like_a_deletion() -> None:
@@ -554,14 +553,14 @@ def test_a_move_is_confirmed_when_its_time_expires() -> None:
 
 
 def test_progress_extends_the_time_limit_and_is_published() -> None:
-    build, said = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
-    assert build.deadline == 190.0 and said == ["told send"]
+    build, reply = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
+    assert build.deadline == 190.0 and reply == ["told send"]
 
 
 def test_forcing_a_live_migration_repeats_its_order() -> None:
     sending = [*ACTIVE, LIVE, done("prepare", 1)]
-    _, said = came(*sending, a_steering(LIVE, "force"))
-    assert said == ["told send", "send 1 at host0 by force"]
+    _, reply = came(*sending, a_steering(LIVE, "force"))
+    assert reply == ["told send", "send 1 at host0 by force"]
     assert came(*sending, a_steering(LIVE, "force"), done("send", 2))[1] == ["send 1 at host0 by force"]
     assert came(*sending, a_steering(LIVE, "force"), done("send", 3))[1] == ["told start", "start 2 at host5"]
 
@@ -626,27 +625,27 @@ def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
 
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
-    build, said = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
-    assert (build.shown, said) == ("shelved", ["ended error"])
+    build, reply = came(*STATES["release"], ReleaseAnswer("held", OutsideCell(why="not yours")))
+    assert (build.shown, reply) == ("shelved", ["ended error"])
     assert "not yours" in move_of(build).cause
 
 
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: object) -> None:
-    _, said = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
-    assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
+    _, reply = came(*STATES["release"], ReleaseAnswer("held", answer))  # type: ignore[arg-type]
+    assert reply == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
     shelving = [*STATES["release"], ReleaseAnswer("held", held(5, 2))]
     assert came(*shelving)[1] == ["release 2 as shelved"]
-    build, said = came(*shelving, ReleaseAnswer("held", Released()))
-    assert (build.shown, said) == ("shelved", ["ended done", "free 1"])
+    build, reply = came(*shelving, ReleaseAnswer("held", Released()))
+    assert (build.shown, reply) == ("shelved", ["ended done", "free 1"])
 
 
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
-    _, said = came(*SHELVED, a_delete(PLACED))
-    assert said == ["release None for good", "ended done"]
+    _, reply = came(*SHELVED, a_delete(PLACED))
+    assert reply == ["release None for good", "ended done"]
     assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
 
@@ -654,6 +653,6 @@ def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_messages_and_queries_name_the_same_host_of_a_move(state: str) -> None:
     build = after(*STATES[state])
-    said = move_progress(build)
-    assert isinstance(said, MoveProgress)
-    assert (said.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])
+    reply = move_progress(build)
+    assert isinstance(reply, MoveProgress)
+    assert (reply.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])

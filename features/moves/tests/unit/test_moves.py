@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import BEGUN, Choice, holder_consumer
+from bus.claims import STARTED, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.host_health import FORCED_DOWN
@@ -71,11 +71,11 @@ class MovingCloud:
         self.refusals += ended
 
     async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
-        said: list[MovePlaced | MoveRefused] = []
+        reply: list[MovePlaced | MoveRefused] = []
         for verdict in await self.moves.place_many(moves):
             assert not isinstance(verdict, Retry | Poison), verdict
-            said += [one for one in verdict if not isinstance(one, HandoverProgress)]
-        return said
+            reply += [one for one in verdict if not isinstance(one, HandoverProgress)]
+        return reply
 
     async def placed(self, move: MoveRequested) -> MovePlaced:
         (message,) = await self.come_of(move)
@@ -114,7 +114,7 @@ async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None
     assert (placed.attempt, placed.generation, placed.reply_to) == (1, 2, "me")
     assert cloud.placement.roots(BUILD) == {placed.chosen.root}
     assert cloud.placement.roots(KEEP) == {root(1)}
-    assert cloud.placement.retired == {MOVE: BEGUN}
+    assert cloud.placement.retired == {MOVE: STARTED}
     assert (placed.spec.project, placed.spec.name, placed.spec.metadata) == ("p", "web-1", {"a": "b"})
     assert placed.decision.record is not None and placed.decision.scores
     (order,) = cloud.placement.orders
@@ -165,8 +165,8 @@ async def test_a_resize_may_stay_where_old_and_new_fit_together() -> None:
     assert cloud.placement.roots(KEEP) == {root(1)}
 
     tight = a_cloud(a_candidate(1, free={**big, "VCPU": 4}), only[1])
-    said = await tight.refused(a_move(1, "resize", flavor=BIG, same_host=True))
-    assert (said.code, tight.placement.roots(BUILD)) == ("class", {root(1)})
+    reply = await tight.refused(a_move(1, "resize", flavor=BIG, same_host=True))
+    assert (reply.code, tight.placement.roots(BUILD)) == ("class", {root(1)})
 
 
 async def test_a_move_keeps_the_constraints_of_the_boot() -> None:
@@ -269,7 +269,7 @@ async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:
     assert rebuild.chosen is not None and rebuild.chosen.root == root(1)
     assert (rebuild.generation, rebuild.spec.image) == (1, image)
     assert cloud.placement.orders == []
-    assert cloud.placement.retired == {MOVE: BEGUN, uid(2, "e"): BEGUN}
+    assert cloud.placement.retired == {MOVE: STARTED, uid(2, "e"): STARTED}
 
 
 @pytest.mark.parametrize(
@@ -280,9 +280,9 @@ async def test_a_rebuild_requires_a_host_that_accepts_the_image(properties: dict
     """However full that is."""
     cloud = a_cloud(a_candidate(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}), a_candidate(2))
     cloud.scheduler.book.handle(a_heartbeat(1, architecture="x86_64"), cloud.time.now)
-    (said,) = await cloud.come_of(a_move(1, "rebuild", image=Image(name="i", properties=properties)))
-    assert isinstance(said, MoveRefused) == bool(why)
-    assert not why or (isinstance(said, MoveRefused) and why in said.reason and said.code == "image")
+    (reply,) = await cloud.come_of(a_move(1, "rebuild", image=Image(name="i", properties=properties)))
+    assert isinstance(reply, MoveRefused) == bool(why)
+    assert not why or (isinstance(reply, MoveRefused) and why in reply.reason and reply.code == "image")
 
 
 # It does not move
@@ -323,31 +323,31 @@ async def test_a_move_that_cannot_begin_is_refused_permanently(
 ) -> None:
     cloud = a_cloud()
     so(cloud)
-    said = await cloud.refused(move)
-    assert (said.code, said.move, said.build) == (code, move.move, move.build)
-    assert why in said.reason
+    reply = await cloud.refused(move)
+    assert (reply.code, reply.move, reply.build) == (code, move.move, move.build)
+    assert why in reply.reason
     assert move.move in cloud.placement.unplaceable
     assert cloud.placement.roots(BUILD) == {root(1)} and KEEP not in cloud.placement.held
     again = await cloud.refused(move)
-    assert again.reason == said.reason
+    assert again.reason == reply.reason
 
 
 async def test_instances_of_a_host_forced_down_can_only_be_evacuated() -> None:
     cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
     for index, kind in enumerate(("migrate", "live", "shelve"), 1):
-        said = await cloud.refused(a_move(index, kind))
-        assert said.code == "source_down" and "`berth evacuate host1`" in said.reason
+        reply = await cloud.refused(a_move(index, kind))
+        assert reply.code == "source_down" and "`berth evacuate host1`" in reply.reason
     await cloud.placed(a_move(9, "evacuate"))
 
 
 async def test_the_refusal_of_a_move_is_stored() -> None:
     cloud = a_cloud(hosts=1)
-    said = await cloud.refused(a_move())
+    reply = await cloud.refused(a_move())
     unknown = await cloud.refused(a_move(2, build=uid(4, "b")))
     request = cloud.refusals[0].request
     assert request is not None
     assert cloud.refusals == [
-        refusal_of(a_move(), request, said), refusal_of(a_move(2, build=uid(4, "b")), None, unknown)
+        refusal_of(a_move(), request, reply), refusal_of(a_move(2, build=uid(4, "b")), None, unknown)
     ]  # fmt: skip
     assert (request.request, request.cell) == (MOVE, "cell1")
 
@@ -417,9 +417,9 @@ async def test_a_begun_move_that_its_cell_has_lost_with_the_instance_is_refused(
     cloud.cells.recorded = set()
     await cloud.retry(move)
     cloud.time.now += 61
-    said = await cloud.refused(move)
-    assert said.code == "unknown" and "no cell has a record of it" in said.reason
-    assert await cloud.refused(move) == said  # the broker may deliver the request more than once
+    reply = await cloud.refused(move)
+    assert reply.code == "unknown" and "no cell has a record of it" in reply.reason
+    assert await cloud.refused(move) == reply  # the broker may deliver the request more than once
 
 
 async def test_a_duplicated_message_in_a_batch_claims_once() -> None:
@@ -480,8 +480,8 @@ async def test_a_redelivered_refused_move_repeats_the_first_reason() -> None:
 async def test_an_ended_instance_does_not_move() -> None:
     cloud = a_cloud()
     cloud.placement.retired[BUILD] = "deleted"
-    said = await cloud.refused(a_move())
-    assert (said.code, said.reason) == ("status", "it has ended: deleted")
+    reply = await cloud.refused(a_move())
+    assert (reply.code, reply.reason) == ("status", "it has ended: deleted")
 
 
 async def test_a_late_duplicate_of_a_move_that_is_over_begins_nothing() -> None:
@@ -574,14 +574,14 @@ async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
 
 async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     cloud = a_cloud()
-    said = await undone(cloud, await cloud.placed(a_move(reply_to="me")))
-    assert said is not None and "no conductor accepts moves there" in said.reason
-    assert (said.code, said.reply_to) == ("no_conductor", "me")
+    reply = await undone(cloud, await cloud.placed(a_move(reply_to="me")))
+    assert reply is not None and "no conductor accepts moves there" in reply.reason
+    assert (reply.code, reply.reply_to) == ("no_conductor", "me")
     assert cloud.placement.roots(BUILD) == {root(1)}
     assert KEEP not in cloud.placement.held
     assert cloud.placement.retired.keys() == {MOVE, undo_claim_id(MOVE)}
     again = await cloud.refused(a_move())
-    assert again.reason == said.reason
+    assert again.reason == reply.reason
 
 
 async def test_two_schedulers_that_undo_a_move_agree() -> None:
@@ -616,10 +616,10 @@ async def test_moves_without_a_holder_are_undone_as_well(kind: str) -> None:
     if kind == "unshelve":
         shelved(cloud)
     move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
-    said = await undone(cloud, await cloud.placed(move))
-    assert said is not None and said.code == "no_conductor"
+    reply = await undone(cloud, await cloud.placed(move))
+    assert reply is not None and reply.code == "no_conductor"
     assert cloud.placement.roots(BUILD) == (set() if kind == "unshelve" else {root(1)})
-    assert (await cloud.refused(move)).reason == said.reason
+    assert (await cloud.refused(move)).reason == reply.reason
 
 
 async def test_undoing_an_unshelve_shelves_the_instance_again() -> None:

@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
-from features.moves.core.handover import Handover, HandoverState, begins, holding_nothing, judged, messages_of
+from features.moves.core.handover import Handover, HandoverState, begins, judged, messages_of, release_of
 from features.moves.core.start import undoing
 from features.moves.messages import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from features.moves.tests.support.moving_agent import DESTINATION, SOURCE, an_order
@@ -72,7 +72,7 @@ def test_a_guest_is_in_one_state_at_any_time(
     assert ends == [done, failed, hung, lost]
 
 
-def said(order: Any) -> MoveReported:
+def reply(order: Any) -> MoveReported:
     return MoveReported(
         move=order.move, build=order.build, phase=order.phase, step=order.step, attempt=order.attempt,
         cell="c1", agent="a1", root=order.root, host=order.host, outcome="done",
@@ -82,13 +82,13 @@ def said(order: Any) -> MoveReported:
 def test_the_highest_step_of_a_move_counts() -> None:
     steps = MoveSteps()
     assert steps.ordered(SEND) == "go on"
-    steps.begun(SEND)
+    steps.started(SEND)
     assert steps.ordered(SEND) == "go on"
-    steps.finished(said(SEND))
-    assert steps.ordered(SEND) == said(SEND)
-    steps.begun(RESUME)
+    steps.finished(reply(SEND))
+    assert steps.ordered(SEND) == reply(SEND)
+    steps.started(RESUME)
     assert (steps.ordered(SEND), steps.ordered(RESUME)) == ("void", "go on")
-    steps.finished(said(SEND))  # too late to count
+    steps.finished(reply(SEND))  # too late to count
     assert (steps.ordered(SEND), steps.ordered(RESUME)) == ("void", "go on")
     assert steps.ordered(PREPARE) == "go on"  # on another host
     assert steps.ordered(an_order("send", 1, 1, build=uid(2, "b"))) == "go on"
@@ -98,8 +98,8 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
     steps = MoveSteps(remembered=2)
     orders = [an_order("send", 5, 1, SOURCE, build=uid(number, "b")) for number in range(3)]
     for order in orders:
-        steps.finished(said(order))
-    assert [steps.ordered(order) for order in orders] == ["go on", said(orders[1]), said(orders[2])]
+        steps.finished(reply(order))
+    assert [steps.ordered(order) for order in orders] == ["go on", reply(orders[1]), reply(orders[2])]
 
 
 ROOT = uid(3, "a")
@@ -172,7 +172,7 @@ def test_reports_of_the_other_cells_half_are_ignored(
         assert judged(a_handover_order(state), a_report(half, outcome, cell)) is None
 
 
-def told(messages: tuple[Message, ...]) -> list[str]:
+def sent(messages: tuple[Message, ...]) -> list[str]:
     return [
         f"{message.say} to {message.cell}" if isinstance(message, HandoverProgress)
         else f"{type(message).__name__} to {message.cell}"  # type: ignore[attr-defined]
@@ -191,8 +191,8 @@ def told(messages: tuple[Message, ...]) -> list[str]:
     ],
 )
 def test_each_state_of_a_handover_informs_one_cell(state: HandoverState, says_so: list[str]) -> None:
-    assert told(messages_of(a_handover_order(state))) == says_so
-    assert told(begins(a_handover_order(state))) == (says_so if state == "leaving" else [])
+    assert sent(messages_of(a_handover_order(state))) == says_so
+    assert sent(begins(a_handover_order(state))) == (says_so if state == "leaving" else [])
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_a_delete_is_forwarded_to_the_owning_cell(state: HandoverState, who: str
     report = a_report(who, "delete", reply_to="me")
     found = judged(a_handover_order(state), report)
     assert isinstance(found, Handover)
-    said = messages_of(found, report)
-    assert told(said) == says_so
-    assert isinstance(said[-1], BuildDeleteRequested) and said[-1].reply_to == "me"
+    reply = messages_of(found, report)
+    assert sent(reply) == says_so
+    assert isinstance(reply[-1], BuildDeleteRequested) and reply[-1].reply_to == "me"
 
 
 def test_attempt_numbers_continue_in_the_new_cell() -> None:
@@ -234,5 +234,5 @@ def test_undoing_a_handover_takes_the_allocations_back() -> None:
     assert claim.begins and claim.begins == again.begins != PLACED.move
     shelved = Handover(placed=replace(PLACED, attempt=0, kind="unshelve"))
     assert undoing(shelved.placed, 7).take_over is None
-    assert holding_nothing(shelved, deleted=False).retire == SHELVED
-    assert holding_nothing(shelved, deleted=True).retire == "deleted"
+    assert release_of(shelved, deleted=False).retire == SHELVED
+    assert release_of(shelved, deleted=True).retire == "deleted"

@@ -33,7 +33,7 @@ from features.nova.tests.support.nova_database import (
     nova_tables,
 )
 from tests.support.command_line import CommandLine
-from tests.support.http_placement import HttpPlacement, a_door, claim_in_json
+from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
 
 pytestmark = pytest.mark.services
@@ -46,7 +46,7 @@ class CheckedRegion:
     api: NovaTables
     cell0: NovaTables
     cell: NovaTables
-    door: HttpPlacement
+    http: HttpPlacement
 
     def settings(self, **given: str) -> Settings:
         nova = {"nova_database_url": self.api.url, **given}
@@ -66,7 +66,7 @@ async def region(new_database: NewDatabase) -> AsyncIterator[CheckedRegion]:
     async with (
         new_database() as first, new_database() as second, new_database() as third,
         nova_tables(first, is_api=True) as api, nova_tables(second) as cell0, nova_tables(third) as cell,
-        a_door("sqlite+aiosqlite://") as door,
+        an_api("sqlite+aiosqlite://") as http,
     ):  # fmt: skip
         await add_cell(api, cell0, uuid=CELL0)
         cell_id = await add_cell(api, cell)
@@ -74,17 +74,17 @@ async def region(new_database: NewDatabase) -> AsyncIterator[CheckedRegion]:
         await add_service(cell0, "nova-scheduler", "controller")
         for number in (1, 2):
             root = await add_host(api, cell, number, cell_id=cell_id)
-            await door.made("/resource_providers", {"name": f"host-{number}", "uuid": root}, method="POST")
+            await http.made("/resource_providers", {"name": f"host-{number}", "uuid": root}, method="POST")
             inventory = {"inventories": {"VCPU": {"total": 8}}, "resource_provider_generation": 0}
-            await door.made(f"/resource_providers/{root}/inventories", inventory)
+            await http.made(f"/resource_providers/{root}/inventories", inventory)
             traits = {"traits": ["COMPUTE_NODE", "OWNER_NOVA"], "resource_provider_generation": 1}
-            await door.made(f"/resource_providers/{root}/traits", traits)
-        await hold(door, await add_instance(cell, 1, host=1), 1)
-        yield CheckedRegion(api, cell0, cell, door)
+            await http.made(f"/resource_providers/{root}/traits", traits)
+        await hold(http, await add_instance(cell, 1, host=1), 1)
+        yield CheckedRegion(api, cell0, cell, http)
 
 
-async def hold(door: HttpPlacement, consumer: str, host: int) -> None:
-    await door.made(f"/allocations/{consumer}", claim_in_json((uid(host, "a"), {"VCPU": 1})))
+async def hold(http: HttpPlacement, consumer: str, host: int) -> None:
+    await http.made(f"/allocations/{consumer}", claim_in_json((uid(host, "a"), {"VCPU": 1})))
 
 
 async def test_all_facts_of_a_region_are_read(region: CheckedRegion) -> None:

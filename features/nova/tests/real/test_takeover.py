@@ -48,7 +48,7 @@ class BootingClients:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Let the clients work until the block ends; each then ends what it has begun."""
+        """Let the clients work until the block ends; each then ends what it has started."""
         is_over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for servers in self.servers:

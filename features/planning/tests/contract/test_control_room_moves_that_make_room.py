@@ -20,15 +20,15 @@ async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None
     )  # fmt: skip
     target = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     plan = RoomPlanned(moves=(step,), targets=(target,))
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: plan}) as room:
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: plan}) as room:
         asked = await room.page("/what-if?vcpus=4")
         shown = await room.page("/what-if?vcpus=4&moves=1")
     assert 'href="/what-if?vcpus=4&amp;moves=1"' in asked and "web-1" not in asked
     assert "It fits after 1 move, on" in shown and f'<a href="/hosts/{uid(3, "a")}">h3</a>' in shown
     assert f'href="/builds/{uid(6)}">web-1</a>' in shown
     none = RoomPlanned(code="destinations", why="fit nowhere else")
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: none}) as room:
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: none}) as room:
         assert "There is no plan: fit nowhere else" in await room.page("/what-if?vcpus=4&moves=1")
     moot = WhatIfAnswered(fits=False, decision=Decision(code="quota"))
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: moot}) as room:
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: moot}) as room:
         assert "make room" not in await room.page("/what-if?vcpus=4&moves=1")

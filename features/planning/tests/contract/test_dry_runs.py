@@ -68,9 +68,9 @@ async def test_a_dry_run_shows_destinations_and_requests_nothing(
     assert await berth("move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
     no = WhatIfAnswered(fits=False, refusal="it is building", decision=Decision(code="status"))
     forecasts.would = lambda asked: no if asked.build == B1 else NONE
-    told = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
-    assert f"{B1}: no live: [status] it is building" in told
-    assert f"{B2}: no live: [class] no host would do" in told and "−3" in told
+    sent = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
+    assert f"{B1}: no live: [status] it is building" in sent
+    assert f"{B2}: no live: [class] no host would do" in sent and "−3" in sent
     assert [move.kind for move in forecasts.asked[-1].moves] == ["live", "live"]
     assert cloud.movers.asked == []
 
@@ -90,14 +90,14 @@ async def test_a_dry_run_lists_instances_without_a_host_and_the_reason(
     cloud: HostsToEmpty, forecasts: Forecasts, berth: Berth
 ) -> None:
     forecasts.would = lambda asked: NONE if asked.build in (B1, B3) else WhatIfAnswered(fits=True)
-    told = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
-    assert told[:4] == [
+    sent = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
+    assert sent[:4] == [
         "host-1: would be disabled, and 2 instances moved, of which 1 find no host now",
         "host-2: would be disabled, and 1 instances moved, of which 1 find no host now",
         "  would stay: [class] no host would do",
         f"    {B1}, {B3}",
     ]
-    assert any("room" in line and "−3" in line for line in told[4:])
+    assert any("room" in line and "−3" in line for line in sent[4:])
     [asked] = forecasts.asked
     assert ({move.kind for move in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
     in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)

@@ -12,7 +12,7 @@ import pytest
 from berth.features import packages
 from berth.operations import publishing
 from bus import topics
-from bus.claims import BEGUN, Retired
+from bus.claims import STARTED, Retired
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
@@ -82,8 +82,8 @@ class ExchangingCell:
     async def carries_out(self, request: MoveRequested) -> list[Message]:
         """Move an instance as schedulers and its cell do: once, and only if the move is not fenced."""
         self.movers.asked.append(request)
-        before = await self.ending.retire(request.move, BEGUN, unplaceable=False)
-        if isinstance(before, Retired) and before.why != BEGUN:
+        before = await self.ending.retire(request.move, STARTED, unplaceable=False)
+        if isinstance(before, Retired) and before.why != STARTED:
             return [self.movers.refused(request)]
         self.ends(request, "done")
         return self.movers.well(request)

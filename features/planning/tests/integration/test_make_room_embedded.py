@@ -60,9 +60,9 @@ async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) 
 
     ended = {"cell": "c1", "kind": "live", "end": "done", "plan": "make_room"}
     count = REGISTRY.get_sample_value("berth_moves_ended_total", ended) or 0.0
-    told = await berth("make-room", *LARGE)
+    sent = await berth("make-room", *LARGE)
     assert REGISTRY.get_sample_value("berth_moves_ended_total", ended) == count + 1
-    assert "done: 1 move; 1 build fits: 1 on c1-host00002" in told
+    assert "done: 1 move; 1 build fits: 1 on c1-host00002" in sent
     after = await places(berth)
     moved = [build for build, host in before.items() if after[build] != host]
     assert len(moved) == 1 and before[moved[0]] == "c1-host00002"
@@ -74,11 +74,11 @@ async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) 
 
 
 async def test_several_builds_get_several_hosts_or_the_reason_why_not(berth: LivingBerth) -> None:
-    told = await berth("make-room", "--vcpus", "1", "--memory-mb", "140000", ends=1)
-    assert "[no_host]" in told and "MEMORY_MB" in told
+    sent = await berth("make-room", "--vcpus", "1", "--memory-mb", "140000", ends=1)
+    assert "[no_host]" in sent and "MEMORY_MB" in sent
     two = (*LARGE, "--count", "2")
-    told = await berth("make-room", *two, "--budget", "2", ends=1)
-    assert "there is no plan [budget]" in told and "1 build fits: 1 on c1-host00002" in told
+    sent = await berth("make-room", *two, "--budget", "2", ends=1)
+    assert "there is no plan [budget]" in sent and "1 build fits: 1 on c1-host00002" in sent
     assert "done: 3 moves; 2 builds fit" in await berth("make-room", *two)
     await berth("boot", *two, "--wait")
     await berth.clean()
@@ -90,8 +90,8 @@ async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
     gang = ("--disk-gb", "1", "--role", "a:2,memory_mb=70000", "--role", "b:1,memory_mb=10000")
     packed = (*gang, "--pack", "rack")
     assert "no host" in await berth("boot", *packed, "--wait", ends=1)
-    told = await berth("make-room", *packed)
-    assert "done: 4 moves; 3 builds fit: " in told
+    sent = await berth("make-room", *packed)
+    assert "done: 4 moves; 3 builds fit: " in sent
     await berth("boot", *packed, "--wait")
     rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
     assert len({RACKS[row["host"]] for row in rows if row["flavor"].startswith("custom-")}) == 1
@@ -101,12 +101,12 @@ async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
 async def test_room_is_made_only_on_hosts_with_a_label(berth: LivingBerth) -> None:
     await berth("host", "label", HOSTS[3], "rack=r7")
     large = "memory_mb=70000"
-    told = await berth("make-room", large, "--in", "rack=r8", ends=1)
-    assert "[no_host]: no host that the request permits has the label rack=r8" in told
-    told = await berth("make-room", large, "--count", "2", "--in", "rack=r7", ends=1)
-    assert "1 build fits: 1 on c1-host00004, after 2 moves" in told
-    told = await berth("make-room", large, "--in", "rack=r7", "--in", "cell=c1")
-    assert "done: 2 moves; 1 build fits: 1 on c1-host00004" in told
+    sent = await berth("make-room", large, "--in", "rack=r8", ends=1)
+    assert "[no_host]: no host that the request permits has the label rack=r8" in sent
+    sent = await berth("make-room", large, "--count", "2", "--in", "rack=r7", ends=1)
+    assert "1 build fits: 1 on c1-host00004, after 2 moves" in sent
+    sent = await berth("make-room", large, "--in", "rack=r7", "--in", "cell=c1")
+    assert "done: 2 moves; 1 build fits: 1 on c1-host00004" in sent
     await berth.clean()
 
 
@@ -132,8 +132,8 @@ async def test_an_instance_leaves_a_host_that_is_no_target_for_one_that_leaves_t
     await berth("host", "label", HOSTS[0], "rack=r1")
     await until(lambda: _all_idle(berth, 20_000, 3))
     assert (await berth("make-room", *asked, "--dry-run")).startswith("2 moves; then 1 build fits")
-    told = await berth("make-room", *asked)
-    assert "done: 2 moves; 1 build fits: 1 on c1-host00001" in told
+    sent = await berth("make-room", *asked)
+    assert "done: 2 moves; 1 build fits: 1 on c1-host00001" in sent
     await berth.clean()
 
 
@@ -150,8 +150,8 @@ async def test_a_plan_that_ends_before_its_first_move_says_why(
 
     monkeypatch.setattr(making_room, "plan_room", first_only)
     monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.0)
-    told = await berth("make-room", "memory_mb=80000", ends=1)
-    assert "given up [destinations]: none fits" in told and "moved back" not in told
+    sent = await berth("make-room", "memory_mb=80000", ends=1)
+    assert "given up [destinations]: none fits" in sent and "moved back" not in sent
     await berth.clean()
 
 
@@ -159,8 +159,8 @@ async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three
     berth = three_hosts
     await _fill(berth, (40, 40), (), (120,))
     await until(lambda: _all_idle(berth, 10_000, 3))
-    told = await berth("make-room", "memory_mb=70000", "--count", "2")
-    assert "done: 1 move; 2 builds fit: " in told
+    sent = await berth("make-room", "memory_mb=70000", "--count", "2")
+    assert "done: 1 move; 2 builds fit: " in sent
     assert [await state(berth, host) for host in HOSTS[:3]] == ["open"] * 3
     await berth("boot", "--memory-mb", "70000", "--count", "2", "--wait")
     await berth.clean()
@@ -169,8 +169,8 @@ async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three
 async def test_only_the_project_gets_the_room_that_is_reserved(berth: LivingBerth) -> None:
     other = asyncio.create_task(berth("boot", *LARGE, "--project", "b", "--wait", "1h", "--json"))
     await until(lambda: _waits(berth))
-    told = await berth("make-room", *LARGE, "--project", "a", "--reserve", "10m")
-    assert "done: 1 move" in told and "reserved for project a until" in told
+    sent = await berth("make-room", *LARGE, "--project", "a", "--reserve", "10m")
+    assert "done: 1 move" in sent and "reserved for project a until" in sent
     assert await _waits(berth) and not other.done()
     assert (await berth.boot(*LARGE, "--project", "a"))[1] == "c1-host00002"
     other.cancel()

@@ -177,7 +177,7 @@ async def nothing_lost(site: LoadedSite) -> None:
 
 
 class FirstMove(RoomListener):
-    """Notes that the first move has begun."""
+    """Notes that the first move has started."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()

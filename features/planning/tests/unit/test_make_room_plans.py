@@ -55,13 +55,13 @@ def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
     """Return the free capacity after a plan's moves; fail if one does not fit when its wave begins."""
     free = cloud.free.copy()
     for wave in sorted({move.wave for move in plan.moves}):
-        begun = [move for move in plan.moves if move.wave == wave]
-        for move in begun:
+        started = [move for move in plan.moves if move.wave == wave]
+        for move in started:
             assert move.instance.accepted[move.destination]
             assert move.instance in cloud.instances[move.source]
             free[move.destination] -= move.instance.amounts
         assert (free >= 0).all()
-        for move in begun:
+        for move in started:
             free[move.source] += move.instance.amounts
     return free
 

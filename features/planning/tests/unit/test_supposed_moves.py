@@ -100,8 +100,8 @@ async def test_moves_without_a_host_are_judged_as_well() -> None:
     stands = cloud.cells.stands["cell1"][BUILD]
     assert where(await supposed(cloud, a_move(1, "unshelve"))) != []
     cloud.cells.know(replace(stands, move=a_move(3).move))
-    [begun] = await supposed(cloud, a_move(3))
-    assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
+    [started] = await supposed(cloud, a_move(3))
+    assert not started.fits and started.refusal == "it has started before, and its cell sees it through"
 
 
 async def supposed(

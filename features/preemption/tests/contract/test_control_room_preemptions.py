@@ -27,7 +27,7 @@ FOUND = PreemptionsFound(
 
 
 async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> None:
-    async with a_visited_room(told={PREEMPTIONS.name: FOUND, PRIORITIES.name: CLASSES}) as room:
+    async with a_visited_room(sent={PREEMPTIONS.name: FOUND, PRIORITIES.name: CLASSES}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
@@ -38,7 +38,7 @@ async def test_the_page_shows_victims_with_their_preemptors_and_budgets() -> Non
 
 
 async def test_the_page_shows_which_worker_does_not_answer() -> None:
-    async with a_visited_room(told={PREEMPTIONS.name: FOUND}) as room:
+    async with a_visited_room(sent={PREEMPTIONS.name: FOUND}) as room:
         await room.sign_in("reader")
         page = (await room.browser.get("/preemptions")).text
     assert "The scheduler does not answer" in page and uid(2) in page
@@ -53,12 +53,12 @@ async def test_the_page_of_a_build_shows_its_victims_and_the_build_that_preempte
             by=uid(6), project="<shop>", priority=7, at=61.0,
         ),
     )  # fmt: skip
-    told = {
+    sent = {
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
         PREEMPTIONS.name: PreemptionsFound(preemptions=found),
     }
-    async with a_visited_room(told=told) as room:
+    async with a_visited_room(sent=sent) as room:
         page = await room.page(f"/builds/{uid(7)}")
     shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     assert f"Preempted {uid(2)} (priority 1, requeued) at " in shown

@@ -6,7 +6,7 @@ from bus.parts import PlacedParts
 from cell_conductor.builds import Builds
 from features.preemption.build_metrics import PREEMPTIONS
 from features.preemption.messages import Vacating, Victim, Victims
-from tests.contract.test_builds import BUILT, ONE, heard, placed
+from tests.contract.test_builds import BUILT, ONE, events, placed
 from tests.support.conductor_builders import CELL, Books, a_destroy_order, a_placed, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
@@ -19,16 +19,16 @@ async def test_the_order_to_destroy_a_shelved_victim_is_repeated_after_an_hour(
 ) -> None:
     """A deleted queue of the broker may have contained the order or the agent's report."""
     await placed(builds, books, ONE)
-    await heard(builds, BUILT, REQUEUED)
+    await events(builds, BUILT, REQUEUED)
     time.now += 601
-    await heard(builds, *await builds.time_out())
+    await events(builds, *await builds.time_out())
     assert await builds.resume() == []
     time.now += 3599
     assert await builds.resume() == []
     time.now += 1
     assert await builds.resume() == [a_destroy_order(ONE, 1)]
     assert await builds.resume() == []
-    await heard(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
+    await events(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
     time.now += 3600
     assert await builds.resume() == []
 

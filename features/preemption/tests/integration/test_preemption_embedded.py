@@ -67,8 +67,8 @@ async def test_another_class_is_tested_on_recorded_decisions(berth: LivingBerth)
     kept = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
     assert await boot_fails(berth, priority=5)
     change = ("--with", "priority.new.value=5", "--with", "priority.new.preempts=true")
-    told = await berth("rules", "test", "--since", "1h", *change, "--json", ends=1)
-    found = {row["build"]: row for row in map(json.loads, told.splitlines())}
+    sent = await berth("rules", "test", "--since", "1h", *change, "--json", ends=1)
+    found = {row["build"]: row for row in map(json.loads, sent.splitlines())}
     assert [(found[build]["verdict"], found[build]["by"]) for build in kept] == [("same", "record")] * 2
     [refused] = [row for build, row in found.items() if build not in kept]
     assert (refused["verdict"], refused["preempts"]) == ("placed", 1)
@@ -86,8 +86,8 @@ async def test_instances_of_equal_priority_and_members_of_groups_stay(berth: Liv
     for _ in range(2):
         await boot(berth, *HALF, priority=7)
         await boot(berth, *HALF, "--group", group, priority=1)
-    told = await berth("boot", *HALF, "--priority", "7", "--wait", ends=1)
-    assert "no preemption: the instances of lower priority do not free enough" in told
+    sent = await berth("boot", *HALF, "--priority", "7", "--wait", ends=1)
+    assert "no preemption: the instances of lower priority do not free enough" in sent
     assert set((await statuses(berth)).values()) == {"active"}
 
 

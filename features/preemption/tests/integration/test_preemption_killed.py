@@ -143,14 +143,14 @@ async def _check_repeatedly(database_url: str, requests: Sequence[BuildRequested
     try:
         while True:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                holding = {str(uuid) for (uuid,) in await connection.fetch(_HOLDING)}
+                holders = {str(uuid) for (uuid,) in await connection.fetch(_HOLDING)}
                 preemptors = {str(uuid) for (uuid,) in await connection.fetch(_PREEMPTORS)}
                 overfull = await connection.fetch(_OVERFULL)
-            assert preemptors <= holding and not overfull, (preemptors - holding, overfull)
+            assert preemptors <= holders and not overfull, (preemptors - holders, overfull)
             partial = [
                 placed
                 for request in requests
-                if (placed := len(holding.intersection(request.instances))) not in (0, len(request.instances))
+                if (placed := len(holders.intersection(request.instances))) not in (0, len(request.instances))
             ]
             assert not partial
             await asyncio.sleep(0.02)

@@ -95,14 +95,14 @@ def test_preemptions_are_counted_when_they_start_finish_or_are_undone() -> None:
     def counts() -> list[float]:
         return [PREEMPTIONS.labels(CELL, stage)._value.get() for stage in ("started", "finished", "undone")]
 
-    begun = counts()
+    started = counts()
     waits = preempting(LOW)[0]
     deleted = after(waits, BuildDeleteRequested(build=HIGH, cell=CELL))[0]
     for before in (None, waits, deleted):
         state = waits if before is None else after(before, vacated(LOW))[0]
         PreemptionMetrics().count(Applied(None, before, state, ()))
     PreemptionMetrics().count(Applied(None, waits, deleted, ()))
-    assert [now - then for now, then in zip(counts(), begun, strict=True)] == [1, 1, 1]
+    assert [now - then for now, then in zip(counts(), started, strict=True)] == [1, 1, 1]
 
 
 def test_a_build_deleted_meanwhile_keeps_its_allocations_until_its_victims_have_left() -> None:
@@ -204,8 +204,8 @@ def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
     assert again.deadline == 0.0
     early, _ = after(shelved, overdue(shelved), now=hour - 1)
     assert early.deadline == hour
-    begun, _ = after(shelved, a_move("unshelve", 2))
-    assert move_in_progress(begun.parts) is not None and Vacate not in begun.parts
+    started, _ = after(shelved, a_move("unshelve", 2))
+    assert move_in_progress(started.parts) is not None and Vacate not in started.parts
     deleted, _ = after(shelved, BuildDeleteRequested(build=LOW, cell=CELL))
     deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved", revivable=True)))
     assert deleted.status == "deleted" and deleted.deadline == 0.0

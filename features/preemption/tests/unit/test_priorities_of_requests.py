@@ -4,14 +4,14 @@ from scheduler_worker.core.policy import ChoicePolicy
 from tests.support.request_parts import field_of
 from tests.support.rule_builders import a_wish, alternatives
 from tests.support.scheduler_builders import a_request
-from tests.unit.test_boot_command import Published, said
+from tests.unit.test_boot_command import Published, reply
 from tests.unit.test_boot_command import published as published
 from tests.unit.test_demands import orders
 from tests.unit.test_policy import kinds
 
 
 def test_the_option_and_the_request_that_it_describes(published: Published) -> None:
-    assert said("--wait", "30m", "--priority", "7") == (0, "")
+    assert reply("--wait", "30m", "--priority", "7") == (0, "")
     assert [field_of(published.request, name) for name in ("wait", "priority")] == ["30m", 7]
 
 

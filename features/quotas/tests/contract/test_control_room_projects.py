@@ -53,8 +53,8 @@ async def some_wait(question: FindWaiting) -> WaitingFound:
 async def a_room(
     placement: Placement, answers: Mapping[str, Any] | None = None
 ) -> AsyncIterator[VisitedRoom]:
-    told = {"waiting": some_wait} if answers is None else answers
-    async with a_visited_room(silent_placement(placement), answered=(QUOTAS.name,), told=told) as room:
+    sent = {"waiting": some_wait} if answers is None else answers
+    async with a_visited_room(silent_placement(placement), answered=(QUOTAS.name,), sent=sent) as room:
         yield room
 
 
@@ -192,14 +192,14 @@ async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
     room: VisitedRoom, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
-    async with a_room(placement) as patient, patient.following("/projects/events") as told:
-        await until(lambda: "No project has a limit" in "".join(told))
+    async with a_room(placement) as patient, patient.following("/projects/events") as sent:
+        await until(lambda: "No project has a limit" in "".join(sent))
         await limit(placement, VCPU=7)
 
         async def announced() -> bool:
             """Publish placement's change, which is repeated until the page has subscribed."""
             await patient.bus.publish(PlacementChanged(number=1, changes=(), wakes=("quota:p1",)))
-            return ">p1</a>" in "".join(told)
+            return ">p1</a>" in "".join(sent)
 
         await until(announced)
 
@@ -275,7 +275,7 @@ async def test_limits_of_keystone_are_shown_without_a_form() -> None:
     found = QuotasFound(
         quotas=(Quota(project="p1", limits={"VCPU": 4}, effective={"VCPU": 4}),), source="keystone"
     )
-    async with a_visited_room(told={QUOTAS.name: found, "waiting": some_wait}) as room:
+    async with a_visited_room(sent={QUOTAS.name: found, "waiting": some_wait}) as room:
         await room.sign_in("admin")
         page = await room.page("/projects")
     assert "The limits are those of Keystone" in page and "Set limits" not in page
@@ -309,7 +309,7 @@ async def test_the_instances_of_a_project_are_listed_in_pages_over_all_cells(
     monkeypatch.setattr(pages, "INSTANCES", 3)
     settings = Settings().having(cells=("c1", "c2"))
     listed, address = list[str](), "/projects/instances?project=p1"
-    async with a_visited_room(told={"instances": instances_of_p1}, settings=settings) as room:
+    async with a_visited_room(sent={"instances": instances_of_p1}, settings=settings) as room:
         for _ in range(5):
             page = await room.page(address)
             assert "<small>7</small>" in page

@@ -24,8 +24,8 @@ INSTANCE, MIGRATION, OTHER = uid(1, "b"), uid(1, "c"), uid(2, "b")
 class Nova:
     """Nova's requests about allocations; the project is p1, with a limit of 4 VCPU."""
 
-    def __init__(self, door: HttpPlacement) -> None:
-        self.door = door
+    def __init__(self, api: HttpPlacement) -> None:
+        self.door = api
 
     async def start(self, vcpus: int = 4) -> None:
         for host in (SOURCE, TARGET):
@@ -62,8 +62,8 @@ class Nova:
 
 
 @pytest.fixture
-def nova(door: HttpPlacement) -> Nova:
-    return Nova(door)
+def nova(api: HttpPlacement) -> Nova:
+    return Nova(api)
 
 
 async def test_a_migration_at_the_limit_succeeds_and_counts_once_at_each_step(nova: Nova) -> None:

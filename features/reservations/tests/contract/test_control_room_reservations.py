@@ -173,11 +173,11 @@ async def test_unknown_operations_and_a_silent_placement_are_shown() -> None:
 
 async def test_the_page_of_a_build_names_its_reservation() -> None:
     season = Reservation(id=uid(5), name="season", project="shop", flavor=FLAVOR)
-    told = {
+    sent = {
         **NOTHING,
         "builds": BuildsFound(builds=(STANDS,)),
         RESERVATIONS.name: ReservationsFound(reservations=(season,)),
     }
-    async with a_visited_room(told=told) as room:
+    async with a_visited_room(sent=sent) as room:
         page = await room.page(f"/builds/{uid(7)}")
     assert 'Draws from reservation <a href="/reservations">season</a> of project shop.' in page

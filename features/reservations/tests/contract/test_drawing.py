@@ -349,8 +349,8 @@ async def test_a_refusal_by_reserved_capacity_names_the_purpose_and_nothing_else
     [refusal] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p2"))
     assert isinstance(refusal, BuildUnplaceable)
     assert refusal.decision.helps[0] == "without the capacity reserved for 'Black Friday': 3 hosts"
-    told = str(refusal.decision.helps)
-    assert "season" not in told and "p1" not in told and R1 not in told
+    sent = str(refusal.decision.helps)
+    assert "season" not in sent and "p1" not in sent and R1 not in sent
     # without the reservation, the capacity is still too small
     huge = replace(LARGE, vcpus=9)
     [refusal] = await messages_of(scheduler, a_request(2, flavor=huge, project="p2"))

@@ -29,10 +29,10 @@ from tests.support.virtual_time import TurnedClock
 
 
 @pytest.fixture
-async def tiny(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
+async def tiny(url: str, turned: TurnedClock) -> AsyncIterator[Placement]:
     """Yield a placement with small limits."""
     settings = Settings().having(max_reservations=3, max_reservations_project=2, max_reservation_slots=5)
-    async with a_placement(url, wall.clock, settings) as placement:
+    async with a_placement(url, turned.clock, settings) as placement:
         yield placement
 
 

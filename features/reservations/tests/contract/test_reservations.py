@@ -41,7 +41,7 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take
@@ -111,7 +111,7 @@ async def is_sound(placement: Placement) -> bool:
 async def held(placement: Placement) -> dict[str, dict[str, dict[str, int]]]:
     return {
         consumer: allocations
-        for consumer, (_, allocations, _) in (await holdings(placement.database)).items()
+        for consumer, (_, allocations, _) in (await allocations(placement.database)).items()
     }
 
 
@@ -335,13 +335,13 @@ async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
 # Ends
 
 
-async def test_the_end_of_the_window_releases_what_is_not_drawn(placement: Placement, wall: Any) -> None:
+async def test_the_end_of_the_window_releases_what_is_not_drawn(placement: Placement, turned: Any) -> None:
     now = placement.clock.now()
     await reserve(placement, ends=now + 100)
     await take(placement, draws(2, vcpus=1))
     await placement.of(ReservationOperations).expire()
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
-    wall.now += 101
+    turned.now += 101
     [late] = await take(placement, draws(3, vcpus=1))
     assert why(late) == "reservation 'season' is ended"
     for _ in range(2):
@@ -362,12 +362,12 @@ async def test_an_end_that_a_crash_interrupted_is_completed(placement: Placement
     assert await slots(placement) == {S1: ({}, ())}
 
 
-async def test_an_extended_reservation_lasts_longer(placement: Placement, wall: Any) -> None:
+async def test_an_extended_reservation_lasts_longer(placement: Placement, turned: Any) -> None:
     now = placement.clock.now()
     await reserve(placement, ends=now + 100)
     extended = await edit(placement, ExtendReservation(reservation=R1, ends=now + 200))
     assert extended == ReservationEdited(reservation=a_reservation(ends=now + 200), changed=True)
-    wall.now += 150
+    turned.now += 150
     await placement.of(ReservationOperations).expire()
     await must_take(placement, draws(2))
 

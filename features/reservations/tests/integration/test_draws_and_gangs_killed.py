@@ -196,8 +196,8 @@ async def test_a_gang_of_three_roles_is_never_partial(
         client = RequestingClient(berth, a_gang, most=20)
 
         async def check(connection: asyncpg.Connection) -> None:
-            holding = {str(row["uuid"]) for row in await connection.fetch(_HOLDING)}
-            placed = [_placed(request.instances, holding) for request in client.requests.values()]
+            holders = {str(row["uuid"]) for row in await connection.fetch(_HOLDING)}
+            placed = [_placed(request.instances, holders) for request in client.requests.values()]
             assert all(there in (0, MEMBERS) for there in placed), placed
             placed_at_once.append(sum(there > 0 for there in placed))
 
@@ -205,5 +205,5 @@ async def test_a_gang_of_three_roles_is_never_partial(
         assert max(placed_at_once) >= 4
 
 
-def _placed(instances: Sequence[str], holding: set[str]) -> int:
-    return sum(instance in holding for instance in instances)
+def _placed(instances: Sequence[str], holders: set[str]) -> int:
+    return sum(instance in holders for instance in instances)

@@ -22,7 +22,7 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -118,12 +118,12 @@ async def test_an_end_during_the_race_leaves_nothing_reserved(database_url: str)
         end = ReservationEditRequested(edit=EndReservation(reservation=R1))
 
         async def end_after_some_draws() -> None:
-            while len(await holdings(racers[0].database)) <= HOSTS:
+            while len(await allocations(racers[0].database)) <= HOSTS:
                 pass
             await racers[0].of(ReservationOperations).edit(end)
 
         _, outcome = await asyncio.gather(end_after_some_draws(), race(racers, slots))
         assert outcome[0] > 0
         await racers[1].of(ReservationOperations).edit(end)
-        assert await holdings(racers[0].database) == {}
+        assert await allocations(racers[0].database) == {}
         assert await placement_breaches(racers[0].database) == []

@@ -18,7 +18,7 @@ from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
-from placement_worker.store.audit import holdings
+from placement_worker.store.audit import allocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements
@@ -68,7 +68,7 @@ class GangWatch:
 
     async def once(self) -> set[str]:
         """Raise AssertionError if a gang is partial or a rule is broken; return the placed requests."""
-        held = await holdings(self._placement.database)
+        held = await allocations(self._placement.database)
         placed = set()
         for gang in self._gangs:
             there = [instance for instance in gang.instances if instance in held]

@@ -100,7 +100,7 @@ class Broker:
             live=live,
             starts=StartEstimates(self.clock),
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
-            sight=SimpleNamespace(source=SimpleNamespace(seen=0)),
+            fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
             held=SimpleNamespace(elsewhere={}),
             leave=lambda requests: None,
             noting_unknown_commits=nullcontext,

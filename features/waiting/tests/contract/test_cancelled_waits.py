@@ -19,11 +19,11 @@ from tests.support.virtual_time import in_virtual_time
 
 @in_virtual_time
 async def test_a_waiting_request_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.StringIO()
+    sent = io.StringIO()
     async with a_cloud() as (world, _):
         monkeypatch.setattr(composition, "transport", lambda settings, name: LocalTransport(world.broker))
         await world.say(a_request(1, flavor=METAL, wait="30m"))
         await asyncio.sleep(1.0)
-        cli = Cli(Settings(), False, Console(file=told, width=200))
+        cli = Cli(Settings(), False, Console(file=sent, width=200))
         await plainly(delete(cli, BUILD, "", True, timeout=60.0))
-    assert told.getvalue() == f"{BUILD}: cancelled while it waited for a host\n"
+    assert sent.getvalue() == f"{BUILD}: cancelled while it waited for a host\n"

@@ -21,13 +21,13 @@ from tests.support.waiting import until
 NOW = 1_800_000_000.0
 
 
-def waits(number: int, **said: object) -> WaitingRequest:
+def waits(number: int, **reply: object) -> WaitingRequest:
     usual = WaitingRequest(
         request=uid(number), builds=(uid(number, "b"),), instances=1, project="<web>", flavor=f"m{number}",
         priority=0, since=NOW - 90, until=NOW + 1800, kind="abc", position=number,
         lacks="VCPU: 64 free removed <6>", wakes="64 VCPU free on one host",
     )  # fmt: skip
-    return replace(usual, **said)
+    return replace(usual, **reply)
 
 
 KINDS = (WaitingKind("abc", "m1", 2, 7), WaitingKind("def", "m3", 1, 1))
@@ -44,7 +44,7 @@ FOUND = WaitingFound(
 
 
 async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_events() -> None:
-    async with a_visited_room(told={"waiting": FOUND}) as room:
+    async with a_visited_room(sent={"waiting": FOUND}) as room:
         page = await room.page("/waiting?project=web&after=0")
         first = await room.page("/waiting")
     assert page.index("6 × m1") < page.index("live of an instance")
@@ -60,7 +60,7 @@ async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_e
 
 
 async def test_an_empty_waiting_queue_and_a_silent_scheduler_are_reported() -> None:
-    async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
+    async with a_visited_room(sent={"waiting": WaitingFound(waiting=(), count=0)}) as room:
         assert "No requests wait" in await room.page("/waiting")
         assert "No requests of web wait" in await room.page("/waiting?project=web")
     async with a_visited_room() as alone:
@@ -69,18 +69,18 @@ async def test_an_empty_waiting_queue_and_a_silent_scheduler_are_reported() -> N
 
 async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> None:
     found = WaitingFound(waiting=(), count=0, rescued=2)
-    async with a_visited_room(told={"waiting": found}) as room:
+    async with a_visited_room(sent={"waiting": found}) as room:
         assert "2 requests waited although capacity was free" in await room.page("/waiting")
 
 
 async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
     asked = list[object]()
 
-    async def told(question: object) -> WaitingFound:
+    async def sent(question: object) -> WaitingFound:
         asked.append(question)
         return FOUND
 
-    async with a_visited_room(told={"waiting": told}) as room:
+    async with a_visited_room(sent={"waiting": sent}) as room:
         for _ in range(3):
             assert "6 × m1" in await room.page("/waiting")
         assert len(asked) == 1
@@ -102,7 +102,7 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> No
     scheduler = Worker(
         "scheduler", consumes=[on(topics.BUILD_CANCEL, cancel, emits=[topics.BUILD_CANCELLED])]
     )
-    async with a_visited_room(scheduler, told={"waiting": FOUND}) as room:
+    async with a_visited_room(scheduler, sent={"waiting": FOUND}) as room:
         await room.sign_in("admin")
         assert "Cancel the request" in await room.page("/waiting")
         assert (await room.send("/waiting", request="x")).status_code == 400
@@ -118,12 +118,12 @@ async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pyte
     monkeypatch.setattr(pages, "SECONDS", 3600.0)
     there, asked = [waits(1)], list[object]()
 
-    async def told(question: object) -> WaitingFound:
+    async def sent(question: object) -> WaitingFound:
         asked.append(question)
         return WaitingFound(waiting=tuple(there), count=len(there))
 
     async with (
-        a_visited_room(told={"waiting": told}) as room,
+        a_visited_room(sent={"waiting": sent}) as room,
         room.following("/waiting/events") as one,
         room.following("/waiting/events") as other,
     ):
@@ -143,13 +143,13 @@ async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pyte
 async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() -> None:
     asked = list[object]()
 
-    async def told(question: object) -> WaitingFound:
+    async def sent(question: object) -> WaitingFound:
         asked.append(question)
         return WaitingFound(waiting=(waits(len(asked)),), count=1)
 
-    async with a_visited_room(told={"waiting": told}) as room:
+    async with a_visited_room(sent={"waiting": sent}) as room:
         changes = room.events.of(topics.SCHEDULER_ALIVE)
-        data = SharedData(room.tasks, told, changes=changes, seconds=5.0, times=TIMES, spacing=SPACING)
+        data = SharedData(room.tasks, sent, changes=changes, seconds=5.0, times=TIMES, spacing=SPACING)
 
         async def read(project: str) -> None:
             while not over.is_set():
@@ -180,7 +180,7 @@ async def test_a_request_in_the_backlog_shows_when_it_is_evaluated() -> None:
         start_p50=1.9e9,
         start_p90=2e9,
     )
-    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
+    async with a_visited_room(sent={**NOTHING, "decision": waits}) as room:
         page = await room.page(f"/builds/{uid(8)}")
     assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)
     assert "Expected start" not in page
@@ -192,7 +192,7 @@ async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_ca
         known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9,
         start_p50=1.95e9, start_p90=2.1e9,
     )  # fmt: skip
-    async with a_visited_room(told={**NOTHING, "decision": waits}) as room:
+    async with a_visited_room(sent={**NOTHING, "decision": waits}) as room:
         looks = await room.page(f"/builds/{uid(8)}")
         await room.sign_in("admin")
         acts = await room.page(f"/builds/{uid(8)}")

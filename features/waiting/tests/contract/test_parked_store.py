@@ -182,10 +182,10 @@ async def test_an_unreadable_row_does_not_delay_other_waiting_requests(store: Da
 
 async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: Database) -> None:
     request = a_request(1, instances=2, project="p")
-    said = unplaceable(request, request.instances, "no room", DECISION)
+    reply = unplaceable(request, request.instances, "no room", DECISION)
     for at in (5.0, 6.0):
         async with store.write() as tx:
-            await decisions.add(tx, [(request, said)], at)
+            await decisions.add(tx, [(request, reply)], at)
     for id_ in (request.request, *request.instances):
         async with store.read() as tx:
             found = await decisions.decision_of(tx, id_)
@@ -287,14 +287,14 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
 
 async def test_refusals_of_moves_are_stored_with_their_request(store: Database) -> None:
     asked, other = a_move(1), a_move(2)
-    said = [
+    reply = [
         refused(request, "no room", code, DECISION)
         for request, code in ((asked, "waited"), (other, "unknown"))
     ]
     request = a_start(1, 5).request()
     for at in (5.0, 6.0):
         async with store.write() as tx:
-            refusals = [refusal_of(asked, request, said[0]), refusal_of(other, None, said[1])]
+            refusals = [refusal_of(asked, request, reply[0]), refusal_of(other, None, reply[1])]
             await decisions.add_refusals(tx, refusals, at)
     async with store.read() as tx:
         found = [await decisions.decision_of(tx, request.move) for request in (asked, other)]

@@ -91,14 +91,14 @@ async def test_the_end_of_the_wait_has_the_reason() -> None:
         await asyncio.sleep(89.0)
         assert world.unplaceable == []
         await asyncio.sleep(3.0)
-        [said] = world.unplaceable
-        assert said.instances == (build,)
-        assert said.reply_to == "me"
-        assert said.reason.startswith(
+        [reply] = world.unplaceable
+        assert reply.instances == (build,)
+        assert reply.reply_to == "me"
+        assert reply.reason.startswith(
             "it has waited 90s, the longest that it requested: no valid host among 1"
         )
-        assert said.decision.code == "waited"
-        assert said.decision.removals
+        assert reply.decision.code == "waited"
+        assert reply.decision.removals
         await world.node(1)
         await asyncio.sleep(1.0)
         assert (world.placed, (await world.waiting()).count) == ([], 0)
@@ -258,10 +258,10 @@ async def test_every_relevant_change_wakes_a_waiting_request(
         await world.ask(1, **{"flavor": VM, **asked})
         await asyncio.sleep(2.0)
         assert (await world.waiting()).count == 1
-        begun = world.clock.monotonic()
+        started = world.clock.monotonic()
         await change(world)
         await world.until(1, world.placed)
-        assert world.placed[0][0] - begun < 0.1
+        assert world.placed[0][0] - started < 0.1
 
 
 @in_virtual_time
@@ -571,32 +571,32 @@ async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_
 async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
     """Changes are announced at most ten times a second."""
     async with waiting_world() as world:
-        heard = list[int]()
+        arrived = list[int]()
         listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
 
         async def listen() -> None:
             while True:
-                heard.append((await listener.get()).waits)
+                arrived.append((await listener.get()).waits)
 
         async def another(what: str) -> None:
             """Fail unless a larger number is announced within 0.05 s; then wait for 5 s."""
-            before = heard[-1]
+            before = arrived[-1]
             await asyncio.sleep(0.05)
-            assert heard[-1] > before, what
+            assert arrived[-1] > before, what
             await asyncio.sleep(5.0)
 
         listening = asyncio.create_task(listen())
         await asyncio.sleep(5.0)
-        assert set(heard) == {0}
+        assert set(arrived) == {0}
         await world.ask(1)
         await another("one has come")
-        assert len(set(heard[-3:])) == 1
+        assert len(set(arrived[-3:])) == 1
         await world.node(1)
         await another("it has its node")
         assert len(world.placed) == 1
-        several = len(heard)
+        several = len(arrived)
         for number in range(10, 110):
             await world.ask(number)
             await asyncio.sleep(0.01)
-        assert several + 8 <= len(heard) <= several + 14
+        assert several + 8 <= len(arrived) <= several + 14
         listening.cancel()

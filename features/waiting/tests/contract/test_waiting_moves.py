@@ -75,7 +75,7 @@ class WaitingMovers:
     async def host(self, number: int, vcpus: int) -> None:
         await self.world.report(number, {"VCPU": Inventory(total=max(vcpus, 1), reserved=0 if vcpus else 1)})
 
-    async def heard(self, seconds: float, of: int) -> None:
+    async def events(self, seconds: float, of: int) -> None:
         for _ in range(int(seconds / 2)):
             await self.world.host_says(of)
             await asyncio.sleep(2.0)
@@ -291,23 +291,32 @@ async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None
         await asyncio.sleep(89.0)
         assert movers.refused == []
         await movers.world.until(1, movers.refused)
-        [said] = movers.refused
-        assert (said.code, said.decision.code, said.build, said.reply_to) == ("waited", "waited", build, "me")
-        assert said.reason.startswith(
+        [reply] = movers.refused
+        assert (reply.code, reply.decision.code, reply.build, reply.reply_to) == (
+            "waited",
+            "waited",
+            build,
+            "me",
+        )
+        assert reply.reason.startswith(
             "it has waited 90s, the longest that it requested: no valid host among 2"
         )
-        assert said.decision.removals
+        assert reply.decision.removals
         for several, vcpus in ((2, 0), (3, ROOMY)):  # the second time with enough capacity
             await movers.host(2, vcpus)
             await movers.ask(build, wait="90s")
             await movers.world.until(several, movers.refused)
-            assert (movers.placed, movers.refused[-1].reason, await movers.waiting()) == ([], said.reason, [])
+            assert (movers.placed, movers.refused[-1].reason, await movers.waiting()) == (
+                [],
+                reply.reason,
+                [],
+            )
         kept = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=MOVE))
         move = decided_move(kept)
         assert move is not None and kept.request is not None
         assert (move.build, kept.builds) == (build, (build,))
-        assert (kept.reason, kept.waits) == (said.reason, False)
-        assert kept.decision == said.decision
+        assert (kept.reason, kept.waits) == (reply.reason, False)
+        assert kept.decision == reply.decision
 
 
 @in_virtual_time
@@ -356,9 +365,9 @@ async def test_one_move_of_an_instance_waits_at_a_time() -> None:
         await asyncio.sleep(0.5)
         await movers.ask(build, 2, "live")
         await movers.world.until(1, movers.refused)
-        said = movers.refused[0]
-        assert (said.move, said.code) == (uid(2, "e"), "moving")
-        assert said.reason == f"another move of it waits for room: {MOVE}"
+        reply = movers.refused[0]
+        assert (reply.move, reply.code) == (uid(2, "e"), "moving")
+        assert reply.reason == f"another move of it waits for room: {MOVE}"
         await movers.world.say(BuildCancelRequested(build=MOVE))
         await movers.world.until(2, movers.refused)
         await movers.ask(build, 3)
@@ -460,10 +469,10 @@ async def test_a_move_continues_to_wait_while_its_cell_does_not_answer() -> None
         await waits(movers)
         movers.deaf = True
         await movers.host(2, ROOMY)
-        await movers.heard(20.0, of=2)
+        await movers.events(20.0, of=2)
         assert (movers.placed, movers.refused) == ([], [])
         movers.deaf = False
-        await movers.heard(20.0, of=2)
+        await movers.events(20.0, of=2)
         assert [went(placed) for placed in movers.placed] == ["host-2"]
 
 
@@ -494,10 +503,10 @@ async def test_waiting_builds_and_moves_are_placed_in_one_order() -> None:
         await asyncio.sleep(0.2)
         await movers.ask(second, 2, priority=9)
         await waits(movers, 3)
-        for vcpus, said in ((2, movers.placed), (4, movers.world.placed), (6, movers.placed)):
-            several = len(said)
+        for vcpus, reply in ((2, movers.placed), (4, movers.world.placed), (6, movers.placed)):
+            several = len(reply)
             await movers.host(2, vcpus)
-            await movers.world.until(several + 1, said)
+            await movers.world.until(several + 1, reply)
             for placed in movers.placed:
                 movers.has_moved(placed)
         assert [placed.build for placed in movers.placed] == [second, first]
@@ -607,13 +616,13 @@ SEVERAL = 3
 class Stories:
     def __init__(self) -> None:
         self.asked: dict[str, Envelope] = {}
-        self.said: dict[str, Envelope] = {}
+        self.reply: dict[str, Envelope] = {}
 
     async def handle(self, message: Message) -> None:
         envelope = current.get()
         assert envelope is not None
         assert isinstance(message, BuildRequested | BuildPlaced | BuildUnplaceable)
-        (self.asked if isinstance(message, BuildRequested) else self.said)[message.request] = envelope
+        (self.asked if isinstance(message, BuildRequested) else self.reply)[message.request] = envelope
 
     async def live(self, world: WaitingWorld) -> None:
         rows = (topics.BUILD_REQUESTED, topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE)
@@ -652,9 +661,9 @@ async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
         await then(world)
         await asyncio.sleep(5.0)
         requests = {uid(number, "a") for number in numbers}
-        assert stories.asked.keys() == stories.said.keys() == requests
+        assert stories.asked.keys() == stories.reply.keys() == requests
         for request in requests:
-            asked, said = stories.asked[request], stories.said[request]
-            assert (said.correlation, said.causation) == (asked.id, asked.id)
-            assert said.traceparent.split("-")[1] == asked.traceparent.split("-")[1]
-            assert said.traceparent != asked.traceparent
+            asked, reply = stories.asked[request], stories.reply[request]
+            assert (reply.correlation, reply.causation) == (asked.id, asked.id)
+            assert reply.traceparent.split("-")[1] == asked.traceparent.split("-")[1]
+            assert reply.traceparent != asked.traceparent

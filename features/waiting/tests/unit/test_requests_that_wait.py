@@ -9,7 +9,7 @@ from features.waiting.messages import wait_of
 from scheduler_worker.core.rule import Unreadable
 from tests.support.rule_builders import alternatives
 from tests.unit import test_rule_errors
-from tests.unit.test_boot_command import Published, said
+from tests.unit.test_boot_command import Published, reply
 from tests.unit.test_boot_command import published as published
 
 
@@ -19,7 +19,7 @@ from tests.unit.test_boot_command import published as published
 def test_the_option_and_the_request_that_it_describes(
     published: Published, options: list[str], wait: str
 ) -> None:
-    assert said(*options) == (0, "")
+    assert reply(*options) == (0, "")
     assert wait_of(published.request.parts) == wait
 
 
@@ -29,7 +29,7 @@ def test_the_option_and_the_request_that_it_describes(
 def test_a_request_is_followed_in_addition_to_its_waiting_time(
     published: Published, options: list[str], timeout: float
 ) -> None:
-    assert said(*options)[0] == 0
+    assert reply(*options)[0] == 0
     assert (published.followed, published.timeout) == (True, timeout)
 
 

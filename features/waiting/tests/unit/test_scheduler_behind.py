@@ -22,7 +22,16 @@ from control_room.core.now import Reply
 from control_room.shared_data import Changes, SharedData, background_tasks
 from features.waiting.fallback import WaitingFallback
 from scheduler_worker.core.choosing import TentativeHosts
-from scheduler_worker.core.events import Begun, Chosen, ComeAgain, Effect, HelpFound, Need, Passed, TakenOver
+from scheduler_worker.core.events import (
+    Chosen,
+    ComeAgain,
+    Effect,
+    HelpFound,
+    Need,
+    Passed,
+    Started,
+    TakenOver,
+)
 from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
@@ -44,8 +53,8 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
 class World:
-    def __init__(self, told: list[Candidate], unpublished: list[Candidate]):
-        self.placement = FakePlacement(*told, unpublished=unpublished)
+    def __init__(self, sent: list[Candidate], unpublished: list[Candidate]):
+        self.placement = FakePlacement(*sent, unpublished=unpublished)
         self.source = self.placement.source
         self.scheduler = scheduler_of(self.placement, source=self.source, clock=TurnedClock().clock)
 
@@ -77,11 +86,11 @@ BEHIND: dict[str, tuple[list[Candidate], list[Candidate], dict[str, Any], list[s
 }
 
 
-@pytest.mark.parametrize(("told", "unpublished", "request_fields", "expected"), BEHIND.values(), ids=BEHIND)
+@pytest.mark.parametrize(("sent", "unpublished", "request_fields", "expected"), BEHIND.values(), ids=BEHIND)
 async def test_unseen_changes_are_read_before_a_refusal(
-    told: list[Candidate], unpublished: list[Candidate], request_fields: dict[str, Any], expected: list[str]
+    sent: list[Candidate], unpublished: list[Candidate], request_fields: dict[str, Any], expected: list[str]
 ) -> None:
-    world = World(told, unpublished)
+    world = World(sent, unpublished)
     assert sorted(await world.hosts(request_fields)) == expected
     assert world.source.levelled == 1
     assert not world.source.promised
@@ -109,7 +118,7 @@ def an_order(**request: object) -> Order:
 
 
 def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effect:
-    order, effects = step(order, Begun(), patience)
+    order, effects = step(order, Started(), patience)
     for _ in range(looks):
         assert effects[0] is Need.HOSTS
         order, effects = step(order, Chosen(short=short), patience)
@@ -133,7 +142,7 @@ def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | ty
 
 
 def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
-    order, _ = step(an_order(), Begun(), PATIENCE)
+    order, _ = step(an_order(), Started(), PATIENCE)
     order, _ = step(order, Chosen(short=NOTHING), PATIENCE)
     order, _ = step(order, Passed(), PATIENCE)
     order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
@@ -152,7 +161,7 @@ def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
 async def test_an_order_without_a_host_is_taken_if_its_request_may_wait(
     short: Shortage, fields: dict[str, Any], waits: bool
 ) -> None:
-    order, _ = step(an_order(**fields), Begun(), PATIENCE)
+    order, _ = step(an_order(**fields), Started(), PATIENCE)
     order, _ = step(order, Chosen(short=short), PATIENCE)
     unused: Any = None
     [answer] = await WaitingFallback(unused, unused).handle([order], scheduler_of(FakePlacement()))

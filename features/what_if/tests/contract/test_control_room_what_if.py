@@ -42,7 +42,7 @@ async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedR
         asked.append(question)
         return answer
 
-    async with a_visited_room(told={WHAT_IF.name: tell}) as visited:
+    async with a_visited_room(sent={WHAT_IF.name: tell}) as visited:
         yield visited, asked
 
 
@@ -117,7 +117,7 @@ async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decisio
     decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     now = WhatIfAnswered(fits=True, placed=(there,), room=(CapacityLeft(cell="c1", hosts=2, instances=1200),))
-    async with a_visited_room(told={**NOTHING, "decision": decided, WHAT_IF.name: now}) as room:
+    async with a_visited_room(sent={**NOTHING, "decision": decided, WHAT_IF.name: now}) as room:
         page = await room.page(f"/builds/{uid(7)}")
         today = await room.page(f"/builds/{uid(7)}?then=now")
     assert "no room for 1 VCPU" in page and "It fits" not in page
@@ -128,7 +128,7 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
     victim = Victim(build=uid(6), generation=1, attempt=1, holder=uid(5), priority=1, requeue=True)
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
     answer = WhatIfAnswered(fits=True, placed=(there,), victims=(victim,))
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
         refused = await room.page("/what-if?vcpus=4&spread=rack:0")
     assert "It fits: 1 instance on 1 host, if 1 instance with a lower priority is preempted." in page
@@ -137,8 +137,8 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
 
 
 async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
-    answer = WhatIfAnswered(fits=False, spares="requests with a topology do not preempt")
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
+    answer = WhatIfAnswered(fits=False, no_preemption="requests with a topology do not preempt")
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
     assert "Nothing is preempted: requests with a topology do not preempt." in page
 
@@ -146,7 +146,7 @@ async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
 async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:
     place = BacklogPlace(before=1200, weight=3.0, start_p50=1.9e9, start_p90=2.5e9)
     answer = WhatIfAnswered(fits=False, backlog=place, start_p50=2e9, start_p90=3e9)
-    async with a_visited_room(told={**NOTHING, WHAT_IF.name: answer}) as room:
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4")
     assert "backlog</a> of its project: 1,200 requests (weight 3)" in page
     assert re.search(r"Expected evaluation: 50 % within \d+ days, 90 % within \d+ days", page)

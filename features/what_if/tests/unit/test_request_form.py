@@ -22,12 +22,12 @@ RACK = RequestField(FormField(name="rack", label="Rack"), lambda request: f"of {
 FORM = RequestForm((*FORM_FIELDS, RACK))
 
 
-def read(**said: str) -> dict[str, Any] | None:
-    return FORM.options(FORM.texts(said))
+def read(**reply: str) -> dict[str, Any] | None:
+    return FORM.options(FORM.texts(reply))
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("reply", "meant"),
     [
         ({}, {}),
         ({"count": "10", "at_least": "3"}, {"count": 10, "at_least": 3}),
@@ -41,15 +41,15 @@ def read(**said: str) -> dict[str, Any] | None:
         ({"rack": "r1", "priority": "7"}, {"rack": "r1", "priority": 7}),
     ],
 )  # fmt: skip
-def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any]) -> None:
+def test_form_fields_become_a_request(reply: dict[str, str], meant: dict[str, Any]) -> None:
     numbers = {"vcpus": 4, "memory_mb": 4096, "disk_gb": 0, "count": 1, "at_least": 0, "priority": 0}
     lists = {"extra_spec": (), "aggregate": (), "ignore_host": ()}
     texts = dict.fromkeys(("zone", "cell", "host", "project", "rack"), "")
-    assert read(**USUAL, **said) == {**numbers, **lists, **texts, **meant}
+    assert read(**USUAL, **reply) == {**numbers, **lists, **texts, **meant}
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("reply", "problem"),
     [
         ({"vcpus": "four"}, "Virtual CPUs: 'four' is no whole number."),
         ({"memory_mb": "-1"}, "Memory in MB: '-1' is no whole number."),
@@ -62,9 +62,9 @@ def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any
         ({"specs": "hw:numa_nodes"}, "Extra specs, one per line: 'hw:numa_nodes' is not KEY=VALUE."),
     ],
 )
-def test_invalid_fields_are_named(said: dict[str, str], problem: str) -> None:
+def test_invalid_fields_are_named(reply: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidForm) as bad:
-        read(**USUAL | said)
+        read(**USUAL | reply)
     assert any(problem in arg for arg in bad.value.args)
 
 

@@ -122,19 +122,19 @@ async def test_the_first_cell_that_reports_a_root_as_gone_owns_it(two_cells: Pla
     assert "of cell c1" in why
 
 
-async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: TurnedClock) -> None:
-    now = int(wall.now * 1_000_000)
+async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, turned: TurnedClock) -> None:
+    now = int(turned.now * 1_000_000)
     assert await reported_by(two_cells, "c1", a_report(1, sequence=now + DAY - 1)) == [""]
     for ahead in (now + DAY + 1_000_000, 2**62):
         [why] = await reported_by(two_cells, "c1", a_report(3, sequence=ahead))
         assert why.startswith("InventoryReported: sequence:") and "a day ahead" in why
     assert await reported_by(two_cells, "c1", a_report(3, sequence=now)) == [""]
-    wall.now += 2 * 24 * 3600  # a clock that was ahead by less than a day is caught up with
+    turned.now += 2 * 24 * 3600  # a clock that was ahead by less than a day is caught up with
     [seen] = (
         await two_cells.lookups.providers(FindProviders(ids=(uid(1, "a"),), parts=("owner",)))
     ).providers
-    assert await reported_by(two_cells, "c1", a_report(1, sequence=int(wall.now * 1_000_000))) == [""]
-    assert seen.sequence < wall.now * 1_000_000
+    assert await reported_by(two_cells, "c1", a_report(1, sequence=int(turned.now * 1_000_000))) == [""]
+    assert seen.sequence < turned.now * 1_000_000
 
 
 async def test_a_name_used_by_another_cell_gets_the_cell_as_suffix(two_cells: Placement) -> None:
@@ -166,8 +166,10 @@ async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placem
     assert provider.name == "x"
 
 
-async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placement, wall: TurnedClock) -> None:
-    ahead = int(wall.now * 1_000_000) + DAY // 2
+async def test_an_operator_undoes_a_wrong_owner_and_sequence(
+    two_cells: Placement, turned: TurnedClock
+) -> None:
+    ahead = int(turned.now * 1_000_000) + DAY // 2
     assert await reported_by(two_cells, "c1", a_report(4, sequence=ahead)) == [""]  # it is c2's in truth
     [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1))
     assert "of cell c1" in why
@@ -236,8 +238,8 @@ async def test_a_cell_can_claim_for_its_own_builds(two_cells: Placement) -> None
     assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
     more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # the holder has allocations
     assert isinstance(await claimed_by(two_cells, "c1", an_order(more)), Claimed)
-    given_back = ReleaseRequested(consumer=keep, generation="any")
-    assert isinstance(await released_by(two_cells, "c1", given_back), Released)
+    released = ReleaseRequested(consumer=keep, generation="any")
+    assert isinstance(await released_by(two_cells, "c1", released), Released)
 
 
 async def test_a_consumer_without_allocations_is_reported_as_held_nothing(two_cells: Placement) -> None:
@@ -369,32 +371,32 @@ class OnChange:
 
 
 async def test_a_message_whose_cell_differs_from_its_key_is_a_dead_letter(connect: Connect, bus: Bus) -> None:
-    heard = OnChange()
-    everywhere = Worker("scheduler", consumes=[on(topics.HOST_FAILED, heard.failure)])
+    events = OnChange()
+    everywhere = Worker("scheduler", consumes=[on(topics.HOST_FAILED, events.failure)])
     forged, true = envelope_of(a_failure("c2"), bus.clock), envelope_of(a_failure("c1"), bus.clock)
     forged.key = "host.failed.c1"
     async with serving(connect, everywhere):
         await bus.transport.publish([forged, true], expected=[True, True])
         (letter,) = await buried(bus.transport)
-        await until(lambda: bool(heard.messages))
+        await until(lambda: bool(events.messages))
     assert "host.failed.c1" in letter.reason and "host.failed.c2" in letter.reason
-    assert heard.messages == [a_failure("c1")]
+    assert events.messages == [a_failure("c1")]
 
 
 async def test_a_message_sent_to_a_queue_by_name_with_a_foreign_key_is_a_dead_letter(
     connect: Connect, bus: Bus
 ) -> None:
-    heard = OnChange()
-    worker = Worker("conductor.c1", consumes=[on(topics.BUILD_DELETE.at(cell="c1"), heard.delete)])
+    events = OnChange()
+    worker = Worker("conductor.c1", consumes=[on(topics.BUILD_DELETE.at(cell="c1"), events.delete)])
     queue = worker.queue_of(worker.consumes[0]).name
     async with serving(connect, worker):
         for cell in ("c2", "c1"):
             message = envelope_of(BuildDeleteRequested(build=BUILD, cell=cell), bus.clock)
             await bus.transport.send(queue, message, expected=True)
         (letter,) = await buried(bus.transport)
-        await until(lambda: bool(heard.messages))
+        await until(lambda: bool(events.messages))
     assert "build.delete.c2" in letter.reason
-    assert heard.messages == [BuildDeleteRequested(build=BUILD, cell="c1")]
+    assert events.messages == [BuildDeleteRequested(build=BUILD, cell="c1")]
 
 
 def a_question(bus: Bus, key: str, cell: str, reply_to: str) -> Envelope:
@@ -419,21 +421,23 @@ ASKED_WRONGLY = [
 async def test_answers_are_only_sent_to_reply_addresses_of_the_same_cell(
     connect: Connect, bus: Bus, key: str, cell: str, reply_to: str, word: str
 ) -> None:
-    heard = OnChange()
+    events = OnChange()
     worker = Worker(
         "placement",
         answers=[
-            answers(topics.PROVIDERS, heard.providers),
-            answers(topics.CELL_PROVIDERS, heard.providers, cell="c1"),
+            answers(topics.PROVIDERS, events.providers),
+            answers(topics.CELL_PROVIDERS, events.providers, cell="c1"),
         ],
     )
-    ear = QueueSpec("ear", (reply_to or "reply.c2.x",), durable=False)
-    inbox = await bus.transport.consume(ear, 10)
+    listener = QueueSpec("ear", (reply_to or "reply.c2.x",), durable=False)
+    inbox = await bus.transport.consume(listener, 10)
     async with serving(connect, worker):
         await bus.transport.publish([a_question(bus, key, cell, reply_to)], expected=[True])
         (letter,) = await buried(bus.transport)
         ours = BuildDeleted(build=BUILD, cell="c1", reply_to="x")
-        mark = Envelope(id="mark", type="", key=ear.keys[0].replace("#", "k"), body=msgspec.Raw(encode(ours)))
+        mark = Envelope(
+            id="mark", type="", key=listener.keys[0].replace("#", "k"), body=msgspec.Raw(encode(ours))
+        )
         await bus.transport.publish([mark], expected=[True])
         if reply_to == "#":
             while (arrived := await take(inbox)).envelope.id != "mark":
@@ -441,17 +445,17 @@ async def test_answers_are_only_sent_to_reply_addresses_of_the_same_cell(
         else:
             assert (await take(inbox)).envelope.id == "mark"
     assert word in letter.reason
-    assert not heard.messages
+    assert not events.messages
 
 
 async def test_a_query_without_a_reply_address_is_handled_without_a_reply(connect: Connect, bus: Bus) -> None:
-    heard = OnChange()
-    worker = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, heard.providers, cell="c1")])
+    events = OnChange()
+    worker = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, events.providers, cell="c1")])
     async with serving(connect, worker):
         await bus.transport.publish(
             [a_question(bus, "ask.placement.providers.c1", "c1", "")], expected=[True]
         )
-        await until(lambda: bool(heard.messages))
+        await until(lambda: bool(events.messages))
     assert not await bus.transport.dead_letters()
 
 

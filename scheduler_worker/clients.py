@@ -75,7 +75,7 @@ def relayed() -> dict[str, Query[Any, Any] | Topic[Any]]:
 
 
 @dataclass(eq=False)
-class RoleDoor:
+class OperatorRequests:
     """Relays the messages of clients that have a role. As for an operator's command, `bus` refuses a message
     that the role does not permit, and records each act in the audit trail.
     """
@@ -87,14 +87,14 @@ class RoleDoor:
         async with self.database.read() as tx:
             found = await registered(tx, [asked.client])
         client = found[0] if found else None
-        door = Caller(
+        operator = Caller(
             operator=operator_of(asked.client, client),
-            door="bus",
+            interface="bus",
             through=f"client.{asked.client}",
             request=stored_context(asked).id,
             nonce=self.bus.clock.uuid(),
         )
-        token = caller.set(door)
+        token = caller.set(operator)
         try:
             return await self._relayed(asked)
         except (OperationRefused, *UNANSWERED) as problem:
@@ -140,7 +140,7 @@ def _decoded(way: Query[Any, Any] | Topic[Any], text: str) -> Message:
 
 
 @dataclass(eq=False)
-class ClientDoor:
+class ClientRequests:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
@@ -312,7 +312,7 @@ def _record(
     # clients with projects need no role, so `operator` stands for the role
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
-    caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message)
+    caller = Caller(operator=operator, interface="bus", through=f"client.{asked.client}", request=message)
     record = caller.record(clock.uuid(), clock.now(), act.name if act else "", acts.describe(request))
     denied = type(outcome) is not type(request)
     return structs.replace(

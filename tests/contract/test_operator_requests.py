@@ -24,7 +24,7 @@ from bus.sql.migrations import migrate
 from bus.topics import Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Answers, Worker, answers
-from scheduler_worker.client_door import RoleDoor, relayed
+from scheduler_worker.clients import OperatorRequests, relayed
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
 from tests.support.acting_region import CLOSE, ActingRegion
@@ -39,14 +39,14 @@ class RelayedRegion(ActingRegion):
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
         super().__init__()
-        self.door = RoleDoor(database, bus)
+        self.intake = OperatorRequests(database, bus)
 
     async def instances(self, question: FindInstances) -> InstancesFound:
         return InstancesFound(instances=(), last=question.project)
 
     def worker(self, *further: Answers) -> Worker:
         return super().worker(
-            answers(topics.CLIENT_RELAY, self.door.relay, client="*"),
+            answers(topics.CLIENT_RELAY, self.intake.relay, client="*"),
             answers(topics.FIND_INSTANCES, self.instances, cell="c1"),
             *further,
         )
@@ -75,9 +75,9 @@ async def test_an_admin_edits_and_the_record_names_the_client() -> None:
     async with a_client("admin") as (bus, region):
         answer = await bus.asker(topics.EDIT_CELL)(CLOSE)
         assert isinstance(answer.result, CellEdited)
-        await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
+        await until(lambda: [record.outcome for record in region.records] == ["started", "done"])
     record = region.records[-1]
-    assert (record.operator.name, record.operator.role, record.door, record.act) == (
+    assert (record.operator.name, record.operator.role, record.interface, record.act) == (
         "ann",
         "admin",
         "bus",
@@ -91,8 +91,8 @@ async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
     async with a_client("admin") as (_, region):
         for _ in range(2):
             with handling([(envelope, relay)]):
-                await region.door.relay(relay)
-        await until(lambda: [each.outcome for each in region.records] == ["begun", "done"] * 2)
+                await region.intake.relay(relay)
+        await until(lambda: [each.outcome for each in region.records] == ["started", "done"] * 2)
     assert len({record.id for record in region.records}) == 2
 
 
@@ -170,7 +170,7 @@ async def test_a_client_cannot_direct_results_to_another_client() -> None:
     async with a_client("operator") as (_, region):
         order = BuildDeleteRequested(build=uid(1), cell="c1", reply_to="victim")
         relay = ClientRelay(client="ann", to="build.delete.{cell}", message=encode(order).decode())
-        await region.door.relay(relay)
+        await region.intake.relay(relay)
         await until(lambda: region.deleted)
     assert region.deleted[0].reply_to == "ann"
 
@@ -179,7 +179,7 @@ async def test_results_arrive_at_the_client() -> None:
     async with a_client("operator") as (bus, region):
         listener = await bus.listen(topics.BUILD_ENDED.at(reply_to="x"))
         ended = BuildEnded(build=uid(1), request=uid(1), cell="c1", status="active", reply_to="ann_x")
-        await region.door.bus.publish(ended)
+        await region.intake.bus.publish(ended)
         assert await listener.get() == ended
 
 
@@ -194,7 +194,7 @@ INVALID = {
 @pytest.mark.parametrize(("to", "message", "why"), INVALID.values(), ids=INVALID.keys())
 async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: str, why: str) -> None:
     async with a_client("admin") as (_, region):
-        answered = await region.door.relay(ClientRelay(client="ann", to=to, message=message))
+        answered = await region.intake.relay(ClientRelay(client="ann", to=to, message=message))
     assert answered.problem in ("denied", "refused")
     assert answered.why
 
@@ -202,4 +202,4 @@ async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: 
 async def test_an_unregistered_client_is_denied_everything() -> None:
     async with a_client("admin") as (_, region):
         relay = ClientRelay(client="eve", to="placement.cells", message="{}")
-        assert (await region.door.relay(relay)).problem == "denied"
+        assert (await region.intake.relay(relay)).problem == "denied"

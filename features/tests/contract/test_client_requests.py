@@ -66,7 +66,7 @@ from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.audit_trail import AuditTrail
-from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.clients import ClientRequests
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.extension import BaseFallback, SchedulerPart
 from scheduler_worker.owners import Owners
@@ -190,7 +190,7 @@ async def cloud() -> FakeCloud:
 
 
 @pytest.fixture
-async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
+async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
@@ -208,7 +208,7 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
         MoveRequested: moves.permit_move,
         MoveSteered: moves.permit_steering,
     }
-    made = ClientDoor(database, fake, fake, owners, TurnedClock(5.0).clock, fake, permits, queries)
+    made = ClientRequests(database, fake, fake, owners, TurnedClock(5.0).clock, fake, permits, queries)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -219,17 +219,17 @@ def boot(**given: Any) -> BuildRequested:
     return changed(BuildRequested(request=NEW, instances=(NEW,), flavor=VM), **given)
 
 
-async def become(door: ClientDoor, client: str, act: Any) -> Any:
-    return (await requested(door, asking(act, client)))[0]
+async def become(intake: ClientRequests, client: str, act: Any) -> Any:
+    return (await requested(intake, asking(act, client)))[0]
 
 
 def asking(act: Any, client: str = "shop") -> ClientRequested:
     return ClientRequested(client=client, do=KINDS[type(act)].action, message=act)
 
 
-async def requested(door: ClientDoor, asked: ClientRequested) -> tuple[Any, ActRecord]:
+async def requested(intake: ClientRequests, asked: ClientRequested) -> tuple[Any, ActRecord]:
     """Return the outcome of a request, and its record for the audit trail."""
-    ((outcome, message),) = await door.request_many([asked])  # type: ignore[misc]
+    ((outcome, message),) = await intake.request_many([asked])  # type: ignore[misc]
     (record,) = message.records  # type: ignore[union-attr]
     return outcome, record
 
@@ -267,9 +267,9 @@ ALLOWED = {
 
 @pytest.mark.parametrize(("client", "act", "fields"), ALLOWED.values(), ids=ALLOWED.keys())
 async def test_a_permitted_request_becomes_the_message_of_an_operator(
-    door: ClientDoor, client: str, act: Any, fields: dict[str, Any]
+    intake: ClientRequests, client: str, act: Any, fields: dict[str, Any]
 ) -> None:
-    outcome = await become(door, client, act)
+    outcome = await become(intake, client, act)
     assert type(outcome) is type(act)
     assert {name: getattr(outcome, name) for name in fields} == fields
 
@@ -323,14 +323,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("client", "act", "why"), REFUSED.values(), ids=REFUSED.keys())
 async def test_only_the_client_receives_its_refusal(
-    door: ClientDoor, client: str, act: Any, why: str
+    intake: ClientRequests, client: str, act: Any, why: str
 ) -> None:
-    outcome = await become(door, client, act)
+    outcome = await become(intake, client, act)
     match outcome:
-        case BuildUnplaceable(reason=said) | BuildCancelled(why=said) | MoveRefused(reason=said):
-            assert why in said
-        case MoveProgress(refused=said):
-            assert why in said
+        case BuildUnplaceable(reason=reply) | BuildCancelled(why=reply) | MoveRefused(reason=reply):
+            assert why in reply
+        case MoveProgress(refused=reply):
+            assert why in reply
         case _:
             raise AssertionError(outcome)
     assert outcome.reply_to == client
@@ -339,78 +339,78 @@ async def test_only_the_client_receives_its_refusal(
 @pytest.mark.parametrize("victim", [THEIRS, THEIR_SHELVED])
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
 async def test_the_owner_of_an_instance_outranks_a_waiting_request_with_its_id(
-    door: ClientDoor, cloud: FakeCloud, victim: str, silent: bool
+    intake: ClientRequests, cloud: FakeCloud, victim: str, silent: bool
 ) -> None:
     cloud.silent = silent
     cloud.taken[victim] = "p1"
-    async with door.owners.database.write() as tx:
+    async with intake.owners.database.write() as tx:
         refusal = unplaceable(
             boot(request=victim, instances=(victim,), project="p1"), (victim,), "no room", Decision()
         )
         await decisions.add(tx, [(boot(request=victim, project="p1"), refusal)], 1.0)
     for act in (own(victim), a_move(move=NEW, build=victim, kind="shelve")):
-        outcome = await become(door, "shop", act)
+        outcome = await become(intake, "shop", act)
         assert UNKNOWN in (outcome.why if isinstance(outcome, BuildCancelled) else outcome.reason)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
 async def test_a_client_ends_the_wait_of_its_own_request(
-    door: ClientDoor, cloud: FakeCloud, silent: bool
+    intake: ClientRequests, cloud: FakeCloud, silent: bool
 ) -> None:
     cloud.silent = silent
     cloud.taken[NEW] = "p1"
-    assert isinstance(await become(door, "shop", own(NEW)), BuildCancelRequested)
+    assert isinstance(await become(intake, "shop", own(NEW)), BuildCancelRequested)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
 async def test_a_foreign_build_is_refused_like_an_unknown_build(
-    door: ClientDoor, cloud: FakeCloud, silent: bool
+    intake: ClientRequests, cloud: FakeCloud, silent: bool
 ) -> None:
     cloud.silent = silent
-    foreign, unknown = await become(door, "shop", own(THEIRS)), await become(door, "shop", own(NEW))
+    foreign, unknown = await become(intake, "shop", own(THEIRS)), await become(intake, "shop", own(NEW))
     assert foreign == structs.replace(unknown, build=THEIRS)
 
 
-async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) -> None:
-    _, done = await requested(door, asking(own(OURS)))
+async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequests) -> None:
+    _, done = await requested(intake, asking(own(OURS)))
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
-    assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
-    _, denied = await requested(door, asking(own(THEIRS)))
+    assert (done.interface, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
+    _, denied = await requested(intake, asking(own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
 
 
-async def test_an_act_that_is_requested_again_is_recorded_again(door: ClientDoor) -> None:
+async def test_an_act_that_is_requested_again_is_recorded_again(intake: ClientRequests) -> None:
     asked = asking(own(OURS))
     envelope = an_envelope(key="client.shop", id="chosen by the client")
-    trail = AuditTrail(door.owners.database, door.clock, 100.0, 100.0)
+    trail = AuditTrail(intake.owners.database, intake.clock, 100.0, 100.0)
 
     async def handled(repeated: bool) -> int:
         with handling([(envelope, asked)], [asked] if repeated else ()):
-            ((_, message),) = await door.request_many([asked])  # type: ignore[misc]
+            ((_, message),) = await intake.request_many([asked])  # type: ignore[misc]
         await trail.record_many([message])  # type: ignore[list-item]
         return len((await trail.find(FindActs())).records)
 
     assert [await handled(repeated) for repeated in (False, False, True, False)] == [1, 2, 2, 3]
-    await door.edit(ClientEditRequested(client="shop", projects=("p2",)))
+    await intake.edit(ClientEditRequested(client="shop", projects=("p2",)))
     assert await handled(False) == 4  # the denial replaces no record, and is replaced by none
-    await door.edit(ClientEditRequested(client="shop", projects=("p1",)))
+    await intake.edit(ClientEditRequested(client="shop", projects=("p1",)))
     assert await handled(False) == 5
     outcomes = [record.outcome for record in (await trail.find(FindActs())).records]
     assert sorted(outcomes) == ["denied", *["done"] * 4]
 
 
-async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:
-    answered = await door.edit(ClientEditRequested(client="shop"))
+async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientRequests) -> None:
+    answered = await intake.edit(ClientEditRequested(client="shop"))
     assert answered.before is not None
     assert answered.before.projects == ("p1",)
-    assert isinstance(await become(door, "shop", boot()), BuildUnplaceable)
-    assert [client.name for client in (await door.clients(FindClients())).clients] == ["both"]
+    assert isinstance(await become(intake, "shop", boot()), BuildUnplaceable)
+    assert [client.name for client in (await intake.clients(FindClients())).clients] == ["both"]
 
 
-async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) -> None:
+async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequests) -> None:
     async def ask(**question: Any) -> Any:
         ((query, message),) = question.items()
-        answer = await door.ask(ClientAsked(client="shop", query=query, message=message))
+        answer = await intake.ask(ClientAsked(client="shop", query=query, message=message))
         assert not answer.refused
         return answer.answer
 
@@ -444,7 +444,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("client", "question", "why"), QUESTIONS.values(), ids=QUESTIONS.keys())
 async def test_a_question_is_refused_in_its_answer(
-    door: ClientDoor, client: str, question: dict[str, Any], why: str
+    intake: ClientRequests, client: str, question: dict[str, Any], why: str
 ) -> None:
     ((query, message),) = question.items()
-    assert why in (await door.ask(ClientAsked(client=client, query=query, message=message))).refused
+    assert why in (await intake.ask(ClientAsked(client=client, query=query, message=message))).refused

@@ -52,7 +52,7 @@ PATIENCE = 2.0  # seconds to wait for the scheduler's queue
 
 
 @dataclass(eq=False)
-class RestDoor:
+class RestOperations:
     bus: Bus
     settings: Settings
     database: Database
