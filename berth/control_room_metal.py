@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from berth.operations.host_states import every_provider
 from berth.settings import Settings
 from bus import topics
-from bus.bare_metal import is_node
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.host_health import marked
-from bus.resources import FindAllocations, FindProviders, Provider
+from bus.resources import FindAllocations, FindProviders, Provider, is_node
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
 from control_room.queries import NO_ANSWER

@@ -58,9 +58,9 @@ def add_messages() -> None:
             context.BEGINNINGS.update(type_.__name__ for type_ in getattr(messages, "BEGINNINGS", ()))
             for owner, part in getattr(messages, "PARTS", {}).items():
                 parts.TYPES.add(feature.name, owner, part)
-        if (judged := module_of(feature, "acts")) is not None:
-            acts.add(judged.ACTS, getattr(judged, "REQUESTED", {}), getattr(judged, "DONE", ()))
-            invalid_requests.add(getattr(judged, "REQUEST_KINDS", ()))
+            requested, done = getattr(messages, "REQUESTED", {}), getattr(messages, "DONE", ())
+            acts.add(getattr(messages, "ACTS", ()), requested, done)
+            invalid_requests.add(getattr(messages, "REQUEST_KINDS", ()))
     parts.TYPES.freeze()
 
 

@@ -271,6 +271,12 @@ class Ask(Protocol[A, R]):
     def __call__(self, question: A, /) -> Awaitable[R]: ...
 
 
+class AskMany(Protocol[A, R]):
+    """Like `Ask`, for several questions of one type: made by `Bus.asker_of_many`."""
+
+    def __call__(self, questions: Sequence[A], /) -> Awaitable[Sequence[R]]: ...
+
+
 M = TypeVar("M", bound=Message)
 
 FRAME_TYPE = "berth.frame"

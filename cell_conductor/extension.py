@@ -1,17 +1,18 @@
 """The names of the conductor that features may import, and the Protocols that a feature's part implements."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.feature import PartNeeds
+from bus.protocol import AskMany
 from bus.sql.database import Database
-from bus.sql.statement import BoundStatement, Transaction
+from bus.sql.statement import Transaction
 from bus.topics import Topic
 from bus.worker import Outcome, WorkerRows
 from cell_conductor.audit import OperationMark, ReleasedBuild
-from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
@@ -31,7 +32,7 @@ from cell_conductor.core.step import (
 )
 from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
-from cell_conductor.store import left_behind
+from cell_conductor.store import Applied, BaseCourseStore, CourseStore, left_behind
 
 __all__ = [
     "Applied",
@@ -73,45 +74,17 @@ __all__ = [
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 
 
-class Applied(NamedTuple):
-    """An event that was applied to a build."""
+class CellPlacement(Protocol):
+    """Sends claims and releases of the builds of a cell to placement."""
 
-    event: Event
-    before: Build | None
-    after: Build | None
-    effects: Effects
+    @property
+    def claim_many(self) -> AskMany[ClaimRequested, ClaimAnswered]: ...
 
+    @property
+    def release_many(self) -> AskMany[ReleaseRequested, ReleaseAnswered]: ...
 
-class CourseStore(Protocol):
-    """The rows that a course reads and writes when events are applied to builds, and its metrics."""
-
-    async def read(
-        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
-    ) -> Mapping[str, Event]:
-        """Return, by build id, the events to apply in place of own events, with what the course stores about
-        them.
-        """
-
-    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
-        """Return the statements that store what applied events changed, except the builds."""
-
-    def count(self, applied: Applied) -> None:
-        """Count an applied event in the metrics, after it was stored."""
-
-
-class BaseCourseStore:
-    """A store without rows and metrics: its subclasses state what differs."""
-
-    async def read(
-        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
-    ) -> Mapping[str, Event]:
-        return {}
-
-    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
-        return ()
-
-    def count(self, applied: Applied) -> None:
-        pass
+    async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
+        """Send claims to placement; return for each its result, or a text why placement refused to answer."""
 
 
 class CellBuilds(Protocol):
@@ -119,11 +92,13 @@ class CellBuilds(Protocol):
 
     database: Database
     clock: Clock
-    placement: BuildClaims
     # Topics of all messages of builds. Every row whose messages are events of builds declares them: a course
     # may have any build, and repeats after any event the messages that others wait for.
     effects: Sequence[Topic[Any]]
     repeated: Sequence[Topic[Any]]  # topics of the messages that timers repeat
+
+    @property
+    def placement(self) -> CellPlacement: ...
 
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""

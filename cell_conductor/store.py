@@ -1,9 +1,9 @@
 """SQL for builds. Functions take and return values, not database rows; a batch is one statement."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -15,7 +15,8 @@ from bus.requests import BuildSpec
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Dialect, Statement, Transaction, sql
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Build, BuildParts, Leftover, Status
+from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status
+from cell_conductor.core.events import Event
 from cell_conductor.core.step import Courses, HeldStatuses, guest_on, operation
 
 # Encodes builds as rows and as answers to clients, and decodes stored builds.
@@ -398,3 +399,47 @@ async def left_behind(tx: Transaction, form: StoredForm | None = None) -> list[B
 
 def _in_order(builds: Iterable[Build]) -> list[Build]:
     return sorted(builds, key=lambda build: build.id)  # sorted, so that concurrent writes do not deadlock
+
+
+# The rows of features, which are stored together with the builds.
+
+
+class Applied(NamedTuple):
+    """An event that was applied to a build."""
+
+    event: Event
+    before: Build | None
+    after: Build | None
+    effects: Effects
+
+
+class CourseStore(Protocol):
+    """The rows that a course reads and writes when events are applied to builds, and its metrics."""
+
+    async def read(
+        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
+    ) -> Mapping[str, Event]:
+        """Return, by build id, the events to apply in place of own events, with what the course stores about
+        them.
+        """
+
+    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        """Return the statements that store what applied events changed, except the builds."""
+
+    def count(self, applied: Applied) -> None:
+        """Count an applied event in the metrics, after it was stored."""
+
+
+class BaseCourseStore:
+    """A store without rows and metrics: its subclasses state what differs."""
+
+    async def read(
+        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
+    ) -> Mapping[str, Event]:
+        return {}
+
+    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        return ()
+
+    def count(self, applied: Applied) -> None:
+        pass

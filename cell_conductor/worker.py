@@ -9,17 +9,18 @@ import msgspec
 from bus import topics
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
+from bus.protocol import AskMany
 from bus.sql.database import Database
 from bus.topics import AGENT_REPORT
+from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
-from cell_conductor.build_claims import AskMany
 from cell_conductor.builds import Builds, show_outcomes
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.extension import ConductorPart
 from cell_conductor.removed_agents import RemovedAgents
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
-R = TypeVar("R")
+R = TypeVar("R", bound=Message)
 
 FAILOVER_SECONDS = 1.0  # seconds between checks for a fail-over of the database
 LINGER = 0.02  # seconds to wait for further reports: a transaction for fifty costs as much as for one

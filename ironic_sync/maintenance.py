@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.bare_metal import PROCESSORS
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import HELD
 from bus.protocol import Ask
 from bus.requests import ResourceGroup
-from bus.resources import FindProviders, ProvidersFound
+from bus.resources import PROCESSORS, FindProviders, ProvidersFound
 from bus.vocabulary import portions
 from ironic_sync.api import IronicRefused, Json
 

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from bus.bare_metal import is_node
 from bus.messages import InventoryReported
 from bus.protocol import Ask
-from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.resources import FindProviders, Provider, ProvidersFound, is_node
 from bus.vocabulary import portions
 from ironic_sync.api import WITH_ALL
 from ironic_sync.core.difference import NodeDifference, compare

@@ -1,6 +1,9 @@
 """Answers queries from placement's database; each answer shows one consistent state of the database."""
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.requests import ResourceGroup
@@ -14,12 +17,333 @@ from bus.resources import (
     ProvidersFound,
     UsagesFound,
 )
-from bus.sql.statement import Transaction
+from bus.sql.statement import Statement, Transaction, sql
 from bus.vocabulary import MAX_INT
+from placement_worker.core.index import stored_labels
 from placement_worker.core.trees import ROOM, Packing
-from placement_worker.store import changes, lookups, stored_trees
+from placement_worker.store import changes, stored_trees
+from placement_worker.store.changes import NAMES_EDITION
 from placement_worker.store.hosts import limits, with_labels
+from placement_worker.store.numbered_names import Book, NumberedNames
+from placement_worker.store.stored_trees import (
+    AGGREGATES,
+    INVENTORIES,
+    TRAITS,
+    Stocks,
+    read_unknown,
+    stored_names,
+    with_stocks,
+)
 from placement_worker.transactions import PlacementOperations
+
+# SQL of queries about providers, consumers and usages of projects.
+
+
+_EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
+
+# Part of a provider → SQL that reads it, and the table with the time of its last change.
+_PARTS = {
+    "inventories": (INVENTORIES, "inventories"),
+    "traits": (TRAITS, "resource_provider_traits"),
+    "aggregates": (AGGREGATES, "resource_provider_aggregates"),
+}
+
+_OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
+
+Which = tuple[str, str]  # a selection of providers: SQL of further joins, and of a condition
+ALL: Which = ("", "")
+BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
+BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")
+BY_NAME: Which = ("", "WHERE p.name = :name")
+BY_TREE: Which = (
+    "",
+    "WHERE p.root_provider_id = (SELECT t.root_provider_id FROM resource_providers t WHERE t.uuid = :tree)",
+)
+BY_AGENT: Which = (
+    "",
+    """
+    WHERE p.id IN (SELECT m.id FROM {n: agent str} JOIN hosts o ON o.agent = n.agent
+    AND (CAST(:cell AS text) = '' OR o.cell = CAST(:cell AS text))
+    JOIN resource_providers t ON t.uuid = o.root JOIN resource_providers m ON m.root_provider_id = t.id
+    WHERE m.uuid > :after ORDER BY m.uuid LIMIT :most)
+    """,
+)
+BY_CELL: Which = (
+    "",
+    """
+    WHERE p.root_provider_id IN (SELECT t.id FROM hosts o JOIN resource_providers t ON t.uuid = o.root
+    WHERE o.cell = :cell)
+    """,
+)
+
+
+@cache
+def _providers(selection: Which, parts: frozenset[str]) -> Statement:
+    lists = []
+    for part, (listed, table) in _PARTS.items():
+        changed = f"(SELECT max(c.updated_at) FROM {table} c WHERE c.resource_provider_id = p.id)"
+        listed, changed = (listed, changed) if part in parts else ("NULL", "NULL")
+        lists.append(f"{listed} AS {part}, {changed} AS {part}_updated")
+    joined, condition = selection
+    owner = "".join(f", h.{column}" for column in (*_OWNER, "labels")) if "owner" in parts else ""
+    return sql(f"""
+        SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,
+        {", ".join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}
+        JOIN resource_providers r ON r.id = p.root_provider_id
+        {"LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""}
+        LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}
+    """)
+
+
+_FIT = sql("""
+    SELECT i.resource_provider_id FROM {n: class int, amount int} JOIN inventories i ON i.resource_class_id
+    = n.class WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio
+    AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0
+    GROUP BY i.resource_provider_id HAVING count(*) = :wanted
+""")
+_TRAITED = sql("""
+    SELECT t.trait_id, t.resource_provider_id FROM {n: id int} JOIN resource_provider_traits t ON t.trait_id
+    = n.id
+""")
+_GROUPED = sql("""
+    SELECT a.aggregate_id, a.resource_provider_id FROM {n: id int}
+    JOIN resource_provider_aggregates a ON a.aggregate_id = n.id
+""")
+
+_CONSUMER = """
+    p.uuid AS provider, p.generation AS provider_generation, c.uuid AS consumer, c.generation,
+    j.external_id AS project, u.external_id AS owner, k.name AS type, c.client, c.updated_at,
+    a.resource_class_id, a.used, a.updated_at AS allocated_at, {edition} AS edition,
+    {protected} AS protected
+"""
+_OWNERS = """
+    LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+"""
+_HELD_BY = """
+    FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid
+    JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id
+"""
+_HELD_OF = """
+    FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
+    LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id
+"""
+_RETIRED = """
+    WITH ids AS (SELECT n.uuid FROM {n: uuid str})
+    SELECT i.uuid, r.cell AS retired, NULL AS project FROM ids i JOIN retired_consumers r ON r.uuid = i.uuid
+"""
+_OF_PROJECT = """
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
+    WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)
+    AND (CAST(:owner AS text) = ''
+    OR c.user_id = (SELECT u.id FROM users u WHERE u.external_id = CAST(:owner AS text)))
+    GROUP BY k.name
+"""
+_USED = sql(f"""
+    SELECT k.name AS type, -1 AS class, count(*) AS amount, {_EDITION} AS edition
+    FROM consumers c {_OF_PROJECT}
+    UNION ALL SELECT k.name, a.resource_class_id, CAST(sum(a.used) AS bigint), {_EDITION}
+    FROM consumers c JOIN allocations a ON a.consumer_id = c.id
+    {_OF_PROJECT}, a.resource_class_id ORDER BY 2
+""")
+
+
+async def _read_providers(
+    tx: Transaction,
+    book: Book,
+    selection: Which,
+    parts: Collection[str],
+    values: Iterable[Sequence[Any]] = (),
+    **given: str | int,
+) -> list[tuple[int, Provider]]:
+    """Return the providers of a selection with their database ids, sorted by id. `values` or `given` are the
+    parameters of the selection, such as the uuids for BY_ID. `parts` are the contents to read.
+    """
+    rows = await _providers(selection, frozenset(parts))(tx, values, **given)
+    if not rows:
+        return []
+    decoded, found = await with_stocks(tx, book, rows), []
+    traits = await _named(tx, book.traits, rows, "traits")
+    aggregates = await _named(tx, book.aggregates, rows, "aggregates")
+    whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
+    for row, stocks in decoded:
+        provider = Provider(
+            id=row["uuid"],
+            name=row["name"],
+            parent=row["parent"],
+            root=row["root"],
+            generation=row["generation"],
+            inventories=stocks.inventories,
+            used=stocks.used,
+            traits=traits[row["traits"]],
+            aggregates=aggregates[row["aggregates"]],
+            updated=max(when for name in whens if (when := row[name]) is not None),
+            **(_owner(row, book, stocks) if "owner" in parts else {}),
+        )
+        found.append((row["id"], provider))
+    return found
+
+
+def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]:
+    if row["cell"] is None:
+        return {}
+    fields = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
+    if row["labels"]:
+        fields["label_sources"] = stored_labels(row["labels"])
+    if len(stocks.reported) < len(stocks.inventories):
+        fields["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
+    for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):
+        fields[f"kept_{part}"] = tuple(names.names[id_] for id_ in stored_names(row[part]).unreported or ())
+    return fields
+
+
+async def _named(
+    tx: Transaction, names: NumberedNames, rows: Sequence[Any], column: str
+) -> dict[str | None, tuple[str, ...]]:
+    columns = {row[column] for row in rows}
+    await read_unknown(tx, names, columns)
+    return {column: tuple(names.names[id_] for id_ in sorted(stored_names(column).all)) for column in columns}
+
+
+async def _matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
+    """Return the database ids of the providers with the resources, traits and aggregates that a request group
+    requires; None if it requires nothing.
+    """
+    found: set[int] | None = None
+    if like.resources:
+        if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
+            return set()
+        wanted = [(book.classes.ids[name], amount) for name, amount in like.resources.items()]
+        found = {id_ for (id_,) in await _FIT(tx, wanted, wanted=len(wanted))}
+    traits = [(name,) for name in like.required]
+    for statement, known, demanded in (
+        (_TRAITED, book.traits.ids, [*traits, *like.required_any]),
+        (_GROUPED, book.aggregates.ids, like.member_of),
+    ):
+        if not demanded:
+            continue
+        having = await _having(tx, statement, known, {name for names in demanded for name in names})
+        for names in demanded:
+            some = set().union(*(having[name] for name in names))
+            found = some if found is None else found & some
+    return found
+
+
+async def _shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
+    found: set[int] = set()
+    for statement, known, names in (
+        (_TRAITED, book.traits.ids, like.forbidden),
+        (_GROUPED, book.aggregates.ids, like.not_member_of),
+    ):
+        if names:
+            found.update(*(await _having(tx, statement, known, set(names))).values())
+    return found
+
+
+async def _having(
+    tx: Transaction, statement: Statement, known: dict[str, int], names: set[str]
+) -> dict[str, set[int]]:
+    having: dict[str, set[int]] = {name: set() for name in names}
+    called = {known[name]: name for name in names if name in known}
+    for id_, provider in await statement(tx, [(id_,) for id_ in called]) if called else ():
+        having[called[id_]].add(provider)
+    return having
+
+
+@cache
+def _held(of_consumers: bool, protecting: tuple[str, ...]) -> Statement:
+    """Return the statement that reads what consumers hold, or what is held of providers. Consumers with a
+    value in one of the columns `protecting` must not be preempted.
+    """
+    protected = " OR ".join(f"c.{column} IS NOT NULL" for column in protecting) or "false"
+    columns = _CONSUMER.format(edition=_EDITION, protected=protected)
+    return sql(f"SELECT {columns} {_HELD_BY if of_consumers else _HELD_OF} {_OWNERS}")
+
+
+async def _read_allocations(
+    tx: Transaction,
+    book: Book,
+    consumers: Collection[str],
+    of: Collection[str],
+    protecting: tuple[str, ...] = (),
+) -> tuple[list[Consumer], dict[str, int]]:
+    """Return consumers with their allocations: the given consumers or, if none are given, all consumers of
+    the providers `of`. If both are given, return only allocations at these providers. Also return the
+    generations of the providers. `protecting`: columns of rules whose values protect from preemption.
+    """
+    rows = await _held(bool(consumers), protecting)(tx, [(uuid,) for uuid in consumers or of])
+    if not rows:
+        return [], {}
+    rows = sorted(
+        rows, key=lambda row: (row["consumer"] or "", row["provider"], row["resource_class_id"] or 0)
+    )
+    await book.turn_to(tx, rows[0]["edition"])
+    classes = {row["resource_class_id"] for row in rows if row["resource_class_id"] is not None}
+    names = await book.class_names(tx, classes)
+    found: dict[str, dict[str, Any]] = {}
+    generations: dict[str, int] = {}
+    for row in rows:
+        provider, consumer = row["provider"], row["consumer"]
+        if consumers and of and provider not in of:
+            continue
+        generations[provider] = row["provider_generation"]
+        if consumer is None:  # a provider without allocations
+            continue
+        if consumer not in found:
+            found[consumer] = {name: row[name] for name in ("generation", "project", "type")}
+            found[consumer] |= {"id": consumer, "user": row["owner"], "client": bool(row["client"])}
+            found[consumer] |= {"allocations": {}, "updated": 0.0, "protected": bool(row["protected"])}
+        fields = found[consumer]
+        fields["allocations"].setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
+        fields["updated"] = max(fields["updated"], row["updated_at"], row["allocated_at"])
+    return [Consumer(**fields) for fields in found.values()], generations
+
+
+@cache
+def _others(objects: tuple[tuple[str, str], ...]) -> Statement:
+    tables = (
+        f" UNION ALL SELECT i.uuid, NULL, {project} FROM ids i JOIN {table} t ON t.uuid = i.uuid"
+        for table, project in objects
+    )
+    return sql("".join([_RETIRED, *tables]))
+
+
+async def _read_others(
+    tx: Transaction, ids: Collection[str], objects: tuple[tuple[str, str], ...]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what has these ids and may hold nothing: objects of features with their projects, and retired
+    consumers with the cells that retired them. `objects`: the tables of features, with the SQL expression of
+    the project.
+    """
+    rows = await _others(objects)(tx, [(id_,) for id_ in sorted(set(ids))])
+    found = {row["uuid"]: row["project"] for row in rows if row["project"] is not None}
+    return found, {row["uuid"]: row["retired"] for row in rows if row["retired"] is not None}
+
+
+async def _read_usages(
+    tx: Transaction, book: Book, project: str, user: str
+) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
+    """Return the amount of each resource class that a project uses (with `user`: that this user's consumers
+    use), and the number of consumers, both by consumer type.
+    """
+    rows = await _USED(tx, project=project, owner=user)
+    if not rows:
+        return {}, {}
+    await book.turn_to(tx, rows[0]["edition"])
+    names = await book.class_names(tx, {row["class"] for row in rows if row["class"] >= 0})
+    used: dict[str | None, dict[str, int]] = {}
+    consumers: dict[str | None, int] = {}
+    for row in rows:
+        if row["class"] < 0:
+            consumers[row["type"]] = row["amount"]
+            used[row["type"]] = {}
+        else:
+            used[row["type"]][names[row["class"]]] = row["amount"]
+    return used, consumers
+
+
+# The answers to queries.
+
 
 UNKNOWN = "unknown"  # the reported type of consumers without one
 
@@ -50,10 +374,10 @@ class Lookups(PlacementOperations):
             roots = set(homes.values())
             if len(homes) < len(in_trees) or len(roots) > 1:
                 return []
-        numbers = await lookups.matching(tx, self.book, like)
+        numbers = await _matching(tx, self.book, like)
         if numbers is not None and not numbers:
             return []
-        leave = await lookups.shunned(tx, self.book, like)
+        leave = await _shunned(tx, self.book, like)
         found = await self._first(tx, query, in_trees, None if numbers is None else numbers - leave, cell)
         met = [
             provider
@@ -74,24 +398,24 @@ class Lookups(PlacementOperations):
         self, tx: Transaction, query: FindProviders, in_trees: set[str], numbers: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
-        selection, values = lookups.ALL, list[tuple[str | int]]()
+        selection, values = ALL, list[tuple[str | int]]()
         given: dict[str, str | int] = {}
         if query.ids:
-            selection, values = lookups.BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
+            selection, values = BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
         elif query.name:
-            selection, given = lookups.BY_NAME, {"name": query.name}
+            selection, given = BY_NAME, {"name": query.name}
         elif in_trees:
-            selection, given = lookups.BY_TREE, {"tree": min(in_trees)}
+            selection, given = BY_TREE, {"tree": min(in_trees)}
         elif numbers is not None:
-            selection, values = lookups.BY_NUMBER, [(number,) for number in numbers]
+            selection, values = BY_NUMBER, [(number,) for number in numbers]
         elif query.agents:
-            selection, values = lookups.BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
+            selection, values = BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
             given = {"cell": cell, "after": "", "most": MAX_INT}
             if query.limit and not query.like:  # `like` removes rows, so then the limit is applied later
                 given |= {"after": query.after, "most": query.limit}
         elif cell:
-            selection, given = lookups.BY_CELL, {"cell": cell}
-        found = await lookups.providers(tx, self.book, selection, parts, values, **given)
+            selection, given = BY_CELL, {"cell": cell}
+        found = await _read_providers(tx, self.book, selection, parts, values, **given)
         return await with_labels(tx, found) if "labels" in parts else found
 
     async def _learn_names(self, like: ResourceGroup) -> None:
@@ -143,12 +467,12 @@ class Lookups(PlacementOperations):
         self, tx: Transaction, query: FindAllocations
     ) -> tuple[list[Consumer], dict[str, int]]:
         consumers, providers = query.consumers, query.providers
-        return await lookups.allocations_of(tx, self.book, consumers, providers, self.protecting)
+        return await _read_allocations(tx, self.book, consumers, providers, self.protecting)
 
     async def _allocations_and_others(self, query: FindAllocations) -> AllocationsFound:
         async with self.database.read() as tx:
             found, generations = await self._allocations(tx, query)
-            objects, retired = await lookups.others(tx, query.consumers, self.objects)
+            objects, retired = await _read_others(tx, query.consumers, self.objects)
         return AllocationsFound(
             consumers=tuple(found), generations=generations, objects=objects, retired=retired
         )
@@ -171,7 +495,7 @@ class Lookups(PlacementOperations):
 
     async def usages(self, query: FindUsages) -> UsagesFound:
         async with self.database.read_single() as tx:
-            used, consumers = await lookups.usages(tx, self.book, query.project, query.user)
+            used, consumers = await _read_usages(tx, self.book, query.project, query.user)
         return UsagesFound(
             used={kind or UNKNOWN: amounts for kind, amounts in used.items()},
             consumers={kind or UNKNOWN: amount for kind, amount in consumers.items()},

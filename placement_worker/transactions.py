@@ -30,11 +30,11 @@ from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
-from placement_worker.claim_rule import ClaimRule, ClaimScope
 from placement_worker.core import capacity
 from placement_worker.core.capacity import ClaimWorld, changed_consumers
 from placement_worker.store import claims
 from placement_worker.store.changes import CommitRecord, ProviderNumbers
+from placement_worker.store.claims import ClaimRule, ClaimScope
 from placement_worker.store.numbered_names import Book
 
 # The base of placement's operations: retries a transaction after a write conflict, and combines concurrent

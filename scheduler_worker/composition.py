@@ -10,7 +10,7 @@ from bus.feature import PartNeeds
 from bus.protocol import Ask
 from bus.sql.database import Database
 from scheduler_worker.dependencies import Publish, SchedulerOptions
-from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.hosts import KnownHosts
 from scheduler_worker.placing import Orders, Scheduler, SchedulerPart
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
@@ -42,7 +42,8 @@ def plain_scheduler(
     """Return a scheduler without a worker. `parts_of` returns the parts of its features, whose database stays
     empty.
     """
-    hosts, orders = KnownHosts(source, clock, options), Orders(source, options.requests, options.policy)
+    hosts = KnownHosts(source, clock, options.grace, options.policy.cells)
+    orders = Orders(source, options.requests, options.policy)
     database = Database("sqlite+aiosqlite://")
     cells = CellQueries(builds=_unused, instances=_unused)
     return Scheduler(

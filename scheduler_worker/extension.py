@@ -84,8 +84,7 @@ from scheduler_worker.dependencies import (
     providers_of,
     together,
 )
-from scheduler_worker.hosts import HostBook, Roster
-from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.hosts import HostBook, KnownHosts, Roster
 from scheduler_worker.placing import (
     REQUEST_SECONDS,
     BaseFallback,

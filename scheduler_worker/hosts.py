@@ -1,10 +1,11 @@
-"""Tracks the last report, the health and the failed builds of each host."""
+"""The hosts as one scheduler knows them: their reports and health, placement's index, and its own choices."""
 
 import logging
 from collections import Counter as Tally
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import msgspec
 import numpy as np
@@ -21,11 +22,23 @@ from bus.host_health import (
     down_sentence,
 )
 from bus.messages import HostReported, SchedulerAlive
+from bus.queries import Candidate
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
-from bus.vocabulary import portions
-from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, HostsNow, Numbers, numbered
+from bus.vocabulary import Allocations, portions, without
+from scheduler_worker.core.events import ReserveHost
+from scheduler_worker.core.host_map import (
+    NEVER,
+    NOBODY,
+    HostColumns,
+    HostKey,
+    HostMap,
+    HostsNow,
+    Numbers,
+    numbered,
+)
+from scheduler_worker.core.ranking import NOTHING_HELD, Pick
 
 # Records heartbeats of agents and other schedulers, and counts recent and failed builds of each host.
 
@@ -758,3 +771,133 @@ _decode = msgspec.json.Decoder(HostHealth).decode
 async def page(tx: Transaction, after: HostKey, limit: int) -> list[HostHealth]:
     rows = await _PAGE(tx, cell=after[0], root=after[1], most=limit)
     return [_decode(row["health"]) for row in rows]
+
+
+# Reserves the capacity of chosen hosts until their claims are visible.
+
+
+CLAIM_SECONDS = 15.0  # seconds; answers to claims arrive within this time
+
+
+class PendingChoice(msgspec.Struct, eq=False, gc=False):
+    """A host chosen for an instance, with a claim that placement's index does not show yet."""
+
+    allocations: Allocations
+    cell: str
+    root: str
+    at: float  # time of the choice
+    until: float
+    open: bool = True
+    number: int | None = None  # change number of the claim; None: placement has not answered yet
+
+
+class PendingChoices:
+    """Reserves capacity for chosen hosts until placement's index shows their claims or the claims fail.
+
+    Each choice also counts as a build on its host.
+    """
+
+    def __init__(
+        self, source: CandidateSource, book: HostBook, clock: Clock, timeout: float = CLAIM_SECONDS
+    ) -> None:
+        self.timeout = timeout
+        self._source = source
+        self._book = book
+        self._clock = clock
+        self._open: deque[PendingChoice] = deque()  # the choice with the earliest time limit is first
+        self._confirmed: list[tuple[int, int, PendingChoice]] = []
+        self._ties = 0
+        self._watchers: list[Callable[[str], None]] = []
+
+    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> PendingChoice:
+        now = self._clock.monotonic()
+        allocations = without(way.allocations, held) if held else way.allocations
+        entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout)
+        self._book.chose(way.cell, way.root, now)
+        self._source.reserve(allocations)
+        self._open.append(entry)
+        return entry
+
+    def confirm(self, entry: PendingChoice, number: int) -> None:
+        if number <= self._source.seen:
+            self._end(entry)
+            return
+        self._ties += 1
+        entry.number = number
+        heappush(self._confirmed, (number, self._ties, entry))
+
+    def confirm_claimed(self, choice: ReserveHost) -> None:
+        """Reserve a claimed host, which may be another than the first choice, until its claim is visible."""
+        reservation = choice.pick.reservation
+        if choice.way is not choice.pick.choices[0]:
+            self.release(choice.pick)
+            reservation = self.enter(choice.way, choice.pick.scope.held)
+        if isinstance(reservation, PendingChoice):
+            self.confirm(reservation, choice.number)
+
+    def watch(self, on_released: Callable[[str], None]) -> None:
+        """Register a callback for capacity that was released and that no claim uses; its argument is the root
+        of the host.
+        """
+        self._watchers.append(on_released)
+
+    def release(self, pick: Pick) -> None:
+        """Release the reservation of a chosen host permanently: other requests may use its capacity."""
+        self.drop(pick.reservation)
+        self._report(pick.root)
+
+    def _report(self, root: str) -> None:
+        for on_released in self._watchers:
+            on_released(root)
+
+    def drop(self, reservation: object) -> None:
+        """Release the reservation of a choice after its claim failed or was not sent."""
+        if isinstance(reservation, PendingChoice) and reservation.open:
+            self._book.unchose(reservation.cell, reservation.root, reservation.at)
+            self._withdraw(reservation)
+
+    def expire(self) -> None:
+        """Release reservations if the index shows their claims, or if their time limit has passed."""
+        now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
+        while confirmed and confirmed[0][0] <= seen:
+            self._end(heappop(confirmed)[2])
+        while self._open and (not self._open[0].open or self._open[0].until <= now):
+            self._end(self._open.popleft())
+
+    def _end(self, entry: PendingChoice) -> None:
+        """Release the capacity reserved for a choice, which may wake requests that wait for this host."""
+        if entry.open:
+            self._withdraw(entry)
+            self._report(entry.root)
+
+    def _withdraw(self, entry: PendingChoice) -> None:
+        entry.open = False
+        self._source.withdraw(entry.allocations)
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        return [entry for entry in self._open if entry.open and entry.number is None]
+
+
+class KnownHosts:
+    """The index, the reports, the choices whose claims the index does not show yet, and the schedulers that
+    share the hosts.
+    """
+
+    def __init__(
+        self, source: CandidateSource, clock: Clock, grace: float, cells: Collection[str] | None
+    ) -> None:
+        self.source = source
+        self.clock = clock
+        self.book = HostBook(clock.monotonic(), grace)
+        self.pending = PendingChoices(source, self.book, clock)
+        self.roster = Roster(clock)
+        self.map = HostMap(source, cells)
+
+    def now(self) -> tuple[HostsNow, Bools]:
+        """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
+        now = self.clock.monotonic()
+        self.pending.expire()
+        self.map.update()
+        self.map.share(self.roster.live, self.roster.name)
+        return self.book.snapshot(self.source, now), self.map.served

@@ -59,8 +59,7 @@ from scheduler_worker.core.rule import (
     as_anybodys,
 )
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
-from scheduler_worker.hosts import CROSSED
-from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.hosts import CROSSED, KnownHosts
 from scheduler_worker.refusals import count_claims
 
 # Reads the hosts of the instances that the hints `same_host` and `different_host` of requests name.

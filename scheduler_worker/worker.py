@@ -17,8 +17,7 @@ from scheduler_worker.clients import ClientRequests, OperatorRequests
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, Publish, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.hosts import SAYS_SECONDS, HostRecords
-from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.hosts import SAYS_SECONDS, HostRecords, KnownHosts
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Orders, PlacingOutcome, Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -73,7 +72,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     """Return a scheduler. `parts_of` returns the parts of its features, in the order of their list."""
     source, placement, database, clock = given.source, given.placement, given.database, given.clock
     options = given.options
-    hosts = KnownHosts(source, clock, options)
+    hosts = KnownHosts(source, clock, options.grace, options.policy.cells)
     orders = Orders(source, options.requests, options.policy).follow()
 
     def parts(scheduler: Scheduler) -> Sequence[SchedulerPart]:

@@ -2,6 +2,8 @@
 
 from typing import ClassVar, Literal
 
+from bus.acts import Act, sent
+from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Selection
 from bus.parts import ClaimParts, Part
 from bus.requests import BuildSpec
@@ -54,3 +56,23 @@ BUILD_ADOPT = Topic("build.adopt.{cell}", BuildAdoptRequested,
 BUILD_ADOPTED = outcome("build.adopted.{cell}", BuildAdopted,
     "outcome of the adoption of an instance", "conductor", clients=False)
 # fmt: on
+
+
+# The act on instances that were created without berth, and the refusal of invalid requests for it.
+
+
+ACTS = (Act("adopt", "admin", "adopt instances that were created without berth", sent(BUILD_ADOPT)),)
+
+
+def _not_adopted(request: InvalidRequest) -> Message:
+    return BuildAdopted(
+        build=request.id("build"),
+        cell=request.cell_of(),
+        outcome="refused",
+        why=request.why,
+        code=request.code,
+        reply_to=request.reply_to,
+    )
+
+
+REQUEST_KINDS = (RequestKind(BUILD_ADOPT, _not_adopted),)

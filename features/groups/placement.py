@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bus.worker import WorkerRows, answers, every, prune_period
 from features.groups.messages import EDIT_GROUP, GROUPS
-from features.groups.operations import ServerGroups
 from features.groups.rule import GroupRule
 from features.groups.settings import GroupSettings
+from features.groups.store import ServerGroups
 from features.groups.topology_rule import TopologyRule
 from placement_worker.extension import OpenPlacement, PlacementNeeds, PlacementPart
 

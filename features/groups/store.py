@@ -1,4 +1,4 @@
-"""SQL for server groups: create, delete, read with members, and lock during a claim.
+"""Stores server groups: creates, deletes and reads them with their members, and locks them during a claim.
 
 A consumer's row has its group; its allocations give its hosts. Claims lock the groups of hard policies after
 the consumers and before the providers, and then read the hosts of the members: of two concurrent claims for a
@@ -8,18 +8,22 @@ member's holder consumer is written in the same commit.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.reports import SHARES
 from bus.sql.statement import Transaction, sql
-from bus.vocabulary import MAX_INT
+from bus.vocabulary import MAX_INT, Contended, InUse, LimitReached, Taken
+from features.groups import messages
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import FindGroups, GroupClaim, ServerGroup
 from features.groups.places import HARD, GroupPlaces
-from placement_worker.extension import IS_SHARING, labels_of, roots_of
+from features.groups.settings import GroupSettings
+from placement_worker.extension import IS_SHARING, PlacementOperations, again, labels_of, roots_of
 
 _COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host, g.topology"
 _IS_HARD = f"(g.policy IN ({', '.join(repr(policy) for policy in HARD)}) OR g.topology_required)"
@@ -121,13 +125,13 @@ async def read_places(tx: Transaction, groups: Iterable[GroupPlaces]) -> None:
         by_id[number].put(consumer, roots_of(places), keeps_for)
 
 
-async def count(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
+async def count_groups(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
     """Return the number of all server groups, of those of the project of `group`, and whether it exists."""
     [row] = await _COUNT(tx, project=group.project, uuid=group.id)
     return row["total"], row["of_project"], bool(row["stored"])
 
 
-async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
+async def find_groups(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
     after, most, members, ids = query.after, query.limit or MAX_INT, query.members, query.ids
     if ids or members:
         statement = _FIND_OF if members else _FIND_THESE
@@ -204,14 +208,14 @@ def _encoded(topology: DomainConstraints) -> str:
     return msgspec.json.encode(topology).decode() if topology.levels else ""
 
 
-async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
+async def make_group(tx: Transaction, group: ServerGroup, now: float) -> bool:
     """Create a server group; return False if its id, or its name within its project, is in use."""
     topology = _encoded(group.topology), group.topology.is_required
     row = (group.id, group.name, group.project, group.policy, group.max_per_host, *topology)
     return bool(await _MAKE(tx, [row], now=now))
 
 
-async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
+async def drop_group(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
     """Delete a server group and return []; return None if there is no such group. If the group has members,
     and `force` is not set, return some of the members and do not delete the group.
     """
@@ -223,3 +227,62 @@ async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
     if not members:
         await _DROP(tx, id=number)
     return members
+
+
+# Operations on server groups.
+
+
+@dataclass(eq=False)
+class ServerGroups(PlacementOperations):
+    """Operations on server groups. The groups' policies are checked by claims."""
+
+    limits: GroupSettings
+
+    async def prune(self, before: float) -> None:
+        """Delete the groups of requests with a topology that have no members any more."""
+        async with self.database.write() as tx:
+            await PRUNE_OF_REQUESTS(tx, before=before)
+
+    async def find(self, query: messages.FindGroups) -> messages.GroupsFound:
+        async with self.database.read() as tx:
+            return messages.GroupsFound(groups=tuple(await find_groups(tx, query)))
+
+    @again(lambda *_: messages.GroupEditAnswered(result=Contended()))
+    async def edit(self, order: messages.GroupEditRequested) -> messages.GroupEditAnswered:
+        match order.edit:
+            case messages.MakeGroup() as make:
+                result = await self._make(make)
+            case messages.DropGroup(group=group, force=force):
+                async with self.database.write() as tx:
+                    members = await drop_group(tx, group, force=force)
+                result = messages.GroupEdited(changed=members is not None)
+                if members:
+                    result = InUse(what=group, members=tuple(members))
+        return messages.GroupEditAnswered(result=result)
+
+    async def _make(self, make: messages.MakeGroup) -> messages.GroupResult:
+        fields = structs.asdict(make)
+        group = messages.ServerGroup(id=fields.pop("group"), **fields)
+        async with self.database.write() as tx:
+            if (full := await self._limit_reached(tx, group)) is not None:
+                return full
+            if await make_group(tx, group, self.clock.now()):
+                return messages.GroupEdited(group=group, changed=True)
+        [existing] = (await self.find(messages.FindGroups(ids=(make.group,)))).groups or [None]
+        if existing is None:
+            return Taken(what="name", value=make.name)
+        if structs.replace(existing, members={}, left={}) == group:
+            return messages.GroupEdited(group=existing)
+        return Taken(what="id", value=make.group)
+
+    async def _limit_reached(self, tx: Transaction, group: messages.ServerGroup) -> LimitReached | None:
+        limits = self.limits
+        total, of_project, is_stored = await count_groups(tx, group)
+        if is_stored:
+            return None
+        if total >= limits.groups:
+            return LimitReached(setting="max_groups", limit=limits.groups, what="server groups")
+        if of_project >= limits.groups_project:
+            what = f"server groups of project {group.project}"
+            return LimitReached(setting="max_groups_project", limit=limits.groups_project, what=what)
+        return None

@@ -14,11 +14,11 @@ from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
 
-from bus.bare_metal import is_bare_metal
 from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
 from bus.parts import ClaimParts, replaced_by
+from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
 from features.groups.messages import groups_of
 from features.headroom import held_sizes

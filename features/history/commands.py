@@ -13,12 +13,11 @@ from berth.commands.terminal import Cli, plain_table
 from berth.commands.why import Explained, Known, known_records, show_records
 from berth.operations.cells import uuid_of
 from berth.settings import BadSetting
-from bus.amounts import totals
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
-from bus.vocabulary import capacity_of
+from bus.vocabulary import capacity_of, totals
 from control_room.core.words import amounts_text, several
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned

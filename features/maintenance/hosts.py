@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.bare_metal import PROCESSORS
 from bus.candidates import CandidateSource, PlacedHost
 from bus.clock import Clock
 from bus.domains import CELL
 from bus.host_health import HostHealth
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
+from bus.resources import PROCESSORS
 from bus.vocabulary import Id
 from scheduler_worker.extension import HostBook
 

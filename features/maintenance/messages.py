@@ -1,10 +1,11 @@
 """Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
 
+from bus.acts import Act, Requested, describe, sent
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Amount,
@@ -232,3 +233,18 @@ EDIT_MAINTENANCE = Query(
     "scheduler",
 )
 PAGE_ASKS = (MAINTENANCE,)
+
+
+# The acts on maintenance windows and held evacuations.
+
+
+def _window_state(message: MaintenanceEditRequested) -> Any:
+    if not isinstance(message.edit, AddWindow | ChangeWindow | CancelWindow):
+        return None
+    return MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
+
+
+ACTS = (Act("maintain", "operator", "maintenance windows, and held evacuations", sent(EDIT_MAINTENANCE)),)
+REQUESTED: Mapping[type[Message], Requested] = {
+    MaintenanceEditRequested: Requested(state=_window_state, targets=("roots", "window", "cell"))
+}

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from bus.sql.statement import Transaction, sql
 from cell_conductor.extension import OperationMark, ReleasedBuild
-from features.moves.cell_store import UNDER_WAY
+from features.moves.cell_moves import UNDER_WAY
 
 _MARKS = sql(f"""
     SELECT builds.id, builds.status IN ('moving', 'verifying')

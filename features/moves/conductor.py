@@ -2,8 +2,7 @@
 
 from bus.worker import WorkerRows, answers, on_many
 from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart, EndedOrders
-from features.moves.cell_moves import CellMoves
-from features.moves.cell_store import MoveStore, prune
+from features.moves.cell_moves import CellMoves, MoveStore, prune
 from features.moves.core.course import MovesCourse
 from features.moves.core.phases import removed_report
 from features.moves.messages import (

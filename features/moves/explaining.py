@@ -12,7 +12,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.queries import BuildStands
 from features.moves.commands.move_list import facts_of
-from features.moves.commands.move_output import print_supposed
+from features.moves.commands.moves import print_supposed
 from features.moves.messages import FIND_MOVES, FindMoves, MoveStands, decided_move
 from features.moves.moving import supposed
 

@@ -21,7 +21,7 @@ FEATURE = Feature(
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
     pages={"/moves": "Moves"},
-    meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_store", "conductor")),
+    meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_moves", "conductor")),
     reasons=(
         ReasonTable(
             "Of moves",

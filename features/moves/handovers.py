@@ -16,8 +16,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id, Message
 from bus.worker import Outcome
-from features.moves.core.start import undoing
-from features.moves.core.state import (
+from features.moves.core.handover import (
     DECIDED,
     Handover,
     Outgoing,
@@ -26,6 +25,7 @@ from features.moves.core.state import (
     no_consumer,
     release_of,
 )
+from features.moves.core.start import undoing
 from features.moves.messages import HandoverProgress, HandoverReported, MovePlaced
 from scheduler_worker.extension import Ending, PlacementQueries
 

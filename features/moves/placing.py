@@ -1,10 +1,12 @@
-"""Begins, refuses or stores moves of a batch; the decisions are made in core/state.py.
+"""Reads the instances to move, and begins, refuses or stores the moves of a batch; `core/start.py` decides.
 
 A move has started when its claim is stored. If its cell has not recorded it, the order to the cell is made
 from the allocations of the claim and published again.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -12,6 +14,8 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from bus import claims
+from bus.aggregates import ZONE
+from bus.candidates import CandidateSource
 from bus.claims import (
     MIGRATION,
     STARTED,
@@ -23,39 +27,57 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from bus.errors import Poison, Retry
+from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unroutable
 from bus.messages import BuildRequested
 from bus.parts import DecisionParts
-from bus.resources import Consumer, FindAllocations
+from bus.protocol import Ask
+from bus.queries import BuildsFound, BuildStands, FindBuilds
+from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import Contended, Id, portions
-from features.moves.core import state as move_state
+from features.groups.messages import GROUPS, FindGroups
+from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
 from features.moves.core.start import (
     SEEKING,
     Barred,
+    LookedUpMove,
+    MoveEvent,
+    MoveMessages,
     MoveStart,
+    MoveState,
+    NotYet,
+    SeenThrough,
+    Stopped,
     asked_by,
+    misread,
+    move_start,
     no_conductor_reason,
     refused,
+    step_of_start,
+    stuck,
     undo_claim_id,
     undoing,
+    unready,
 )
 from features.moves.handovers import Handovers
-from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     SHELVED,
     DecidedMove,
+    FindMoves,
     HandoverProgress,
     MovePlaced,
     MoveRefused,
     MoveRequested,
+    MovesFound,
 )
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
     PLACEMENT_ASKED,
     SOON,
+    CellQueries,
     ComeAgain,
     DeadLetterRequest,
+    Ending,
     HostLimit,
     Order,
     PlacementQueries,
@@ -64,9 +86,188 @@ from scheduler_worker.extension import (
     Verdict,
     decisions,
     log,
+    place_of,
     postponed,
+    providers_of,
     together,
 )
+
+# Reads the instances to move: their hosts from placement, and their specs from the hosts' cells. If an
+# instance changes before the claim, placement refuses the claim.
+
+
+BUILDS_ASKED = 100  # build ids in one query to a cell
+MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases
+GROUPS_ASKED = 500  # groups in one query to placement
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The answers of placement and the cells about instances to move: their cells, hosts and states."""
+
+    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have a record of it
+    held: set[Id] = field(default_factory=set)  # builds with allocations
+    nobodys: set[Id] = field(default_factory=set)  # builds on hosts without an agent
+    stands: dict[Id, tuple[str, BuildStands]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer → the error text
+
+
+@dataclass(frozen=True)
+class MoveLookups:
+    source: CandidateSource
+    ending: Ending
+    placement: PlacementQueries
+    cells: CellQueries
+    find_moves: Ask[FindMoves, MovesFound]
+
+    async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
+        wrong = [misread(request) for request in requests]
+        pairs = list(zip(requests, wrong, strict=True))
+        standing = await self._standing([request for request, barred in pairs if not barred])
+        results: list[LookedUpMove] = [
+            _judged(request, standing) if barred is None else Stopped(barred) for request, barred in pairs
+        ]
+        starts = [result for result in results if isinstance(result, MoveStart)]
+        roots = await self._roots(starts)
+        groups = await self._groups(starts)
+        for index, start in enumerate(results):
+            if isinstance(start, MoveStart):
+                root = roots.get(start.source.root) if start.source else None
+                start = structs.replace(start, group=groups.get(start.asked.build))
+                if root is not None and start.asked.kind == "evacuate":
+                    start = start.leaving_zones(self._zones(root))
+                barred = stuck(start, root)
+                results[index] = start if barred is None else Stopped(barred, start)
+        return results
+
+    async def builds_of(self, cell: str, moves: Sequence[Id]) -> dict[Id, Id]:
+        """Return the builds of those of the given moves that a cell has recorded."""
+        found = await self.find_moves(FindMoves(cell=cell, moves=tuple(moves), limit=len(moves)))
+        return {stands.move: stands.build for stands in found.moves}
+
+    async def recorded(self, moves: Sequence[Id]) -> set[Id]:
+        """Return which of the given moves are recorded by a cell that answers."""
+        if not moves:
+            return set()
+        pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]
+        return set().union(*await together([self._recorded(*page) for page in pages]))
+
+    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
+        try:
+            found = await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+        except (Unroutable, NoAnswer, AnswerRefused):
+            return set()
+        return {stands.move for stands in found.moves}
+
+    async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
+        standing = _Standing()
+        if not requests:
+            return standing
+        held = await self.ending.held(request.build for request in requests)
+        providers = await self.ending.look_up(list(held.values()))
+        everywhere: list[str] | None = None
+        for request in requests:
+            build = request.build
+            if build in held:
+                standing.held.add(build)
+                place = place_of(held[build], providers)
+                if place is None:
+                    standing.nobodys.add(build)
+                standing.cells[build] = [] if place is None else [place.cell]
+                # After the begin of a move to this cell, the record may still be in any cell.
+                if place is not None and place.cell == request.to_cell:
+                    everywhere = self._cells() if everywhere is None else everywhere
+                    standing.cells[build] = sorted({*everywhere, place.cell})
+            elif request.cell:
+                standing.cells[build] = [request.cell] if _WORD.fullmatch(request.cell) else []
+            else:
+                everywhere = self._cells() if everywhere is None else everywhere
+                standing.cells[build] = everywhere
+        await self._ask_cells(standing)
+        return standing
+
+    def _cells(self) -> list[str]:
+        known = {host.cell for host in self.source.hosts()} | set(self.source.cells)
+        return sorted(known - {""})
+
+    async def _ask_cells(self, standing: _Standing) -> None:
+        asked: defaultdict[str, list[Id]] = defaultdict(list)
+        for build, cells in standing.cells.items():
+            for cell in cells:
+                asked[cell].append(build)
+        questions = [(cell, some) for cell, ids in asked.items() for some in portions(ids, BUILDS_ASKED)]
+        answers = await together([self._ask_cell(*question) for question in questions])
+        for (cell, _), answer in zip(questions, answers, strict=True):
+            if isinstance(answer, str):
+                standing.silent[cell] = answer
+                continue
+            for stands in answer.builds:
+                standing.stands[stands.build] = cell, stands
+
+    async def _ask_cell(self, cell: str, builds: tuple[Id, ...]) -> BuildsFound | str:
+        try:
+            return await self.cells.builds(FindBuilds(cell=cell, builds=builds))
+        except Unroutable:
+            return f"cell {cell!r}: no conductor answers there"
+        except (NoAnswer, AnswerRefused) as problem:
+            return f"cell {cell!r}: its conductor does not answer: {problem}"
+
+    async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
+        ids = dict.fromkeys(start.source.root for start in starts if start.source is not None)
+        return await providers_of(self.placement, ids, ("inventories", "traits", "aggregates", "owner"))
+
+    def _zones(self, root: Provider) -> set[str]:
+        """Return the zones of a host: of its report, and of its aggregates."""
+        aggregates = self.source.aggregates
+        metadata = [aggregates[uuid].metadata for uuid in root.aggregates if uuid in aggregates]
+        return {root.zone, *(each[ZONE] for each in metadata if ZONE in each)}
+
+    async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
+        builds = {start.asked.build for start in starts if start.seeks and start.keep}
+        made = {start.asked.build: start for start in starts if start.group is not None}
+        questions = [FindGroups(members=some) for some in portions(builds, GROUPS_ASKED)]
+        if made:
+            ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
+            questions.append(FindGroups(ids=ids))
+        answers = [await self.placement.ask(GROUPS)(question) for question in questions]
+        found = {group.id: group for answer in answers for group in answer.groups}
+        groups = {build: group.id for group in found.values() for build in group.members if build in builds}
+        for build, start in made.items():
+            if start.group in found and found[start.group].project == start.spec.project:
+                groups[build] = start.group
+        return groups
+
+
+def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:
+    build = asked.build
+    if build not in standing.stands:
+        return _unknown(build, standing)
+    cell, stands = standing.stands[build]
+    if stands.move == asked.move:
+        return SeenThrough()
+    start = move_start(asked, stands, cell)
+    barred = unready(asked, stands)
+    if barred is None and not start.is_complete:
+        barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not support moves yet")
+    if barred is not None:
+        return Stopped(barred, start)
+    return start
+
+
+def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
+    cells = standing.cells[build]
+    silent = [standing.silent[cell] for cell in cells if cell in standing.silent]
+    if silent:
+        return NotYet(Barred(code="no_conductor", why="; ".join(silent[:3])))
+    if build in standing.nobodys:
+        why = "it holds resources where no agent builds: no build of ours"
+        return Stopped(Barred(code="unknown", why=why))
+    if build in standing.held:  # the message that the build was placed may not have reached the cell yet
+        return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
+    where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
+    return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))
+
 
 # Finds the claims of moves that began at an earlier delivery of their request.
 #
@@ -169,7 +370,7 @@ class MoveUndoing:
 
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
-MoveOutcome = move_state.MoveMessages | Retry | Poison
+MoveOutcome = MoveMessages | Retry | Poison
 
 StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
 
@@ -185,17 +386,17 @@ class RequestedMove:
     """A requested move that is handled in a batch, with its current state."""
 
     asked: MoveRequested
-    state: move_state.MoveState = field(init=False)
+    state: MoveState = field(init=False)
     limit: HostLimit | None = None  # hosts that it may not use, because they are held for other requests
     waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
     behind: bool = False  # True if no search was made, because earlier requests of its class wait
 
     def __post_init__(self) -> None:
-        self.state = move_state.MoveState(self.asked)
+        self.state = MoveState(self.asked)
 
-    def take(self, event: move_state.MoveEvent) -> None:
-        self.state = move_state.step(self.state, event)
+    def take(self, event: MoveEvent) -> None:
+        self.state = step_of_start(self.state, event)
 
 
 Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
@@ -225,7 +426,7 @@ class MovePlacing:
             if found is None:
                 continue
             if self.scheduler.retries.retried_for(course.asked.move) >= self.scheduler.undeliverable_for:
-                course.take(move_state.Stopped(found.barred, found.start))
+                course.take(Stopped(found.barred, found.start))
             else:
                 self._postpone(course, found.barred.why)
         await self.begin(new, aside)
@@ -234,7 +435,7 @@ class MovePlacing:
         await self.finish(new)
         return [self._settled(course) for course in courses]
 
-    async def look_up(self, courses: Sequence[RequestedMove]) -> list[move_state.NotYet | None]:
+    async def look_up(self, courses: Sequence[RequestedMove]) -> list[NotYet | None]:
         """Query the cells for the instances to move, and store their states in the courses. Return a list
         with, for each move, why the state of its instance is not known yet, or None.
         """
@@ -242,12 +443,12 @@ class MovePlacing:
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # a move between cells that has started continues, whatever the cells report
             if (order := known.get(course.asked.move)) is not None:
-                course.take(move_state.begins(order))
+                course.take(handover.begins(order))
         open_ = [course for course in courses if course.state.end is None]
         results = await self.lookups.look_up([course.asked for course in open_])
-        unknown: dict[Id, move_state.NotYet] = {}
+        unknown: dict[Id, NotYet] = {}
         for course, found in zip(open_, results, strict=True):
-            if isinstance(found, move_state.NotYet):
+            if isinstance(found, NotYet):
                 unknown[course.asked.move] = found
             else:
                 course.take(found)
@@ -323,18 +524,18 @@ class MovePlacing:
         )
 
     async def _hand_over(self, courses: Sequence[RequestedMove]) -> None:
-        crossing: list[tuple[RequestedMove, move_state.Handover]] = []
+        crossing: list[tuple[RequestedMove, handover.Handover]] = []
         for course in courses:
             start = course.state.start
             if start is None or start.booted is None:
                 continue
             for placed in messages_of(course)[:1]:
                 if isinstance(placed, MovePlaced) and placed.cell != start.cell:
-                    crossing.append((course, move_state.handover(start, placed, start.booted)))
+                    crossing.append((course, handover.handover(start, placed, start.booted)))
         if crossing:
             stored = await self._handovers.store([order for _, order in crossing])
             for course, order in crossing:
-                course.take(move_state.begins(stored.get(order.placed.move, order)))
+                course.take(handover.begins(stored.get(order.placed.move, order)))
 
     async def check_rebuilds(self, courses: Sequence[RequestedMove]) -> None:
         """Refuse rebuilds if the new image does not fit on the instance's current host."""
@@ -348,7 +549,7 @@ class MovePlacing:
         now, _ = scheduler.hosts.now()
         for course, order in zip(courses, self._started(courses), strict=True):
             if order.verdict.invalid:
-                course.take(move_state.Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
+                course.take(Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
                 continue
             [root] = order.preferred.current_roots
             try:
@@ -356,12 +557,12 @@ class MovePlacing:
                     unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives
                 ]
             except RuleError as failed:
-                course.take(move_state.Stopped(Barred(code=failed.code, why=str(failed))))
+                course.take(Stopped(Barred(code=failed.code, why=str(failed))))
                 continue
             if all(whys):
                 host = next((source.host for source in sources if source.root == root), root)
                 why = f"{host}, where it is, does not do for it: {whys[0]}"
-                course.take(move_state.Stopped(Barred(code="image", why=why)))
+                course.take(Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[RequestedMove]) -> None:
         """Record in the courses which moves an earlier delivery of the request began or ended: their results
@@ -467,7 +668,7 @@ def refusal_of(
     return decisions.StoredRefusal(asked.move, request, message.reason, decision, parts)
 
 
-def messages_of(course: RequestedMove) -> move_state.MoveMessages:
+def messages_of(course: RequestedMove) -> MoveMessages:
     """Return the messages of a move that has ended; empty if the move waits or is retried."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

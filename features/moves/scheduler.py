@@ -6,7 +6,6 @@ from bus.worker import WorkerRows, every, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
 from features.moves.handovers import REPEAT_SECONDS, Handovers
-from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_HALF,
@@ -22,7 +21,7 @@ from features.moves.messages import (
     MoveRequested,
     MoveSteered,
 )
-from features.moves.placing import MovePlacing
+from features.moves.placing import MoveLookups, MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
 CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells

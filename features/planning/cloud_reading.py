@@ -9,8 +9,8 @@ from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.vocabulary import Id
 from features.groups.core.joined_group import group_of_alternative
 from features.moves.core.start import MoveStart, asked_by
-from features.moves.lookups import MoveLookups
 from features.moves.messages import MoveRequested
+from features.moves.placing import MoveLookups
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from features.planning.messages import PlannedStep
 from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host

@@ -25,7 +25,7 @@ from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
 from control_room.core.words import several
-from features.moves.commands.move_output import MovePrinter
+from features.moves.commands.moves import MovePrinter
 from features.planning.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
 

@@ -2,11 +2,13 @@
 hosts while a plan is executed.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
+from bus.acts import Act, Requested, sent
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
@@ -265,3 +267,21 @@ HOLD_HOSTS = Query(
     "scheduler",
 )
 PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
+
+
+# The act on rebalancing and on hosts that plans hold.
+
+
+ACTS = (
+    Act(
+        "rebalance",
+        "operator",
+        "stop or permit rebalancing, and hold hosts for a plan of moves",
+        sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
+    ),
+)
+REQUESTED: Mapping[type[Message], Requested] = {
+    SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
+    HoldHosts: Requested(targets=("roots", "plan")),
+    GuardExchange: Requested(targets=("exchange",)),
+}

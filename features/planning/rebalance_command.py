@@ -12,7 +12,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
-from features.moves.commands.move_output import MovePrinter
+from features.moves.commands.moves import MovePrinter
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,

@@ -7,8 +7,7 @@ from msgspec import structs
 from bus.decisions import Decision
 from bus.vocabulary import Id
 from features.groups.core.joined_group import JoinedGroup, group_of_alternative
-from features.moves.core.start import Barred, MoveStart, asked_by
-from features.moves.core.state import Stopped
+from features.moves.core.start import Barred, MoveStart, Stopped, asked_by
 from features.moves.placing import MovePlacing, RequestedMove
 from features.planning.messages import WhatIfMoves, WhatIfMovesAnswered
 from features.what_if.messages import PlacedThere, WhatIfAnswered

@@ -6,11 +6,10 @@ from operator import and_
 
 import numpy as np
 
-from bus.amounts import totals
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.queries import FindInstances, Instance
-from bus.vocabulary import Allocations, portions
+from bus.vocabulary import Allocations, portions, totals
 from scheduler_worker.extension import Alternative, CellQueries, Choosing, FoundHosts, together
 
 HOSTS_AT_ONCE = 32  # number of parallel queries for the instances of a host

@@ -1,9 +1,11 @@
 """Priority classes, and preemption: builds that take the place of instances with a lower priority."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.acts import Act, Requested, sent
 from bus.parts import ClaimParts, Part, PlacedParts
 from bus.topics import ANYONE, Query, Topic
 from bus.vocabulary import (
@@ -206,3 +208,15 @@ EDIT_PRIORITY = Query(
 
 PARTS = {ClaimParts: Preempts, PlacedParts: Victims}
 PAGE_ASKS = (PREEMPTIONS, PRIORITIES)
+
+
+# The acts on priority classes.
+
+
+ACTS = (Act("priority", "admin", "priority classes", sent(EDIT_PRIORITY)),)
+REQUESTED: Mapping[type[Message], Requested] = {
+    PriorityEditRequested: Requested(
+        state=lambda message: (PRIORITIES, FindPriorities()), targets=("priority", "name")
+    )
+}
+DONE = (PriorityEdited,)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
-from bus import amounts
 from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, RuleRefused
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Transaction
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, common, without
 from features.moves.messages import SHELVED
 from features.preemption import store as preemptions
 from features.preemption.messages import Preemption, Preempts, Victim
@@ -78,9 +77,9 @@ class PreemptionRule(ClaimRule):
             holder, rest = world.holders[victim.build], world.holders[victim.holder]
             if holder.held:  # if not, an earlier claim of the request has preempted this victim
                 world.leave(holder, rest, CLEANUP)
-            taken = amounts.common(rest.held, lacking)
-            lacking = amounts.without(lacking, taken)
-            left = amounts.without(rest.held, taken)
+            taken = common(rest.held, lacking)
+            lacking = without(lacking, taken)
+            left = without(rest.held, taken)
             world.hold(rest, rest.generation if left else 0, left, None)
         return None
 

@@ -10,14 +10,13 @@ from uuid import UUID, uuid5
 import numpy as np
 from msgspec import structs
 
-from bus.amounts import common, joined
 from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
 from bus.parts import MoveParts
 from bus.queries import Instance
 from bus.resources import FindAllocations
-from bus.vocabulary import Allocations, Id, portions
+from bus.vocabulary import Allocations, Id, common, joined, portions
 from features.groups.core.domain_rules import Constraints, required_constraints
 from features.groups.core.joined_group import group_of_alternative
 from features.groups.core.members import domain_rules

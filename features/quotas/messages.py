@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.acts import Act, Requested, sent
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Contended,
@@ -256,3 +257,16 @@ EDIT_QUOTA = Query(
     "placement",
 )
 PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
+
+
+# The acts on limits and weights of projects.
+
+
+ACTS = (Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA)),)
+REQUESTED: Mapping[type[Message], Requested] = {
+    QuotaEditRequested: Requested(
+        state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),
+        id=lambda message: "" if message.edit.project else "default",
+    )
+}
+DONE = (QuotaEdited,)

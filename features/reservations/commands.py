@@ -6,9 +6,9 @@ from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import host_names
 from berth.operations.times import time_given
-from bus.amounts import totals
 from bus.clock import Clock, time_text
 from bus.masking import printable
+from bus.vocabulary import totals
 from features.reservations.edits import edit_reservation, find_reservations, reservation_named
 from features.reservations.messages import EndReservation, ExtendReservation, Reservation, ReservationsFound
 from features.reservations.new_reservations import (

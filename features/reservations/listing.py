@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.amounts import totals
+from bus.vocabulary import totals
 from control_room.core.forms import InvalidForm, whole_numbers
 from control_room.core.now import Reply
 from features.reservations.messages import FAILOVER, Reservation, ReservationsFound, ReservedSlot

@@ -1,11 +1,12 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
 from msgspec import field, structs
 
+from bus.acts import Act, Requested, describe, sent
 from bus.claims import Choice, ConsumerClaim
 from bus.domains import Level
 from bus.parts import ChoiceParts, ClaimParts, Part, RequestParts
@@ -293,3 +294,22 @@ PARTS: Mapping[type, type[Part]] = {
     ChoiceParts: DrawPart,
 }
 PAGE_ASKS = (RESERVATIONS, EDIT_RESERVATION, FILL_RESERVATION)
+
+
+# The acts on reservations.
+
+
+def _reservation_state(message: Any) -> Any:
+    return RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
+
+
+ACTS = (
+    Act(
+        "reserve", "operator", "reservations and failover headroom", sent(EDIT_RESERVATION, FILL_RESERVATION)
+    ),
+)
+REQUESTED: Mapping[type[Message], Requested] = {
+    ReservationEditRequested: Requested(state=_reservation_state, targets=("reservation",)),
+    FillReservation: Requested(targets=("reservation",)),
+}
+DONE = (ReservationEdited,)

@@ -4,11 +4,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bus.amounts import joined, without
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, RuleRefused
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Transaction
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, joined, without
 from features.reservations import store as reservations
 from features.reservations.messages import RESERVATION, SlotClaim, reserves, slot_drawn
 from features.reservations.slots import ReservationWorld, SlotRecord, reservation_refusal

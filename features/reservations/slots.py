@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from bus.amounts import common, covers, without
 from bus.claims import Choice, ConsumerClaim, RuleRefused
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, common, covers, without
 from features.reservations.messages import FAILOVER, RESERVATION, Reservation, reserves
 
 

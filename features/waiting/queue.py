@@ -16,9 +16,8 @@ from bus.messages import BuildPlaced
 from bus.parts import replaced_by
 from bus.vocabulary import MAX_CAUSE, Id, Message
 from features.moves.messages import MovePlaced
-from features.waiting.builds import WaitingBuilds
 from features.waiting.messages import priority_of
-from features.waiting.moves import WaitingMoves
+from features.waiting.placing import WaitingBuilds, WaitingMoves
 from features.waiting.results import PATIENCE, SOON, Ended, Results, RetryLater, StillWaiting, Woken
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects

@@ -9,13 +9,12 @@ from bus.worker import WorkerRows, every, on_many
 from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
-from features.waiting.builds import WaitingBuilds
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.host_changes import HostChanges
-from features.waiting.moves import WaitingMoves
 from features.waiting.owner import WaitingOwner
+from features.waiting.placing import WaitingBuilds, WaitingMoves
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from features.waiting.settings import WaitingSettings

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from bus.amounts import without
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, without
 from scheduler_worker.extension import NOTHING_HELD, CapacityReservation, HostBook
 
 

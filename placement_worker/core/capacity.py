@@ -9,11 +9,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from bus import amounts, claims
-from bus.amounts import common, without
+from bus import claims
 from bus.claims import STARTED
 from bus.replication import ConsumerChange
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, common, joined, without
 
 # Checks that a cell claims, releases and retires only what is in the cell.
 
@@ -349,7 +348,7 @@ class ClaimWorld:
 
     def leave(self, holder: Holder, heir: Holder, type_: str) -> None:
         """Give the allocations of a consumer to a holder consumer (`heir`), in addition to what it holds."""
-        both = amounts.joined(heir.held, holder.held)
+        both = joined(heir.held, holder.held)
         self.hold(holder, 0, {}, None)
         journal = self.journal
         journal.set(heir, "heir_of", holder)
@@ -683,7 +682,7 @@ def _take_over(
     kept = kept_on_return(former.held, source.held, claim.choices[0].allocations, world.sharing)
     if claim.keep:
         _reduce_holder(world, world.holders[claim.keep], kept)
-    held = amounts.joined(source.held, kept)
+    held = joined(source.held, kept)
     for rule in world.rules:
         rule.inherited(source, holder, claim, world)
     world.hold(source, 0, {}, None)
@@ -776,7 +775,7 @@ def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> No
     """Remove from a holder consumer's allocations the amounts at sharing providers (`shared`) that the
     instance holds instead.
     """
-    left = amounts.without(holder.held, shared)
+    left = without(holder.held, shared)
     if left != holder.held:
         world.hold(holder, holder.generation if left else 0, left, None)
 

@@ -18,12 +18,12 @@ import msgspec
 import os_traits  # type: ignore[import-untyped]
 
 from bus.aggregates import Aggregate
-from bus.bare_metal import PROCESSORS
 from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image, ResourceGroup
+from bus.resources import PROCESSORS
 from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.order import flavors_of
 from scheduler_worker.core.rule import (

@@ -22,8 +22,7 @@ from bus.resources import (
     SetTraits,
     UsagesFound,
 )
-from placement_worker import Placement
-from placement_worker.store import lookups
+from placement_worker import Placement, lookups
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_placement, an_order, on_hosts
 from tests.support.placement_calls import find_providers, load

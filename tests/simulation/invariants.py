@@ -18,7 +18,7 @@ from placement_worker.store import audit as stored
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
-    from features.waiting.builds import WaitingBuilds
+    from features.waiting.placing import WaitingBuilds
     from tests.simulation.world import SimulatedWorld
 
 _USAGE, _CONSUMERS = (

@@ -36,11 +36,11 @@ from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults,
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from features.groups.messages import GroupEditRequested
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.moves.core.start import undo_claim_id
 from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
-from features.waiting.builds import WaitingBuilds
+from features.waiting.placing import WaitingBuilds
 from features.waiting.tests.support.waiting_stores import waiting_builds_of
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker

@@ -24,7 +24,7 @@ from scheduler_worker.core.host_map import HostsNow, tie
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Pick, replay
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
-from scheduler_worker.known_hosts import PendingChoice
+from scheduler_worker.hosts import PendingChoice
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.plain_search import PlainSearch, Way

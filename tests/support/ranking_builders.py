@@ -19,8 +19,7 @@ from scheduler_worker.core.ranking import Pick, Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative, RequestOptions
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.hosts import HostBook
-from scheduler_worker.known_hosts import PendingChoices
+from scheduler_worker.hosts import HostBook, PendingChoices
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import usual_parts

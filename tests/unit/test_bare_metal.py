@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from bus.bare_metal import is_node
 from bus.reports import Inventory
-from bus.resources import Provider
+from bus.resources import Provider, is_node
 from tests.support.ids import uid
 
 GOLD, TIN = ({name: Inventory(total=1)} for name in ("CUSTOM_GOLD", "CUSTOM_TIN"))

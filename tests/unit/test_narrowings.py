@@ -8,7 +8,7 @@ from bus.vocabulary import Id
 from scheduler_worker.core.order import Order
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.extension import BaseFallback, FallbackAnswer, HostLimit, NoNarrowing, Scope
-from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.hosts import KnownHosts
 from scheduler_worker.placing import Orders, Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
@@ -52,7 +52,7 @@ class Passing(BaseFallback):
 
 async def test_boots_are_placed_without_any_narrowing_or_fallback() -> None:
     placement, options = FakePlacement(a_candidate(1)), SchedulerOptions()
-    hosts = KnownHosts(placement.source, TurnedClock().clock, options)
+    hosts = KnownHosts(placement.source, TurnedClock().clock, options.grace, options.policy.cells)
     orders = Orders(placement.source, options.requests, options.policy).follow()
     scheduler = Scheduler(hosts, orders, placement.queries(), options, lambda _: ())
     placed, unplaceable = await messages_of(scheduler, a_request(1), a_request(2, forced_host="unknown"))

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.amounts import joined, without
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, ReleaseRequested
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, joined, without
 from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
 from tests.support.claim_worlds import A, B, X, Y, full, order, room, stock, wants, world
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from bus.amounts import totals
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
+from bus.vocabulary import totals
 from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
 from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, largest_amount

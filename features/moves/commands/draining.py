@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import structs
 
+from berth.commands.decision_output import print_funnel
 from berth.commands.hosts import Names
 from berth.commands.options import Commands, WaitingCommand, option, positional
 from berth.commands.terminal import Cli, complain, progress_bar, write_json
@@ -21,7 +22,7 @@ from bus.host_health import FORCED_DOWN
 from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
-from features.moves.commands.move_output import MovePrinter, print_not_moved
+from features.moves.commands.moves import MovePrinter
 from features.moves.emptying import (
     Emptied,
     Emptying,
@@ -32,7 +33,7 @@ from features.moves.emptying import (
     suppose_emptying,
 )
 from features.moves.messages import MoveKind, MoveRequested
-from features.moves.moving import ANY, AT_ONCE, MoveOutcome, why_not
+from features.moves.moving import ANY, AT_ONCE, MoveOutcome, SupposedMove, why_not
 
 _SHOWN = 20  # instances or consumers that are listed
 
@@ -260,3 +261,18 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
 def waiting_for(given: str | None) -> MoveParts:
     """Return the parts of a move that waits for capacity for the time of the option --wait."""
     return MoveParts(*parts_given(MoveParts, wait=waiting_time(given)))
+
+
+def print_not_moved(stay: Sequence[tuple[str, SupposedMove]], cli: Cli) -> None:
+    """Print the instances that cannot move, grouped by reason, and for each reason the decision about its
+    first instance.
+    """
+    alike: dict[tuple[str, object], list[tuple[str, SupposedMove]]] = {}
+    for build, answer in stay:
+        alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))
+    for (why, _), group in alike.items():
+        more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
+        cli.line(f"  would stay: {why}", "red")
+        cli.line(f"    {', '.join(build for build, _ in group[:_SHOWN])}{more}")
+        first = group[0][1]
+        print_funnel(first.decision, cli.say, first.placed[0].root if first.placed else "")

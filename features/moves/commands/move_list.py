@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import structs
+from rich.table import Table
 
 from berth.commands.decision_output import attempts_of, print_funnel
+from berth.commands.instances import duration
 from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, write_json
+from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
 from berth.operations.publishing import within
 from bus.clock import Clock
@@ -17,7 +19,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.queries import WaitingRequest
-from features.moves.commands.move_output import MovePrinter, moves_table, phases_table
+from features.moves.commands.moves import MovePrinter
 from features.moves.messages import FindMoves, MoveStands, Steering
 from features.moves.moving import MoveOutcome, end_wait, move_in_progress, moves_of, steering, waiting_moves
 
@@ -209,3 +211,25 @@ async def _steer(
     except asyncio.CancelledError:
         complain.print(f"{to} was requested; `berth moves show {stands.move}` shows what comes of it")
         raise
+
+
+def moves_table(found: Sequence[MoveStands], now: float) -> Table:
+    titles = ("move", "build", "kind", "is", "from", "to", "since", "took", "why")
+    rows = []
+    for move in found:
+        percent = f" {move.percent}%" if move.percent and not move.ended else ""
+        took = duration(move.ended - move.since) if move.ended else ""
+        way = move.source or "-", move.host or "-"
+        since = duration(now - move.since)
+        rows.append(
+            (move.move, move.build, move.kind, f"{move.phase}{percent}", *way, since, took, move.reason)
+        )
+    return plain_table(titles, rows, folded=("why",))
+
+
+def phases_table(move: MoveStands) -> Table:
+    rows = []
+    for phase in move.phases:
+        took = f"{max(phase.ended - phase.began, 0.0):.1f}s" if phase.ended else ""
+        rows.append((phase.phase, phase.host, phase.outcome, took, phase.cause))
+    return plain_table(("phase", "host", "came to", "took", "cause"), rows, folded=("cause",))

@@ -6,21 +6,37 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import structs
+from rich.markup import escape
 
+from berth.commands.decision_output import cause_after, print_funnel, wait_sentence
 from berth.commands.options import Commands, WaitingCommand, described, option, positional
-from berth.commands.terminal import Cli, complain
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
 from berth.operations.cells import uuid_of
 from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.masking import printable
 from bus.parts import MoveParts, waits_for
-from bus.queries import BuildStands
+from bus.queries import BuildStands, WaitingRequest
 from bus.vocabulary import seconds_of
-from features.moves.commands.move_output import RequestedMovesPrinter, print_supposed
-from features.moves.messages import MoveKind, MoveRequested
-from features.moves.moving import ANY, Making, flavor_changed, follow_moves, prepare_moves, spec_of, supposed
+from features.moves.messages import MoveKind, MoveProgress, MoveRequested
+from features.moves.moving import (
+    ANY,
+    REFUSED,
+    VERIFYING,
+    Making,
+    MoveListener,
+    MoveOutcome,
+    SupposedMove,
+    flavor_changed,
+    follow_moves,
+    prepare_moves,
+    spec_of,
+    supposed,
+    why_not,
+)
 
 _WHERE = "Where"
 _HOW = "How"
@@ -277,3 +293,126 @@ async def _follow(bus: Bus, name: str, requests: Sequence[MoveRequested], cli: C
                 markup=False,
             )
         raise
+
+
+# Prints moves: their progress, results and expected destinations.
+
+
+_DONE = {
+    "migrate": "moved to {host}",
+    "live": "moved to {host}",
+    "evacuate": "moved to {host}",
+    "resize": "resized, on {host}",
+    "shelve": "shelved",
+    "unshelve": "unshelved on {host}",
+    "rebuild": "rebuilt on {host}",
+}
+_ENDS = {
+    "reverted": "[yellow]went back[/yellow] to {host}",
+    "aborted": "[yellow]aborted[/yellow]: it is on {host}",
+    "error": "[red]not done[/red]: it is on {host}",
+    "deleted": "[yellow]deleted[/yellow] meanwhile",
+    VERIFYING: "[yellow]waits to be confirmed[/yellow], on {host}",
+    REFUSED: "[red]refused[/red]",
+    "cancelled": "[yellow]does not wait any more[/yellow]: it stays as it is",
+}
+_BEGINS = {  # descriptions of phases
+    "prepare": "gets its place on {host}",
+    "send": "leaves for {host}",
+    "start": "starts on {host}",
+    "resume": "goes on, on {host}",
+    "build": "is built on {host}",
+    "rebuild": "is rebuilt on {host}",
+    "swap": "did not come to {host}: its next host is tried",
+    "undo": "returns to its former host",
+    "revert": "returns to its former host",
+    "abort": "returns to its former host",
+}
+
+
+class MovePrinter(MoveListener):
+    """Prints the progress of moves: each phase once; with --json every progress message."""
+
+    def __init__(self, cli: Cli) -> None:
+        self.cli = cli
+        self._phases: dict[str, tuple[str, str]] = {}
+        self._waits: dict[str, str] = {}
+
+    def progress(self, progress: MoveProgress) -> None:
+        if self.cli.as_json:
+            write_json(progress)
+            return
+        if self._phases.get(progress.move) == (progress.phase, progress.host):
+            return
+        self._phases[progress.move] = (progress.phase, progress.host)
+        if progress.phase in _BEGINS:
+            text = _BEGINS[progress.phase].format(host=printable(progress.host) or "its host")
+            if progress.phase == "send" and not progress.host:
+                text = "is stopped, and its image made"
+            self.cli.line(f"{progress.build} {text}", "dim")
+
+    def waits(self, waiting: WaitingRequest) -> None:
+        """Print that a move waits for capacity, and print it again when the lacking resources change."""
+        lacks = wait_sentence(waiting)
+        if self._waits.get(waiting.request) != lacks:
+            self._waits[waiting.request] = lacks
+            self.cli.value(waiting, f"{next(iter(waiting.builds), waiting.request)} waits: {lacks}", "dim")
+
+    def on_outcome(self, outcome: MoveOutcome) -> None:
+        if self.cli.as_json:
+            write_json(vars(outcome))
+            return
+        self.cli.say.print(sentence(outcome))
+        for line in failures(outcome):
+            self.cli.line(line)
+
+
+class RequestedMovesPrinter(MovePrinter):
+    """Prints the moves that a command requested, and how to confirm moves that wait for confirmation."""
+
+    count_over = 0
+
+    def on_outcome(self, outcome: MoveOutcome) -> None:
+        self.count_over += 1
+        super().on_outcome(outcome)
+        if outcome.end == VERIFYING and not self.cli.as_json:
+            build = outcome.build
+            self.cli.line(
+                f"  `berth confirm {build}` keeps it there, `berth revert {build}` brings it back", "dim"
+            )
+
+
+def sentence(outcome: MoveOutcome) -> str:
+    """Return the result of a move as a sentence, coloured for a terminal."""
+    ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
+    text = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
+    code = rf" \[{outcome.code}]" if outcome.code else ""
+    reason = f": {escape(printable(outcome.reason))}" if outcome.reason else ""
+    return f"{outcome.build} {text}{code}{reason}"
+
+
+def failures(outcome: MoveOutcome) -> list[str]:
+    """Return a line for each failed phase of a move or, if no phase failed, for each failed attempt."""
+    lines = [
+        f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{cause_after(phase.cause)}"
+        for phase in outcome.phases
+        if phase.outcome != "done"
+    ]
+    return lines or [
+        f"  {number}. {printable(attempt.host)}: {attempt.outcome}{cause_after(attempt.cause)}"
+        for number, attempt in enumerate(outcome.attempts, 1)
+        if attempt.outcome != "built"
+    ]
+
+
+def print_supposed(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[SupposedMove]) -> int:
+    """Print where each move would go, or why it is impossible; return 1 if one is impossible, else 0."""
+    for request, answer in zip(moves, answers, strict=True):
+        if answer.fits:
+            where = "".join(f" to {printable(placed.host)} in cell {placed.cell}" for placed in answer.placed)
+            cli.value(answer, f"{request.build}: {request.kind}{where}", "green")
+        else:
+            cli.value(answer, f"{request.build}: no {request.kind}: {printable(why_not(answer))}", "red")
+        if not cli.as_json:
+            print_funnel(answer.decision, cli.say, answer.placed[0].root if answer.placed else "")
+    return 0 if all(answer.fits for answer in answers) else 1

@@ -1,6 +1,6 @@
 """The course of moves: has a build while it moves, is shelved, or is in another cell.
 
-A build in a move gets all its events here (`move_step.py`). After a move the kernel has the build again, and
+A build in a move gets all its events here (`step_of_move`). After a move the kernel has the build again, and
 this course answers late messages about the move. An instance is shelved until it is unshelved or deleted. A
 build that moved to another cell keeps its record, so that no late message builds it again.
 """
@@ -35,7 +35,7 @@ from cell_conductor.extension import (
     with_allocations,
 )
 from features.moves.core import phases
-from features.moves.core.move import (
+from features.moves.core.phases import (
     ASKING,
     AT_SOURCE,
     BUILT,

@@ -1,4 +1,4 @@
-"""The phases of a move, their order, and the way back.
+"""The state of a move in its cell and its messages; the phases of a move, their order, and the way back.
 
     migrate, resize   prepare → send → start [→ verify] → done
     live              prepare → send → start → done
@@ -18,33 +18,334 @@ at destinations, or until a time limit; the way back has this phase only if a gu
 start. The way back has `resume` only if the source host received the order to send, and so may have stopped
 its guest. In `back` the build takes over the holder consumer's allocations on the source host unchanged. If a
 reshape of this host has changed them meanwhile, the next BuildReshaped reports the new allocations.
+
+As soon as a move begins, the build's consumer holds the destination's resources, and the build has the
+attempt number of the destination's guest. To return the build if the move fails, the move's record has the
+source host, the attempt number of the source's guest, and the build's former spec (flavor and image).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
+from bus import parts
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ReleaseRequested
-from bus.messages import AgentReported
-from bus.vocabulary import MAX_CAUSE, Message, seconds_of
-from cell_conductor.extension import AttemptLimits, Build, Effects, Leftover, Stepped, builds, leftovers
-from features.moves.core import move as moves
+from bus.messages import AgentReported, Attempt
+from bus.requests import BuildSpec
+from bus.vocabulary import MAX_CAUSE, Message, Value, seconds_of
+from cell_conductor.extension import (
+    AttemptLimits,
+    Build,
+    BuildParts,
+    Effects,
+    Leftover,
+    Status,
+    Stepped,
+    builds,
+    leftovers,
+)
 from features.moves.messages import (
     SHELVED,
+    WAY_BACK,
+    HandoverProgress,
+    HandoverReported,
     MoveEnd,
+    MoveEnded,
+    MoveKind,
     MoveOrdered,
     MovePhase,
+    MovePlaced,
     MoveProgress,
     MoveReported,
+    MoveStands,
     PhaseOver,
 )
+
+# The state of a move, and the messages about it.
+
+
+Phase = Literal[
+    "prepare",  # the destination's agent prepares for the guest
+    "send",  # the source's agent stops and copies the guest, copies it while it runs, or makes its image
+    "start",  # the destination's agent starts the guest
+    "build",  # the destination's agent builds the guest again
+    "rebuild",  # the agent replaces the guest on the same host
+    "verify",  # the guest runs at the destination until the move is confirmed or reverted
+    "swap",  # placement must claim the next destination
+    "undo",  # agents destroy guests that may run at destinations
+    "back",  # placement must claim the source's resources for the build again
+    "resume",  # the source's agent starts the guest again
+    "destroy",  # the source's agent destroys the guest of the shelved instance
+    "release",  # placement must release the build's resources
+    "away",  # another cell has the build, and decides how the move continues
+    "recall",  # the move was cancelled: the scheduler must claim the source's resources again
+]
+# what is shown of a build that its move has: in a move, in another cell, or shelved until the next move
+HeldStatus = Literal["moving", "verifying", "shelved", "moved"]
+PhaseOutcome = Literal["done", "failed", "timed out", "given up"]
+HalfOutcome = Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
+
+# types of moves in which a holder consumer has the source's resources
+KEPT: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate")
+BUILT: tuple[MoveKind, ...] = ("evacuate", "unshelve")  # moves that build the guest anew
+HALF: tuple[Phase, ...] = ("away", "recall")  # phases of a move between cells that wait for the scheduler
+ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # phases that wait for placement
+# phases in which the guest is at the source
+AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")
+
+
+class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a move of an instance to another host, such as a migration: the move in progress or, if
+    none is, the last one.
+    """
+
+    placed: MovePlaced  # the scheduler's order, without the decision record
+    phase: Phase
+    since: float
+    began: float  # when the phase began
+    step: int = 0  # number of the last order; each order of a move of this build has a higher one
+    first: int = 1  # number of the move's first attempt
+    highest: int = 1  # highest attempt number so far
+    source: int = 0  # index of the source in `Build.hosts`, until the move ends
+    left: str = ""  # name of the source host
+    was: int = 0  # attempt number of the guest at the source; 0: no guest
+    before: BuildSpec | None = None  # the build's spec before the move; None: as placed
+    host: str = ""  # name of the destination host
+    percent: int = 0
+    sent: bool = False  # True if the source was ordered to send the guest, which may have stopped
+    forced: bool = False
+    may_run: bool = False  # True if a guest left behind at a destination may run
+    afresh: bool = False  # True if no consumer holds the source, so its resources must be claimed anew
+    # how the move will end when the build is back at its source or deleted; empty: it has not failed
+    goal: Literal["", "error", "reverted", "aborted", "deleted"] = ""
+    cause: str = ""
+    end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # never changed once set
+    ended: float = 0.0
+    at_host: str = ""  # name of the instance's host when the move ended
+    at_root: str = ""
+    phases: tuple[PhaseOver, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # finished attempts at destinations
+    half: Literal["", "leaving", "arriving"] = ""  # of a move between cells: this cell's part
+    to_cell: str = ""  # name of the destination cell, if the build leaves this cell
+    silent: bool = False  # True if the other cell reports the end of the move
+
+    @property
+    def id(self) -> str:
+        return self.placed.move
+
+    @property
+    def kind(self) -> MoveKind:
+        return self.placed.kind
+
+    @property
+    def is_open(self) -> bool:
+        return not self.end
+
+    @property
+    def source_is_held(self) -> bool:
+        """Return whether a holder consumer in this cell holds the resources of the move's source."""
+        return self.kind in KEPT and self.half != "arriving"
+
+    @property
+    def asks(self) -> str:
+        """Return a name for the claim or release that the move requested from placement. The event of the
+        answer has this name, so that a late answer to an earlier request is recognized.
+        """
+        return f"{self.phase} afresh" if self.afresh else self.phase
+
+    @property
+    def leaves(self) -> bool:
+        """Return whether the build is leaving its cell, or has left it and may return."""
+        return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)
+
+    @property
+    def elsewhere(self) -> str:
+        """Return the name of the other cell if the build of this move is there now; "" if it is here."""
+        if self.half == "leaving":
+            return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
+        return self.placed.out_of if self.silent else ""
+
+    @property
+    def is_returning(self) -> bool:
+        """Return whether the move failed or was cancelled, and the build returns to the source host."""
+        return self.phase in WAY_BACK and (self.phase != "undo" or bool(self.goal))
+
+    @property
+    def shown(self) -> str:
+        """Return the state to show to users: the phase of a move in progress, or an ended move's result."""
+        if self.end:
+            return self.end
+        if self.phase == "undo":
+            return {"": "swap", "reverted": "revert", "aborted": "abort"}.get(self.goal, "undo")
+        return self.phase
+
+
+class MovePart(msgspec.Struct, frozen=True):
+    """The state that the feature keeps about a build in `Build.parts`."""
+
+    move: BuildMove | None = None  # current or last move
+
+
+class MoveImpossible(msgspec.Struct, frozen=True):
+    """The event that this cell cannot carry out a move that the scheduler placed, and must undo its claim."""
+
+    placed: MovePlaced
+    why: str
+
+
+class MoveEndedBefore(msgspec.Struct, frozen=True):
+    """The event that the scheduler's order of an ended move, which is not the build's last, is repeated."""
+
+    move: BuildMove
+
+
+def last_move(build: Build | None) -> BuildMove | None:
+    """Return the current or last move of a build."""
+    state = build.parts.get(MovePart) if build is not None else None
+    return state.move if state is not None else None
+
+
+def move_in_progress(parts: BuildParts) -> BuildMove | None:
+    """Return the move that a build with these parts is in."""
+    state = parts.get(MovePart)
+    return state.move if state is not None and state.move is not None and state.move.is_open else None
+
+
+def with_move(build: Build, move: BuildMove, **changes: Any) -> Build:
+    """Return a build with a new state of its move, and other changed fields."""
+    return replace(build, parts=build.parts.having(MovePart(move)), **changes)
+
+
+def held(build: Build, status: HeldStatus, **changes: Any) -> Build:
+    """Return a build that its move has, with the status to show."""
+    parts = build.parts.having(MovePart(last_move(build)))
+    return replace(build, status="held", held_as=status, parts=parts, **changes)
+
+
+def of_kernel(build: Build, status: Status, **changes: Any) -> Build:
+    """Return a build that the kernel has again, in a status."""
+    if build.held_as and last_move(build) is None:
+        changes["parts"] = build.parts.without(MovePart)
+    return replace(build, status=status, held_as="", **changes)
+
+
+def has_lost_claim(placed: MovePlaced) -> bool:
+    """Return whether a move's order has no destination, because placement released the move's claim before
+    the scheduler published the order.
+    """
+    return placed.chosen is None and placed.kind in (*KEPT, *BUILT)
+
+
+def without_record(placed: MovePlaced) -> MovePlaced:
+    """Return a move's order without its decision record and the build's request, which are not stored."""
+    return replace(placed, booted=None, decision=replace(placed.decision, record=None))
+
+
+def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
+    return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
+
+
+def refused_move(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> BuildMove:
+    """Return the record of a move that was refused, with the given end and reason `why`."""
+    host = placed.chosen.host if placed.chosen else ""
+    move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)
+    return closed(move, end, why, "", "", now)
+
+
+def ended(move: BuildMove) -> MoveEnded:
+    """Return the message `MoveEnded` about an ended move; repeated calls return the same message."""
+    assert move.end, f"move {move.id} is not over"
+    return MoveEnded(
+        **_named_fields(move),
+        end=move.end,
+        host=move.at_host,
+        root=move.at_root,
+        reply_to=move.placed.reply_to,
+        plan=move.placed.plan,
+    )
+
+
+def _named_fields(move: BuildMove) -> dict[str, Any]:
+    fields = {"reason": move.cause, "phases": move.phases, "attempts": move.attempts}
+    placed = {name: getattr(move.placed, name) for name in ("move", "build", "kind", "cell", "decision")}
+    return placed | fields
+
+
+def half_of(
+    move: MovePlaced | HandoverProgress,
+    half: Literal["leaving", "arriving"],
+    outcome: HalfOutcome,
+    **more: Any,
+) -> HandoverReported:
+    """Return the message in which a cell reports its part of a move between cells to the scheduler: the
+    source cell the part `leaving`, the destination `arriving`.
+    """
+    return HandoverReported(
+        move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
+    )
+
+
+def half_report(move: BuildMove) -> HandoverReported:
+    """Return the message in which this cell reports its part of a move between cells to the scheduler.
+    Repeated calls return the same message.
+    """
+    outcome: HalfOutcome
+    if move.half == "leaving":
+        outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
+    else:
+        outcome = "deleted" if move.end == "deleted" else "back" if move.silent else "arrived"
+    assert move.half, f"move {move.id} stays in its cell"
+    return half_of(
+        move.placed,
+        move.half,
+        outcome,
+        above=move.highest,
+        steps=move.step,
+        end=move.end or move.goal or "error",
+        cause=move.cause,
+        phases=move.phases if move.half == "arriving" else (),
+        attempts=move.attempts,
+    )
+
+
+def end_messages(move: BuildMove) -> tuple[Message, ...]:
+    """Return the messages that report a move's end: to all subscribers, unless another cell reports it, and
+    from the destination of a move between cells to the scheduler.
+    """
+    emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
+    return (*emitted, half_report(move)) if move.half == "arriving" else emitted
+
+
+def move_state(move: BuildMove) -> MoveStands:
+    return MoveStands(
+        **_named_fields(move),
+        phase=move.shown,
+        source=move.left,
+        host=move.host,
+        at=move.at_host,
+        percent=move.percent,
+        since=move.since,
+        ended=move.ended,
+        note=move.placed.note,
+        in_cell=move.elsewhere,
+    )
+
+
+encode_move = parts.stored_encoder().encode
+decode_move = parts.stored_decoder(BuildMove).decode
+decode_placed = parts.stored_decoder(MovePlaced).decode
+
+
+# The phases: how each begins and ends, and which messages it waits for.
+
 
 # seconds after which a report to the scheduler that a build has left the cell is repeated
 AWAY_SECONDS = 60.0
 
 
-def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
+def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
     """Begin a phase of a move; return the build and its messages: the given messages `before`, then the
     messages of the phase.
     """
@@ -54,8 +355,8 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
         "undo": now + limits.delete_timeout,
         "destroy": now + limits.delete_timeout,
         "away": now + AWAY_SECONDS,
-    }.get(phase, 0.0 if phase in (*moves.ASKING, *moves.HALF) else now + limits.build_timeout)
-    orders = phase not in (*moves.ASKING, *moves.HALF, "undo", "destroy", "verify")
+    }.get(phase, 0.0 if phase in (*ASKING, *HALF) else now + limits.build_timeout)
+    orders = phase not in (*ASKING, *HALF, "undo", "destroy", "verify")
     move = replace(
         move,
         phase=phase,
@@ -65,24 +366,24 @@ def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *
         sent=move.sent or phase == "send",
         host=build.host.host if phase in ("prepare", "build") else move.host,
     )
-    statuses: dict[moves.Phase, moves.HeldStatus] = {"verify": "verifying", "away": "moved"}
-    build = moves.held(moves.with_move(build, move), statuses.get(phase, "moving"), deadline=deadline)
+    statuses: dict[Phase, HeldStatus] = {"verify": "verifying", "away": "moved"}
+    build = held(with_move(build, move), statuses.get(phase, "moving"), deadline=deadline)
     return build, (*before, move_progress(build), *waited_for(build))
 
 
-def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float) -> Build:
+def end_phase(build: Build, outcome: PhaseOutcome, cause: str, now: float) -> Build:
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
-    ended = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
-    return moves.with_move(build, replace(move, phases=(*move.phases, ended)))
+    over = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
+    return with_move(build, replace(move, phases=(*move.phases, over)))
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
     """Record the outcome of the move's attempt at its current destination in the move's history."""
     move = open_move(build)
     attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
-    return moves.with_move(build, replace(move, attempts=(*move.attempts, attempt)))
+    return with_move(build, replace(move, attempts=(*move.attempts, attempt)))
 
 
 def close(
@@ -95,14 +396,12 @@ def close(
 ) -> Stepped:
     """End a move, so that the build is in a status of the kernel, shelved, or in another cell."""
     host = build.host if status == "active" else None
-    move = moves.closed(
-        open_move(build), end, reason, host.host if host else "", host.root if host else "", now
-    )
-    build = moves.with_move(build, move, deadline=0.0)
+    move = closed(open_move(build), end, reason, host.host if host else "", host.root if host else "", now)
+    build = with_move(build, move, deadline=0.0)
     if status == "shelved" or status == "moved":
-        build = trimmed(moves.held(build, status))
+        build = trimmed(held(build, status))
     else:
-        build = trimmed(moves.of_kernel(build, status))
+        build = trimmed(of_kernel(build, status))
     return build, (*before, *repeated_move_end(build))
 
 
@@ -178,7 +477,7 @@ def failed_there(
         why = f"{counted} attempts failed, which is the limit"
     elif not build.untried:
         why = "no alternate is left"
-    elif outcome == "timed out" and move.kind in moves.BUILT:  # the guest may still be built there
+    elif outcome == "timed out" and move.kind in BUILT:  # the guest may still be built there
         return enter(build, "undo", now, limits, failed)
     else:
         return enter(build, "swap", now, limits, failed)
@@ -195,8 +494,8 @@ def way_back(
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
-    move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in moves.BUILT)
-    build = moves.with_move(build, move)
+    move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in BUILT)
+    build = with_move(build, move)
     undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
         return enter(build, "release", now, limits, *before, *undone)
@@ -207,7 +506,7 @@ def way_back(
     return enter(build, phase_without_guest(build), now, limits, *before, *undone)
 
 
-def phase_without_guest(build: Build) -> moves.Phase:
+def phase_without_guest(build: Build) -> Phase:
     """Return the phase that follows when no guest is left at a move's destination: `swap`, to claim the next
     destination; if the move has failed, `back`, or `release` if the build came from another cell.
     """
@@ -225,7 +524,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
         move = replace(move, cause=cause, goal="error")
-    build = moves.with_move(build, move, at=move.source, new_spec=move.before)
+    build = with_move(build, move, at=move.source, new_spec=move.before)
     if move.sent:
         return resume(build, now, limits)
     build = replace(build, attempt=move.was)
@@ -237,12 +536,12 @@ def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) ->
     """Order the agent of the source host to start the guest again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
-    build = moves.with_move(build, replace(move, highest=number), attempt=number)
+    build = with_move(build, replace(move, highest=number), attempt=number)
     return enter(build, "resume", now, limits, *before)
 
 
-def open_move(build: Build) -> moves.BuildMove:
-    move = moves.move_in_progress(build.parts)
+def open_move(build: Build) -> BuildMove:
+    move = move_in_progress(build.parts)
     assert move is not None, f"{build.id} is in no move"
     return move
 
@@ -266,7 +565,7 @@ def waited_for(build: Build) -> Effects:
         case "swap" | "back" | "release":
             return (claim_or_release(build),)
         case "away" | "recall":
-            return (moves.half_report(move),)
+            return (half_report(move),)
 
 
 def overdue_report(build: Build) -> MoveReported:
@@ -284,7 +583,7 @@ def removed_report(order: MoveOrdered, cause: str) -> MoveReported:
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:
-    move = moves.last_move(build)
+    move = last_move(build)
     assert move is not None
     return MoveProgress(
         move=move.id,
@@ -300,9 +599,9 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
-    if (move := moves.last_move(build)) is None:  # a preempted instance was shelved without a move
+    if (move := last_move(build)) is None:  # a preempted instance was shelved without a move
         return ()
-    return (*leftovers.destroy_all(build), *moves.end_messages(move))
+    return (*leftovers.destroy_all(build), *end_messages(move))
 
 
 def ended_before(build: Build) -> Effects:
@@ -314,7 +613,7 @@ def ended_before(build: Build) -> Effects:
 def pending(build: Build) -> list[Leftover]:
     """Return the guests left behind that must be destroyed before the guest at the source may run again."""
     move = open_move(build)
-    first = move.first if move.kind in moves.BUILT else build.attempt
+    first = move.first if move.kind in BUILT else build.attempt
     return [left for left in build.leftovers if left.attempt >= first and not left.is_destroyed]
 
 
@@ -332,17 +631,17 @@ def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
         )  # retired as shelved, so that a redelivered boot request does not place it
     source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
     shared = {provider: amounts for provider, amounts in source.items() if provider in there}
-    held = Choice(allocations=source if move.afresh else shared)
+    choice = Choice(allocations=source if move.afresh else shared)
     holder_of_source = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
     named = build.id, build.generation, build.spec
-    return builds.claim_of(*named, held, keep=holder, take_over=holder_of_source)
+    return builds.claim_of(*named, choice, keep=holder, take_over=holder_of_source)
 
 
-def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:
+def _ordered(build: Build, move: BuildMove, phase: MovePhase) -> MoveOrdered:
     sends = phase == "send"
     host = build.hosts[move.source] if sends else build.host
     spec = (move.before or build.as_placed.spec) if sends else build.spec
-    if move.kind in ("shelve", "rebuild") or move.kind in moves.BUILT:
+    if move.kind in ("shelve", "rebuild") or move.kind in BUILT:
         peer = ""
     else:
         peer = move.left if phase in ("prepare", "start") else move.host

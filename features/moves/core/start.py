@@ -1,5 +1,5 @@
 """Starts moves: refuses invalid moves, and makes the build request that finds a destination, the order to the
-cell, and the claim that undoes a move.
+cell, and the claim that undoes a move; decides the next state of a move until it has started.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,19 +10,18 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import structs
 
-from bus.bare_metal import is_bare_metal
-from bus.claims import STARTED, Choice, ConsumerClaim, Held, Retired, holder_consumer
+from bus.claims import STARTED, Choice, ConsumerClaim, Held, Released, Retired, holder_consumer
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.parts import RequestParts, waits_since
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
-from bus.resources import Provider
+from bus.resources import Provider, is_bare_metal
 from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
 from features.groups.messages import GroupPart, group_of
 from features.moves.messages import SEEKING as SEEKING
-from features.moves.messages import MoveKind, MovePlaced, MoveRefused, MoveRequested
+from features.moves.messages import HandoverProgress, MoveKind, MovePlaced, MoveRefused, MoveRequested
 from scheduler_worker.extension import (
     CANCELLED,
     CANCELLED_CODE,
@@ -31,10 +30,13 @@ from scheduler_worker.extension import (
     SOON,
     BuildPurpose,
     ComeAgain,
+    DeadLetterRequest,
     EndedInstance,
     Order,
     Settled,
+    TakenOver,
     alternates_of,
+    events,
     failed,
     with_ended,
 )
@@ -406,3 +408,89 @@ class MovePurpose(BuildPurpose):
 def asked_by(start: MoveStart) -> tuple[BuildRequested, MovePurpose]:
     """Return the request that finds the destination of a move, and its purpose."""
     return start.request(), MovePurpose(start)
+
+
+# The state machine of the start of a move.
+#
+# Placement lets a move begin only once, for any number of schedulers and deliveries: with one claim that
+# names the move's id or, without a claim, by retiring this id.
+
+
+MoveMessages = Sequence[MovePlaced | MoveRefused | HandoverProgress]
+MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SeenThrough:
+    """The event that the requested move is not new: its cell has already started or completed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The event that no cell can report the state of the build at present. The move request is retried; after
+    a time limit the move is refused with the refusal `barred`.
+    """
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The event that the move is refused with the refusal `barred`. `start` is the move with the state of its
+    build, or None if this state is unknown."""
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+LookedUpMove = MoveStart | Stopped | NotYet | SeenThrough
+MoveEvent = MoveStart | Stopped | SeenThrough | events.End | Released | Retired | Held | MoveMessages
+
+
+class MoveState(msgspec.Struct, frozen=True, gc=False):
+    """The state of a move until it begins, is refused or waits. Immutable: each step makes a new one."""
+
+    asked: MoveRequested
+    start: MoveStart | None = None
+    barred: Barred | None = None  # the move is refused, but its id is not retired yet
+    again: bool = False  # an earlier delivery of the request began the move
+    taken: TakenOver | None = None  # no host fits now, and a fallback handles the move
+    end: MoveEnd | None = None
+
+    @property
+    def begins(self) -> bool:
+        return self.end is None and self.barred is None and not self.again
+
+
+def step_of_start(state: MoveState, event: MoveEvent) -> MoveState:
+    """Return the next state of a move after an event, such as a choice of hosts or placement's answer."""
+    match event:
+        case MoveStart():
+            return structs.replace(state, start=event)
+        case Stopped(barred=barred, start=start):
+            return structs.replace(state, barred=barred, start=start or state.start)
+        case SeenThrough():
+            return structs.replace(state, end=())
+        case events.Publish(messages=()):  # an earlier delivery of the request began the move
+            return structs.replace(state, again=True)
+        case events.Publish(messages=messages):
+            return structs.replace(state, end=messages)
+        case TakenOver():
+            return structs.replace(state, taken=event)
+        case Retired(why=why) if why == STARTED:
+            return structs.replace(state, again=True)
+        case Retired(why=why):
+            code = "cancelled" if why in (CANCELLED, DELETED) else ""
+            if state.barred is not None and state.barred.why[:MAX_CAUSE] == why:
+                code = state.barred.code
+            return structs.replace(state, end=(refused(state.asked, why, code),))
+        case Released() if state.barred is not None:
+            return structs.replace(state, end=(refused(state.asked, state.barred.why, state.barred.code),))
+        case Released() if state.start is not None:  # a move without destination begins here
+            return structs.replace(state, end=(state.start.stays(),))
+        case Held():
+            why = "move: the id belongs to a consumer that holds resources"
+            return structs.replace(state, end=(refused(state.asked, why, "unreadable"),))
+        case _:
+            return structs.replace(state, end=event)

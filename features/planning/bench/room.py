@@ -31,8 +31,7 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProvi
 from bus.topics import Query
 from bus.vocabulary import UNSAID_ID
 from features.groups.messages import FindGroups, GroupsFound
-from features.moves.lookups import MoveLookups
-from features.moves.placing import MovePlacing
+from features.moves.placing import MoveLookups, MovePlacing
 from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs

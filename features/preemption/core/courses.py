@@ -30,7 +30,7 @@ from cell_conductor.extension import (
     leftovers,
 )
 from features.moves.core.course import begins
-from features.moves.core.move import MoveImpossible, held, move_in_progress, of_kernel
+from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
 from features.moves.messages import SHELVED, MovePlaced
 from features.preemption.messages import REQUEUE_WAIT, BuildPreempted, Vacating, Victims, victims_of_placed
 from features.waiting.messages import priority_of

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from bus.amounts import covers, totals, without
 from bus.claims import Choice
 from bus.queries import Candidate, FindCandidates
-from bus.vocabulary import Allocations, Id
+from bus.vocabulary import Allocations, Id, covers, totals, without
 from features.reservations.messages import (
     FAILOVER,
     Reservation,

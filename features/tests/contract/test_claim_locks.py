@@ -12,7 +12,7 @@ from bus.parts import ClaimParts
 from bus.requests import Flavor
 from bus.sql.statement import PostgresTransaction
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.preemption.messages import Preempts, Victim
 from features.quotas.messages import QuotaEditRequested, SetQuota

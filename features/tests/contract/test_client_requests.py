@@ -51,7 +51,6 @@ from bus.vocabulary import Id, Message
 from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
-from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FindMoves,
     MoveProgress,
@@ -61,6 +60,7 @@ from features.moves.messages import (
     MoveStands,
     MoveSteered,
 )
+from features.moves.placing import MoveLookups
 from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered

@@ -11,7 +11,7 @@ from bus.parts import ClaimParts
 from bus.requests import Flavor
 from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, GroupPolicy, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom

@@ -3,7 +3,7 @@
 from bus.claims import ReleaseRequested
 from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.moves.messages import SHELVED
 from features.reservations.tests.contract.test_reservations import R1, S1, draws, reserve
 from features.reservations.tests.contract.test_reservations import hosts as hosts

@@ -16,7 +16,7 @@ from bus.requests import Flavor
 from bus.resources import FindAllocations
 from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import in_group
 from features.preemption import victim_search
 from features.preemption.messages import PriorityClass

@@ -4,7 +4,7 @@ import pytest
 
 from bus.claims import Refused, RuleRefused
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.quotas.messages import (
     GROUP_MEMBERS,

@@ -15,7 +15,7 @@ from bus.messages import BuildRequested
 from bus.worker import Worker, on
 from features.groups import commands as groups
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup, group_of
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.aggregates import has_hosts

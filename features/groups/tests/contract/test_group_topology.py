@@ -7,7 +7,7 @@ from bus.claims import Claimed, Refused, RuleRefused
 from bus.domains import LabelEditRequested
 from features.groups.constraints import DomainConstraints
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.ids import uid

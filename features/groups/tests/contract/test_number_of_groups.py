@@ -7,7 +7,7 @@ import pytest
 from berth.settings import Settings
 from bus.vocabulary import LimitReached
 from features.groups.messages import FindGroups, GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement

@@ -15,7 +15,7 @@ from features.groups.messages import (
     MakeGroup,
     ServerGroup,
 )
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from placement_worker import Placement
 from tests.support.http_placement import an_api, claim_in_json, error_of

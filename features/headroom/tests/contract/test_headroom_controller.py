@@ -17,7 +17,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Allocations
 from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom

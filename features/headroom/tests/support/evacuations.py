@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from bus.amounts import totals
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.queries import Candidate, FindCandidates
 from bus.requests import Flavor, ResourceGroup
 from bus.sql.database import Database
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, totals
 from features.reservations.core.drawing import draw_of, drawing_on
 from features.reservations.messages import Reservation, ReservedSlot, slot_drawn
 from features.reservations.rule import ReservationRule

@@ -9,10 +9,10 @@ from functools import cached_property
 import pytest
 from msgspec import structs
 
-from bus.amounts import covers
 from bus.candidates import kind_of
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
+from bus.vocabulary import covers
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from features.headroom.tests.support.evacuations import Held, HostsToLose

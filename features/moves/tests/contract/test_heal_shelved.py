@@ -11,7 +11,7 @@ from berth.settings import Settings
 from bus.claims import Claimed, Retired
 from bus.delivery.runner import Bus
 from bus.topics import CLAIM
-from features.moves.core.move import BuildMove, encode_move
+from features.moves.core.phases import BuildMove, encode_move
 from features.moves.messages import SHELVED
 from features.moves.tests.support.conductor_moves import a_move
 from tests.support.command_line import CommandLine

@@ -7,7 +7,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from cell_conductor.core.build import BuildParts
 from cell_conductor.core.events import SwapAnswered
-from features.moves.core.move import BuildMove, MovePart, Phase
+from features.moves.core.phases import BuildMove, MovePart, Phase
 from features.moves.messages import (
     MoveEnded,
     MoveKind,

@@ -4,11 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from bus.vocabulary import Id
-from features.moves.core.state import Handover
+from features.moves.core.handover import Handover
 from features.moves.handovers import Handovers
-from features.moves.lookups import MoveLookups
 from features.moves.messages import FindMoves, MoveRequested, MovesFound
-from features.moves.placing import MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
+from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 

@@ -11,8 +11,15 @@ from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from features.moves.core.course import postpone_reason
-from features.moves.core.move import BuildMove, MoveImpossible, last_move, move_in_progress, move_state
-from features.moves.core.phases import move_progress, overdue_report
+from features.moves.core.phases import (
+    BuildMove,
+    MoveImpossible,
+    last_move,
+    move_in_progress,
+    move_progress,
+    move_state,
+    overdue_report,
+)
 from features.moves.messages import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
 from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short
 from tests.support.conductor_builders import (

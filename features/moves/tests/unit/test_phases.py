@@ -10,8 +10,8 @@ from bus.messages import BuildDeleteRequested, Selection
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
+from features.moves.core.handover import Handover, HandoverState, begins, judged, messages_of, release_of
 from features.moves.core.start import undoing
-from features.moves.core.state import Handover, HandoverState, begins, judged, messages_of, release_of
 from features.moves.messages import SHELVED, HandoverProgress, HandoverReported, MovePlaced, MoveReported
 from features.moves.tests.support.moving_agent import DESTINATION, SOURCE, an_order
 from tests.support.ids import uid

@@ -21,7 +21,7 @@ from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from bus.vocabulary import Allocations
 from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.nova import selecting
 from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.selecting import HostSelection

@@ -21,7 +21,7 @@ from bus.claims import (
 from bus.parts import ClaimParts
 from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.operations import ServerGroups
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.moves.messages import SHELVED
 from features.preemption.messages import FindPreemptions, Preempts, Victim

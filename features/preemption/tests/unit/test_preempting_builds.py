@@ -22,7 +22,7 @@ from cell_conductor import cell_conductor
 from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from cell_conductor.extension import Applied
-from features.moves.core.move import held, move_in_progress
+from features.moves.core.phases import held, move_in_progress
 from features.moves.tests.support.conductor_moves import a_move
 from features.preemption.build_metrics import PREEMPTIONS, PreemptionMetrics
 from features.preemption.core.courses import Awaited, Vacate

@@ -25,8 +25,8 @@ from cell_conductor.builds import Builds
 from features.moves import handovers as handover_store
 from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves
+from features.moves.core.handover import Handover
 from features.moves.core.start import MoveStart, move_start, refused
-from features.moves.core.state import Handover
 from features.moves.messages import HandoverReported, decided_move
 from features.moves.placing import refusal_of
 from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells

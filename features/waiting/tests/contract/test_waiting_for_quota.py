@@ -16,7 +16,7 @@ from bus.queries import FindDecision
 from bus.reports import Inventory
 from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
-from features.waiting.builds import WaitingBuilds
+from features.waiting.placing import WaitingBuilds
 from features.waiting.results import Evaluated, Woken
 from features.waiting.tests.contract.test_waiting_moves import waiting_movers
 from tests.support.ids import uid

@@ -37,7 +37,7 @@ from features.moves.messages import (
     decided_move,
 )
 from features.moves.tests.support.move_builders import MOVE, a_move
-from features.waiting.moves import WaitingMoves
+from features.waiting.placing import WaitingMoves
 from features.waiting.results import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import parked

@@ -2,8 +2,8 @@
 
 from bus.sql.database import Database
 from bus.worker import Worker
-from features.waiting.builds import WaitingBuilds
 from features.waiting.held_hosts import HeldHosts
+from features.waiting.placing import WaitingBuilds
 from features.waiting.store import WaitingStore
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.placing import Orders, Scheduler

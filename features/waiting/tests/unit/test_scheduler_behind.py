@@ -37,8 +37,7 @@ from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import RequestOptions
-from scheduler_worker.hosts import GONE_SECONDS, HostBook, Roster
-from scheduler_worker.known_hosts import PendingChoice, PendingChoices
+from scheduler_worker.hosts import GONE_SECONDS, HostBook, PendingChoice, PendingChoices, Roster
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

@@ -1,7 +1,4 @@
-"""State machines of moves, as pure functions: for the start of a move, and for a move between two cells.
-
-Placement lets a move begin only once, for any number of schedulers and deliveries: with one claim that names
-the move's id or, without a claim, by retiring this id.
+"""State machine of a move between two cells, as pure functions.
 
     leaving ── ready ──→ arriving ── arrived ──→ done
        │                    ├────── back ─────→ back      the source is claimed again for the instance
@@ -13,100 +10,15 @@ messages of this transition again, because a scheduler may have stopped before i
 from the wrong cell changes nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 from msgspec import structs
-from msgspec.structs import replace
 
-from bus.claims import STARTED, Held, Released, ReleaseRequested, Retired
+from bus.claims import ReleaseRequested
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.vocabulary import MAX_CAUSE, Value
+from bus.vocabulary import Value
 from features.moves import messages as moves
-from features.moves.core.start import Barred, MoveStart, refused
-from scheduler_worker.extension import CANCELLED, DELETED, ComeAgain, DeadLetterRequest, TakenOver, events
-
-MoveMessages = Sequence[moves.MovePlaced | moves.MoveRefused | moves.HandoverProgress]
-MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
-
-
-@dataclass(frozen=True, slots=True)
-class SeenThrough:
-    """The event that the requested move is not new: its cell has already started or completed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """The event that no cell can report the state of the build at present. The move request is retried; after
-    a time limit the move is refused with the refusal `barred`.
-    """
-
-    barred: Barred
-    start: MoveStart | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The event that the move is refused with the refusal `barred`. `start` is the move with the state of its
-    build, or None if this state is unknown."""
-
-    barred: Barred
-    start: MoveStart | None = None
-
-
-LookedUpMove = MoveStart | Stopped | NotYet | SeenThrough
-MoveEvent = MoveStart | Stopped | SeenThrough | events.End | Released | Retired | Held | MoveMessages
-
-
-class MoveState(msgspec.Struct, frozen=True, gc=False):
-    """The state of a move until it begins, is refused or waits. Immutable: each step makes a new one."""
-
-    asked: moves.MoveRequested
-    start: MoveStart | None = None
-    barred: Barred | None = None  # the move is refused, but its id is not retired yet
-    again: bool = False  # an earlier delivery of the request began the move
-    taken: TakenOver | None = None  # no host fits now, and a fallback handles the move
-    end: MoveEnd | None = None
-
-    @property
-    def begins(self) -> bool:
-        return self.end is None and self.barred is None and not self.again
-
-
-def step(state: MoveState, event: MoveEvent) -> MoveState:
-    """Return the next state of a move after an event, such as a choice of hosts or placement's answer."""
-    match event:
-        case MoveStart():
-            return replace(state, start=event)
-        case Stopped(barred=barred, start=start):
-            return replace(state, barred=barred, start=start or state.start)
-        case SeenThrough():
-            return replace(state, end=())
-        case events.Publish(messages=()):  # an earlier delivery of the request began the move
-            return replace(state, again=True)
-        case events.Publish(messages=messages):
-            return replace(state, end=messages)
-        case TakenOver():
-            return replace(state, taken=event)
-        case Retired(why=why) if why == STARTED:
-            return replace(state, again=True)
-        case Retired(why=why):
-            code = "cancelled" if why in (CANCELLED, DELETED) else ""
-            if state.barred is not None and state.barred.why[:MAX_CAUSE] == why:
-                code = state.barred.code
-            return replace(state, end=(refused(state.asked, why, code),))
-        case Released() if state.barred is not None:
-            return replace(state, end=(refused(state.asked, state.barred.why, state.barred.code),))
-        case Released() if state.start is not None:  # a move without destination begins here
-            return replace(state, end=(state.start.stays(),))
-        case Held():
-            why = "move: the id belongs to a consumer that holds resources"
-            return replace(state, end=(refused(state.asked, why, "unreadable"),))
-        case _:
-            return replace(state, end=event)
-
+from features.moves.core.start import MoveStart
 
 HandoverState = Literal["leaving", "arriving", "done", "back", "deleted"]
 DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
