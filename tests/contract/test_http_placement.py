@@ -37,24 +37,24 @@ async def test_a_refused_claim_has_the_figures_in_a_header(near: HttpPlacement) 
         assert (refusal.status_code, refusal.headers["berth-why"]) == (409, says)
 
 
-async def test_deleting_allocations_of_a_retired_consumer_is_404_with_the_reason(door: HttpPlacement) -> None:
-    await door.provider(A, VCPU=8)
+async def test_deleting_allocations_of_a_retired_consumer_is_404_with_the_reason(api: HttpPlacement) -> None:
+    await api.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
-    await door.made(at, claim_in_json((A, {"VCPU": 1})))
+    await api.made(at, claim_in_json((A, {"VCPU": 1})))
     end = ReleaseRequested(consumer=uid(1), generation="any", retire="deleted")
-    await door.placement.claims.release_many([end])
-    refusal = await door("DELETE", at)
+    await api.placement.claims.release_many([end])
+    refusal = await api("DELETE", at)
     assert error_of(refusal)[0] == 404
     assert f"No allocations for consumer '{uid(1)}'" in refusal.text
     assert refusal.headers["berth-why"] == "deleted"
 
 
-async def test_candidates_include_the_latest_write(door: HttpPlacement) -> None:
+async def test_candidates_include_the_latest_write(api: HttpPlacement) -> None:
     query = "/allocation_candidates?resources=VCPU:8"
-    await door.provider(A, VCPU=8)
-    assert len((await door.made(query, method="GET"))["allocation_requests"]) == 1
-    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
-    assert (await door.made(query, method="GET")) == {"allocation_requests": [], "provider_summaries": {}}
+    await api.provider(A, VCPU=8)
+    assert len((await api.made(query, method="GET"))["allocation_requests"]) == 1
+    await api.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
+    assert (await api.made(query, method="GET")) == {"allocation_requests": [], "provider_summaries": {}}
 
 
 @pytest.mark.parametrize(
@@ -131,27 +131,27 @@ HERE = "/berth/aggregates"
 ZONE = {"availability_zone": "e"}
 
 
-async def test_an_aggregate_is_created_read_changed_and_deleted(door: HttpPlacement) -> None:
-    await has_hosts(door.placement)
-    made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+async def test_an_aggregate_is_created_read_changed_and_deleted(api: HttpPlacement) -> None:
+    await has_hosts(api.placement)
+    made = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert made.status_code == 201
     assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
     sent = {"uuid": EAST, "name": "east", "metadata": ZONE}
     assert made.json() == {**sent, "added": [host(1)], "removed": [], "warnings": []}
-    again = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    again = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert (again.status_code, again.json()["added"]) == (200, [])
 
     for address in (EAST, EAST.upper(), "east"):
-        shown = await door("GET", f"{HERE}/{address}")
+        shown = await api("GET", f"{HERE}/{address}")
         assert shown.json() == {**sent, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
-    put = await door("PUT", f"{HERE}/east/hosts/{host(2)}")
+    put = await api("PUT", f"{HERE}/east/hosts/{host(2)}")
     assert (put.status_code, put.json()["added"]) == (200, [host(2)])
-    assert (await door("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
-    assert (await door("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
-    inside = (await door("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
+    assert (await api("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
+    assert (await api("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
+    inside = (await api("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
     assert {one["uuid"] for one in inside} == {host(1), host(2)}
 
-    taken = await door("DELETE", f"{HERE}/{EAST}/hosts/host-1")
+    taken = await api("DELETE", f"{HERE}/{EAST}/hosts/host-1")
     assert taken.json()["removed"] == [host(1)]
     body: dict[str, Any] = {
         "name": "orient",
@@ -159,15 +159,15 @@ async def test_an_aggregate_is_created_read_changed_and_deleted(door: HttpPlacem
         "add": ["host-3"],
         "remove": ["host-2"],
     }
-    changed = (await door("PATCH", f"{HERE}/east", body)).json()
+    changed = (await api("PATCH", f"{HERE}/east", body)).json()
     assert (changed["name"], changed["added"], changed["removed"]) == ("orient", [host(3)], [host(2)])
     assert changed["metadata"] == {"cpu_weight_multiplier": "x", "ssd": "true"}
     assert changed["warnings"] == ["cpu_weight_multiplier: 'x' is no number, and is passed over"]
 
-    assert (await door("DELETE", f"{HERE}/orient")).status_code == 409
-    assert (await door("DELETE", f"{HERE}/orient?force=true")).status_code == 204
-    assert (await door("GET", f"{HERE}/{EAST}")).status_code == 404
-    assert (await door("GET", HERE)).json() == {"aggregates": [], "more": False}
+    assert (await api("DELETE", f"{HERE}/orient")).status_code == 409
+    assert (await api("DELETE", f"{HERE}/orient?force=true")).status_code == 204
+    assert (await api("GET", f"{HERE}/{EAST}")).status_code == 404
+    assert (await api("GET", HERE)).json() == {"aggregates": [], "more": False}
 
 
 # `east` is a zone with host-1, which has an instance; `west` is another zone
@@ -187,17 +187,17 @@ REFUSED: list[tuple[str, str, Any, int, str, str]] = [
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
 async def test_an_invalid_aggregate_edit_is_refused_with_the_reason(
-    door: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
+    api: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
 ) -> None:
-    await has_hosts(door.placement, 1)
-    await make(door.placement, EAST, "east", "host-1", **ZONE)
-    await make(door.placement, WEST, "west", availability_zone="w")
-    await door.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
-    before = (await door("GET", HERE)).json()
-    refusal = error_of(await door(method, HERE + path, body))
+    await has_hosts(api.placement, 1)
+    await make(api.placement, EAST, "east", "host-1", **ZONE)
+    await make(api.placement, WEST, "west", availability_zone="w")
+    await api.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    before = (await api("GET", HERE)).json()
+    refusal = error_of(await api(method, HERE + path, body))
     assert (refusal[0], refusal[1]) == (status, code)
     assert why in refusal[2]
-    assert (await door("GET", HERE)).json() == before
+    assert (await api("GET", HERE)).json() == before
 
 
 async def test_an_edit_that_always_loses_the_race_is_a_conflict(
@@ -210,11 +210,11 @@ async def test_an_edit_that_always_loses_the_race_is_a_conflict(
     assert error_of(await near("POST", HERE, {"name": "x"}))[:2] == (409, CONCURRENT_UPDATE)
 
 
-async def test_the_feed_sends_aggregate_changes(door: HttpPlacement) -> None:
-    await has_hosts(door.placement, 1)
-    async with a_stream(door, "/berth/changes", "after=0") as stream:
-        await make(door.placement, EAST, "east", "host-1", **ZONE)
-        await done(door.placement, ChangeAggregate(aggregate=EAST, name="orient"))
+async def test_the_feed_sends_aggregate_changes(api: HttpPlacement) -> None:
+    await has_hosts(api.placement, 1)
+    async with a_stream(api, "/berth/changes", "after=0") as stream:
+        await make(api.placement, EAST, "east", "host-1", **ZONE)
+        await done(api.placement, ChangeAggregate(aggregate=EAST, name="orient"))
         events = await stream.events(4)
     assert '"aggregates":[{"id":"' + EAST + '","name":"east"' in events[2]
     assert '"aggregates"' not in events[1]
