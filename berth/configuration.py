@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from berth.choice import Refuse
 
 
-# Checks the values of settings (ranges, choices, addresses, names of filters) and their combinations.
+# Section: checks the values of settings (ranges, choices, addresses, names of filters) and their
+# combinations.
 
 
 # Driver options that a PostgreSQL URL may contain; berth sets the driver's further options.

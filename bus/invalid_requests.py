@@ -225,8 +225,8 @@ def _valid(kind: Any, value: object, default: str) -> str:
         return default
 
 
-# Reads what decoding a request skips: the fields of features that a client may write like fields of the
-# kernel, and fields that berth does not know, such as misspelled ones.
+# Section: reads what decoding a request skips: the fields of features that a client may write like fields of
+# the kernel, and fields that berth does not know, such as misspelled ones.
 
 
 Place = tuple[type[RequestParts], str]  # type of the parts of a request, and its field that has an object

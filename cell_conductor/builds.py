@@ -34,8 +34,8 @@ from cell_conductor.node_sharing import NodeSharing, NoSharing
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.store import UNSETTLED_STATUSES, Applied, BuildStore, Changed, CourseStore
 
-# Applies events (messages, answers of placement, silence of agents) to builds, and stores the changed builds
-# before it returns the messages to publish; keeps recent builds in memory.
+# Section: applies events (messages, answers of placement, silence of agents) to builds, and stores the
+# changed builds before it returns the messages to publish; keeps recent builds in memory.
 
 
 log = logging.getLogger(__name__)
@@ -263,7 +263,8 @@ def count_ends(messages: Iterable[Message]) -> None:
             BUILDS_ENDED.labels(message.cell, message.status).inc()
 
 
-# Sends the claims and releases of builds to placement, and returns its answers as events of the builds.
+# Section: sends the claims and releases of builds to placement, and returns its answers as events of the
+# builds.
 
 
 class BuildClaims:

@@ -317,7 +317,8 @@ class PowerSupply:
 # Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices.
 
 
-# Stores the state that an agent needs after a restart in an append-only file, which is compacted at times.
+# Section: stores the state that an agent needs after a restart in an append-only file, which is compacted at
+# times.
 #
 # Each change of a guest adds a line, and a report waits until its line is on disk (fdatasync): a guest
 # reported as built survives a power failure. Lines added in one turn of the event loop, or during a write,

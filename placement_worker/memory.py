@@ -373,7 +373,7 @@ def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
         return {}
 
 
-# Placement's index for other workers of the same process.
+# Section: placement's index for other workers of the same process.
 
 
 class SharedMemory:
@@ -421,10 +421,11 @@ class SharedMemory:
         await self._memory.fresh()
 
 
-# Finds candidates for a scheduler in the index of the same process, less the scheduler's reservations.
+# Section: finds candidates for a scheduler in the index of the same process, less the scheduler's
+# reservations.
 
 
-# Placement's index with the reservations of one scheduler.
+# Section: placement's index with the reservations of one scheduler.
 
 
 class ReservedSnapshot(Snapshot):

@@ -57,7 +57,7 @@ from scheduler_worker.owners import Owners
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import bind, registered
 
-# Publishes messages and sends queries for clients that have a role, if the role permits them.
+# Section: publishes messages and sends queries for clients that have a role, if the role permits them.
 
 
 @cache

@@ -663,7 +663,7 @@ class HostBook(BuildCounts):
         self._layout = None
 
 
-# Stores the health of hosts for the next scheduler that starts, and answers queries about it.
+# Section: stores the health of hosts for the next scheduler that starts, and answers queries about it.
 #
 # Several schedulers write changes to the same rows. When a host sends a heartbeat again, a scheduler deletes
 # the host's row if it has read or written this row. A scheduler that starts deletes rows that a stopped

@@ -62,7 +62,7 @@ from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
 from scheduler_worker.hosts import CROSSED, KnownHosts
 from scheduler_worker.refusals import count_claims
 
-# Reads the hosts of the instances that the hints `same_host` and `different_host` of requests name.
+# Section: reads the hosts of the instances that the hints `same_host` and `different_host` of requests name.
 
 
 class NamedInstances(NoNarrowing):
@@ -98,7 +98,7 @@ class NamedInstances(NoNarrowing):
         return (alternative.same, alternative.different), alternative.different.union(alternative.same or ())
 
 
-# The flavors of recent requests.
+# Section: the flavors of recent requests.
 
 
 MOST_FLAVORS = 20
@@ -126,7 +126,7 @@ class RecentFlavors:
         return list(self._known.values())
 
 
-# Searches, within time limits, for changes with which requests without a host would fit.
+# Section: searches, within time limits, for changes with which requests without a host would fit.
 
 
 BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
@@ -170,7 +170,7 @@ def late_after(seconds: float, clock: Clock) -> Late:
     return lambda: clock.monotonic() > until
 
 
-# Converts requests to orders: parses equal requests once.
+# Section: converts requests to orders: parses equal requests once.
 
 
 MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full

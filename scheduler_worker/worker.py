@@ -23,7 +23,7 @@ from scheduler_worker.placing import Orders, PlacingOutcome, Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
 
-# Places new build requests, and stores why some of them got no host.
+# Section: places new build requests, and stores why some of them got no host.
 
 
 class NewRequests:

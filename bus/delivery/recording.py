@@ -307,7 +307,7 @@ def _size_of(record: ActRecord) -> int:
     return sum(map(len, texts)) + 4 * len(texts) + 1000
 
 
-# The connection of an operator who uses the RabbitMQ user of a client with a role.
+# Section: the connection of an operator who uses the RabbitMQ user of a client with a role.
 #
 # Such a user may send one query only, `scheduler.relay.NAME`. A scheduler checks the role, records the act,
 # sends the message on, and returns the answer.

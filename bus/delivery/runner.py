@@ -31,7 +31,7 @@ from bus.topics import TOPIC_NAMED, Address, Query
 from bus.vocabulary import Message
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue, reply_prefix
 
-# Reads the queue of one row of a worker's table, and handles its messages concurrently.
+# Section: reads the queue of one row of a worker's table, and handles its messages concurrently.
 
 
 Work = Callable[[], Awaitable[None]]
@@ -178,8 +178,8 @@ class QueueReader:
         self._seconds.observe(self._clock.monotonic() - started)
 
 
-# Runs one worker from start to stop: declares its queues, handles their messages and its timers, and at the
-# stop completes the messages in progress.
+# Section: runs one worker from start to stop: declares its queues, handles their messages and its timers, and
+# at the stop completes the messages in progress.
 
 
 MAX_UNDELIVERABLE = 60  # repetitions of messages without a consumer

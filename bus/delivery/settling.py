@@ -34,7 +34,8 @@ from bus.topics import TOPIC_OF, matches
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, cell_of, messages_of, reply_prefix, suspects_queue
 
-# Decides whether a message whose handler raised an exception is handled again or becomes a dead letter.
+# Section: decides whether a message whose handler raised an exception is handled again or becomes a dead
+# letter.
 #
 # Handling is retried without a limit while a service is unreachable, for some minutes while a message to
 # publish has no consumer, and a few times after an unexpected exception (a bug).
@@ -128,8 +129,8 @@ def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> En
     )
 
 
-# Handles messages that were redelivered twice one at a time, to find a message that ends its process, and
-# make it a dead letter.
+# Section: handles messages that were redelivered twice one at a time, to find a message that ends its
+# process, and make it a dead letter.
 #
 # When a process ends, the broker redelivers all messages that it was handling; after the first redelivery
 # they are handled as usual. A message redelivered twice is a suspect: it moves to the suspects' queue of its

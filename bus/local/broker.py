@@ -23,8 +23,9 @@ from bus.protocol import UNCOUNTED, DeadLetter, Envelope, QueueSpec
 from bus.sql.sqlite import make_private
 from bus.topics import matches
 
-# Stores the in-process broker's queues, messages and dead letters in one SQLite file. Entries are committed
-# in batches on another thread. If a crash loses the removal of a message, the message is only redelivered.
+# Section: stores the in-process broker's queues, messages and dead letters in one SQLite file. Entries are
+# committed in batches on another thread. If a crash loses the removal of a message, the message is only
+# redelivered.
 
 
 log = logging.getLogger(__name__)

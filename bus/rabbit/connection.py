@@ -31,7 +31,7 @@ from bus.errors import BadCredentials, BrokerRefused, Unavailable
 from bus.masking import distrusted
 from bus.rabbit.fast_channels.frames import Wire
 
-# Finds the addresses of a broker's URL, and orders them for connection attempts.
+# Section: finds the addresses of a broker's URL, and orders them for connection attempts.
 
 
 RESOLVE_SECONDS = 2.0  # limit for finding the addresses of a host name

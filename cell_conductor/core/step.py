@@ -181,7 +181,7 @@ def time_limits(build: Build, courses: Courses) -> list[float] | None:
     return limits
 
 
-# Applies placement's answers and outdated reports to builds.
+# Section: applies placement's answers and outdated reports to builds.
 #
 # A build with a reason to fail (`doom`) can only end in error, after its allocations were released.
 

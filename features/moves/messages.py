@@ -182,7 +182,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     unknown_fields: ShortList[Cause] = ()
 
 
-# Moves between cells: scheduler ↔ conductors of both cells
+# Section: moves between cells: scheduler ↔ conductors of both cells
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):

@@ -92,8 +92,8 @@ from scheduler_worker.extension import (
     together,
 )
 
-# Reads the instances to move: their hosts from placement, and their specs from the hosts' cells. If an
-# instance changes before the claim, placement refuses the claim.
+# Section: reads the instances to move: their hosts from placement, and their specs from the hosts' cells. If
+# an instance changes before the claim, placement refuses the claim.
 
 
 BUILDS_ASKED = 100  # build ids in one query to a cell
@@ -269,7 +269,7 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
     return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))
 
 
-# Finds the claims of moves that began at an earlier delivery of their request.
+# Section: finds the claims of moves that began at an earlier delivery of their request.
 #
 # A scheduler can stop after it has claimed a move's destination and before it has published the move's order.
 # Until the request is delivered again, the cell does not know of the move, and may rebuild, shelve or delete
@@ -317,7 +317,7 @@ def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> StartedClaim:
     return start, None
 
 
-# Undoes moves that have started although their cell has no conductor to carry them out.
+# Section: undoes moves that have started although their cell has no conductor to carry them out.
 
 
 class MoveUndoing:

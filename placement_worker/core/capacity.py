@@ -14,7 +14,7 @@ from bus.claims import STARTED
 from bus.replication import ConsumerChange
 from bus.vocabulary import Allocations, common, joined, without
 
-# Checks that a cell claims, releases and retires only what is in the cell.
+# Section: checks that a cell claims, releases and retires only what is in the cell.
 
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"

@@ -125,7 +125,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"
 
 
-# Explains hosts that have a provider for each slot, but no valid combination of providers
+# Section: explains hosts that have a provider for each slot, but no valid combination of providers
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_GROUPS, MAX_INT, Allocations, Resources
 from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, RowSet, Snapshot
 
-# Prepares a query for the search: which providers satisfy each part (slot) of the query, and which trees have
-# a provider for all slots.
+# Section: prepares a query for the search: which providers satisfy each part (slot) of the query, and which
+# trees have a provider for all slots.
 #
 # Each group with a suffix is a slot, satisfied by one provider; in the group without a suffix each resource
 # class is a slot. An anchor is the root of a candidate. A slot can be satisfied by a provider of the anchor's
@@ -352,7 +352,7 @@ def _called(group: ResourceGroup) -> str:
     return f"group {group.suffix}: " if group.suffix else ""
 
 
-# Assigns a provider of one host to each slot (part of a query), such that the combination is valid.
+# Section: assigns a provider of one host to each slot (part of a query), such that the combination is valid.
 #
 # The search is depth first, and begins with the slot that has the fewest providers. A branch is abandoned as
 # soon as it cannot succeed, and a state without a solution is recognized when it occurs again, also with
@@ -703,7 +703,8 @@ def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
     return sorted(rows, key=left)
 
 
-# Plans the search for a query: checks the query, and determines which hosts each requirement removes.
+# Section: plans the search for a query: checks the query, and determines which hosts each requirement
+# removes.
 
 
 def check(query: FindCandidates) -> None:

@@ -27,7 +27,8 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker.core.trees import ProviderState, Tree
 
-# Rows of the index (one for each provider), sets of rows, arrays of one resource class, and reservations.
+# Section: rows of the index (one for each provider), sets of rows, arrays of one resource class, and
+# reservations.
 
 
 BEYOND_COUNTING = 2**62  # larger sums count as this, so that int64 does not overflow
@@ -311,8 +312,8 @@ class ReservedAmounts:
         array[[rows[uuid].position for uuid in present]] = reserved
 
 
-# Computes the labels of hosts by level from what operators, agents, aggregates' metadata and Ironic set;
-# stores the labels as arrays for the index.
+# Section: computes the labels of hosts by level from what operators, agents, aggregates' metadata and Ironic
+# set; stores the labels as arrays for the index.
 
 
 _decode = msgspec.json.Decoder(HostLabels).decode
@@ -386,7 +387,8 @@ class LabelColumn:
         self.ids = np.concatenate([self.ids, np.zeros(more, np.intp)])
 
 
-# The arrays of the index, a row for each provider: its tree, resource classes, traits and aggregates.
+# Section: the arrays of the index, a row for each provider: its tree, resource classes, traits and
+# aggregates.
 
 
 FIRST_ROWS = 1024

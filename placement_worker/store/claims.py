@@ -82,7 +82,8 @@ class ClaimRule(ClaimJudge):
         return ()
 
 
-# Reads the providers that claims name, after they were locked: inventories, usage, shapes and siblings.
+# Section: reads the providers that claims name, after they were locked: inventories, usage, shapes and
+# siblings.
 
 
 # Executed after all providers are locked: a statement does not see commits made while it waits for a lock.

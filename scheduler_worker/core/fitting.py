@@ -237,8 +237,8 @@ def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) 
     return tuple([candidates[number] for number in order])
 
 
-# Explains why no host fits: counts the hosts that each requested resource and filter rejected, finds the
-# hosts that came closest, and states the reason as a sentence.
+# Section: explains why no host fits: counts the hosts that each requested resource and filter rejected, finds
+# the hosts that came closest, and states the reason as a sentence.
 
 
 NEAREST = 5  # nearly fitting hosts in a record

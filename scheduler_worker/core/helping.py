@@ -19,7 +19,7 @@ from scheduler_worker.core.fitting import capacities
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative
 
-# Makes copies of a request, each with one requirement removed or with less of one resource class.
+# Section: makes copies of a request, each with one requirement removed or with less of one resource class.
 
 
 _T = TypeVar("_T")

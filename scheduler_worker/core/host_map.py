@@ -15,7 +15,8 @@ from bus.candidates import Bools, CandidateSearch, CandidateSource, HostAmounts,
 from bus.reports import HostState
 from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Number, Reads, Rule, numbers
 
-# Hashes of hosts: they decide between hosts with equal scores, and give each scheduler a share of the hosts.
+# Section: hashes of hosts: they decide between hosts with equal scores, and give each scheduler a share of
+# the hosts.
 #
 # Rendezvous hashing of schedulers and hosts gives each scheduler a share that it prefers: if a scheduler
 # starts or stops, only its share changes.

@@ -39,7 +39,7 @@ from scheduler_worker.core.fitting import MAX_REFUSED, Shortage
 from scheduler_worker.core.ranking import Pick
 from scheduler_worker.core.rule import Alternative, ClaimPart, HostLimit
 
-# The instances of an order by the sections of its request; each section has a flavor of its own.
+# Section: the instances of an order by the sections of its request; each section has a flavor of its own.
 
 
 class OrderSection(NamedTuple):
@@ -460,7 +460,7 @@ def usable_alternates(
     return tuple(found.values())[:several]
 
 
-# Makes the specs of builds for agents, and limits their sizes.
+# Section: makes the specs of builds for agents, and limits their sizes.
 
 
 MAX_METADATA_BYTES = 64 * 1024
@@ -505,7 +505,7 @@ def size_of(request: BuildRequested) -> int:
     return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
 
 
-# Finds the host of an existing claim, and the provider that serves each of its request groups.
+# Section: finds the host of an existing claim, and the provider that serves each of its request groups.
 
 
 MOST_STEPS = 10_000  # search steps, exceeded only with many equal groups, where any assignment is correct
@@ -620,7 +620,7 @@ def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
     return ancestor == top
 
 
-# The kernel's purpose of an order: builds of new instances.
+# Section: the kernel's purpose of an order: builds of new instances.
 
 
 @dataclass(frozen=True)
@@ -741,12 +741,12 @@ def settled_at(order: Order, instance: Id, held: Held, place: ClaimPlace) -> Set
     )
 
 
-# Places one request, as a pure state machine: state and event → next state and effects.
+# Section: places one request, as a pure state machine: state and event → next state and effects.
 #
-#     searching ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
-#        ↑ └── no host: the next flavor; retry later; wait; or retire the instances and publish the end
-#        ├── refused: the reservation is released, and refused hosts are avoided
-#        └── delivered before: instances with allocations are located and published again, the rest continue
+# searching ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published ↑ └──
+# no host: the next flavor; retry later; wait; or retire the instances and publish the end ├── refused: the
+# reservation is released, and refused hosts are avoided └── delivered before: instances with allocations are
+# located and published again, the rest continue
 #
 # A request is reported as unplaceable only after placement has retired its instances, so a second delivery
 # cannot place an instance that has ended. The state machine waits for the result of one effect at a time.

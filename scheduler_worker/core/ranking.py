@@ -34,7 +34,7 @@ from scheduler_worker.core.rule import (
     Weigher,
 )
 
-# Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
+# Section: sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 #
 # A host with a changed weight is sorted in again; its earlier entries are outdated and skipped. If scores are
 # equal, a hash of the host decides.
@@ -307,8 +307,8 @@ class _ByCell:
     most: list[float]  # by number of the cell: how many instances its emptiest host could take
 
 
-# Computes scores of hosts from their weighers' values, chooses a host for each instance, and records the
-# choice so that it can be computed again.
+# Section: computes scores of hosts from their weighers' values, chooses a host for each instance, and records
+# the choice so that it can be computed again.
 
 
 Scales = Sequence[RecordedScale]

@@ -41,7 +41,8 @@ from scheduler_worker.core.rule import (
 )
 from scheduler_worker.core.rules import TENANT
 
-# Translates flavor and image into groups of resources, devices and traits for the search of candidates.
+# Section: translates flavor and image into groups of resources, devices and traits for the search of
+# candidates.
 
 
 _KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
@@ -374,7 +375,7 @@ def _image_trait(prefix: str, value: str, at: str) -> str:
     return name
 
 
-# Translates the guest's NUMA cells, dedicated processors and page sizes into request groups.
+# Section: translates the guest's NUMA cells, dedicated processors and page sizes into request groups.
 #
 # Each NUMA cell of the guest is a group, `_numa0` and so on, that one provider must supply: a NUMA cell of
 # the host, or the host itself if it reports no NUMA cells.

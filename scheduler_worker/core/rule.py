@@ -500,8 +500,8 @@ def array_rule(
     return Rule(name, refuses, admits=admits, concerns=concerns, **fields)
 
 
-# Reads attributes of hosts by Nova's names, compares them with extra specs and the hint `query`, and reads
-# extra specs and image properties.
+# Section: reads attributes of hosts by Nova's names, compares them with extra specs and the hint `query`, and
+# reads extra specs and image properties.
 
 
 Attribute = str | float | bool

@@ -27,7 +27,7 @@ from scheduler_worker.core.rule import (
     parsed,
 )
 
-# Filters for the reported state of a host, and for the other instances on it.
+# Section: filters for the reported state of a host, and for the other instances on it.
 
 
 def same_host() -> Rule:
@@ -227,7 +227,7 @@ def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
     )
 
 
-# Filters for the requirements of image, flavor and hint `query`, and for aggregates' metadata.
+# Section: filters for the requirements of image, flavor and hint `query`, and for aggregates' metadata.
 
 
 TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited

@@ -69,7 +69,7 @@ from features.moves.messages import (
     MoveSteered,
 )
 
-# Begins moves, applies placement's answers to them, and answers late messages about ended moves.
+# Section: begins moves, applies placement's answers to them, and answers late messages about ended moves.
 
 
 UNKNOWN = "this cell does not know the build: the started move is undone"
@@ -581,7 +581,7 @@ def event_of_moved(build: Build, event: Event) -> Stepped | None:
             return None
 
 
-# Applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
+# Section: applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
 #
 # `course.py` passes the events of builds in a move to this module. A report from the source host never causes
 # the destruction of the guest there; only the move's last step or a deletion of the build does. `phases.py`
