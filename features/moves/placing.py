@@ -416,140 +416,152 @@ class MovePlacing:
         self._store_refusals = store_refusals
 
     async def place_new(
-        self, courses: Sequence[RequestedMove], aside: Aside | None = None, park: Parks | None = None
+        self, batch: Sequence[RequestedMove], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveOutcome]:
         """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
         `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
         """
-        new = [course for course in courses if course.state.end is None]
-        for course, found in zip(new, await self.look_up(new), strict=True):
+        new = [requested for requested in batch if requested.state.end is None]
+        for requested, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
                 continue
-            if self.scheduler.retries.retried_for(course.asked.move) >= self.scheduler.undeliverable_for:
-                course.take(Stopped(found.barred, found.start))
+            if self.scheduler.retries.retried_for(requested.asked.move) >= self.scheduler.undeliverable_for:
+                requested.take(Stopped(found.barred, found.start))
             else:
-                self._postpone(course, found.barred.why)
+                self._postpone(requested, found.barred.why)
         await self.begin(new, aside)
         if park is not None:
-            await park([course for course in new if course.state.taken is not None or course.behind])
+            await park(
+                [requested for requested in new if requested.state.taken is not None or requested.behind]
+            )
         await self.finish(new)
-        return [self._settled(course) for course in courses]
+        return [self._settled(requested) for requested in batch]
 
-    async def look_up(self, courses: Sequence[RequestedMove]) -> list[NotYet | None]:
-        """Query the cells for the instances to move, and store their states in the courses. Return a list
+    async def look_up(self, batch: Sequence[RequestedMove]) -> list[NotYet | None]:
+        """Query the cells for the instances to move, and store their states in the batch. Return a list
         with, for each move, why the state of its instance is not known yet, or None.
         """
-        crossing = [course for course in courses if course.asked.to_cell]
-        known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
-        for course in crossing:  # a move between cells that has started continues, whatever the cells report
-            if (order := known.get(course.asked.move)) is not None:
-                course.take(handover.begins(order))
-        open_ = [course for course in courses if course.state.end is None]
-        results = await self.lookups.look_up([course.asked for course in open_])
+        crossing = [requested for requested in batch if requested.asked.to_cell]
+        known = (
+            await self._handovers.known([requested.asked.move for requested in crossing]) if crossing else {}
+        )
+        for (
+            requested
+        ) in crossing:  # a move between cells that has started continues, whatever the cells report
+            if (order := known.get(requested.asked.move)) is not None:
+                requested.take(handover.begins(order))
+        open_ = [requested for requested in batch if requested.state.end is None]
+        results = await self.lookups.look_up([requested.asked for requested in open_])
         unknown: dict[Id, NotYet] = {}
-        for course, found in zip(open_, results, strict=True):
+        for requested, found in zip(open_, results, strict=True):
             if isinstance(found, NotYet):
-                unknown[course.asked.move] = found
+                unknown[requested.asked.move] = found
             else:
-                course.take(found)
-        return [unknown.get(course.asked.move) for course in courses]
+                requested.take(found)
+        return [unknown.get(requested.asked.move) for requested in batch]
 
-    async def begin(self, courses: Sequence[RequestedMove], aside: Aside | None = None) -> None:
-        ready = [(course, course.state.start) for course in courses if course.state.begins]
-        await self._seek([course for course, start in ready if start and start.seeks], aside)
-        staying = [course for course, start in ready if start and not start.seeks]
-        await self.check_rebuilds([course for course in staying if course.asked.kind == "rebuild"])
-        allowed = [(course, STARTED) for course in staying if course.state.barred is None]
+    async def begin(self, batch: Sequence[RequestedMove], aside: Aside | None = None) -> None:
+        ready = [(requested, requested.state.start) for requested in batch if requested.state.begins]
+        await self._seek([requested for requested, start in ready if start and start.seeks], aside)
+        staying = [requested for requested, start in ready if start and not start.seeks]
+        await self.check_rebuilds([requested for requested in staying if requested.asked.kind == "rebuild"])
+        allowed = [(requested, STARTED) for requested in staying if requested.state.barred is None]
         await self._fence(allowed, unplaceable=False)
 
-    async def finish(self, courses: Sequence[RequestedMove]) -> None:
+    async def finish(self, batch: Sequence[RequestedMove]) -> None:
         """Store and publish refusals; publish again the messages of moves that an earlier delivery of the
         request began."""
         # Ids of refused moves are retired first, so that no concurrent delivery begins these moves.
-        barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
+        barred = [
+            (requested, requested.state.barred.why)
+            for requested in batch
+            if requested.state.barred is not None
+        ]
         await self._fence(barred, unplaceable=True)
-        await self._publish_again([course for course in courses if course.state.again])
-        await self._hand_over(courses)
+        await self._publish_again([requested for requested in batch if requested.state.again])
+        await self._hand_over(batch)
         refusals: list[decisions.StoredRefusal] = []
-        for course in courses:
-            request = course.state.start.request() if course.state.start is not None else None
-            messages = [message for message in messages_of(course) if isinstance(message, MoveRefused)]
-            refusals += [refusal_of(course.asked, request, message) for message in messages]
-            if course.asked.plan and messages_of(course):
-                PLANNED.labels(course.asked.plan, "refused" if messages else "placed").inc()
+        for requested in batch:
+            request = requested.state.start.request() if requested.state.start is not None else None
+            messages = [message for message in messages_of(requested) if isinstance(message, MoveRefused)]
+            refusals += [refusal_of(requested.asked, request, message) for message in messages]
+            if requested.asked.plan and messages_of(requested):
+                PLANNED.labels(requested.asked.plan, "refused" if messages else "placed").inc()
         await self._store_refusals(refusals)
 
-    def _settled(self, course: RequestedMove) -> MoveOutcome:
-        if course.state.end is None:
-            self._postpone(course, "its result is unknown")
-        end = course.state.end
+    def _settled(self, requested: RequestedMove) -> MoveOutcome:
+        if requested.state.end is None:
+            self._postpone(requested, "its result is unknown")
+        end = requested.state.end
         if isinstance(end, ComeAgain):
             return Retry(after=self.scheduler.clock.chance.uniform(end.least, end.most), why=end.why)
-        if not any(isinstance(each, MoveRefused) and each.code == UNKNOWN for each in messages_of(course)):
-            self.scheduler.retries.end(course.asked.move)
+        if not any(isinstance(each, MoveRefused) and each.code == UNKNOWN for each in messages_of(requested)):
+            self.scheduler.retries.end(requested.asked.move)
         # Else the time limit of a lost move has passed: copies of its request are not retried again.
         return Poison(end.why) if isinstance(end, DeadLetterRequest) else end or ()
 
-    def _postpone(self, course: RequestedMove, why: str) -> None:
-        calm = self.scheduler.retries.retried_for(course.asked.move) > LONGEST_PAUSE
+    def _postpone(self, requested: RequestedMove, why: str) -> None:
+        calm = self.scheduler.retries.retried_for(requested.asked.move) > LONGEST_PAUSE
         least, most = (LONGEST_PAUSE, LONGEST_PAUSE) if calm else SOON
-        self.scheduler.retries.begin(course.asked.move)
-        course.take(ComeAgain(least, most, why))
+        self.scheduler.retries.begin(requested.asked.move)
+        requested.take(ComeAgain(least, most, why))
 
-    async def _seek(self, courses: Sequence[RequestedMove], aside: Aside | None) -> None:
-        orders = self._started(courses)
+    async def _seek(self, batch: Sequence[RequestedMove], aside: Aside | None) -> None:
+        orders = self._started(batch)
         later = postponed(orders, self.scheduler.clock)
         trying = []
-        for course, order, late in zip(courses, orders, later, strict=True):
-            course.order = order
+        for requested, order, late in zip(batch, orders, later, strict=True):
+            requested.order = order
             if late is not None:
-                course.take(ComeAgain(late.after, late.after, str(late)))
-            elif order.verdict.invalid or aside is None or not aside(course, order):
-                retried_for = max(order.times.retried_for, course.waited)
+                requested.take(ComeAgain(late.after, late.after, str(late)))
+            elif order.verdict.invalid or aside is None or not aside(requested, order):
+                retried_for = max(order.times.retried_for, requested.waited)
                 order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
-                trying.append((course, order if course.limit is None else order.limited(course.limit)))
+                trying.append(
+                    (requested, order if requested.limit is None else order.limited(requested.limit))
+                )
         await self.place(trying)
 
     async def place(self, trying: Sequence[tuple[RequestedMove, Order]]) -> None:
         if trying:
             ends = await self.scheduler.place([order for _, order in trying])
-            for (course, _), end in zip(trying, ends, strict=True):
+            for (requested, _), end in zip(trying, ends, strict=True):
                 if isinstance(end, ComeAgain):
-                    self.scheduler.retries.begin(course.asked.move)
-                course.take(end)
+                    self.scheduler.retries.begin(requested.asked.move)
+                requested.take(end)
 
-    def _started(self, courses: Sequence[RequestedMove]) -> list[Order]:
+    def _started(self, batch: Sequence[RequestedMove]) -> list[Order]:
         return self.scheduler.begin_for(
-            [asked_by(course.state.start) for course in courses if course.state.start]
+            [asked_by(requested.state.start) for requested in batch if requested.state.start]
         )
 
-    async def _hand_over(self, courses: Sequence[RequestedMove]) -> None:
+    async def _hand_over(self, batch: Sequence[RequestedMove]) -> None:
         crossing: list[tuple[RequestedMove, handover.Handover]] = []
-        for course in courses:
-            start = course.state.start
+        for requested in batch:
+            start = requested.state.start
             if start is None or start.booted is None:
                 continue
-            for placed in messages_of(course)[:1]:
+            for placed in messages_of(requested)[:1]:
                 if isinstance(placed, MovePlaced) and placed.cell != start.cell:
-                    crossing.append((course, handover.handover(start, placed, start.booted)))
+                    crossing.append((requested, handover.handover(start, placed, start.booted)))
         if crossing:
             stored = await self._handovers.store([order for _, order in crossing])
-            for course, order in crossing:
-                course.take(handover.begins(stored.get(order.placed.move, order)))
+            for requested, order in crossing:
+                requested.take(handover.begins(stored.get(order.placed.move, order)))
 
-    async def check_rebuilds(self, courses: Sequence[RequestedMove]) -> None:
+    async def check_rebuilds(self, batch: Sequence[RequestedMove]) -> None:
         """Refuse rebuilds if the new image does not fit on the instance's current host."""
-        if not courses:
+        if not batch:
             return
         scheduler = self.scheduler
-        starts = [course.state.start for course in courses]
+        starts = [requested.state.start for requested in batch]
         sources = [start.source for start in starts if start is not None and start.source is not None]
         if any(scheduler.source.position(source.root) is None for source in sources):
             await scheduler.source.fresh()
         now, _ = scheduler.hosts.now()
-        for course, order in zip(courses, self._started(courses), strict=True):
+        for requested, order in zip(batch, self._started(batch), strict=True):
             if order.verdict.invalid:
-                course.take(Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
+                requested.take(Stopped(Barred(code="unreadable", why=order.verdict.invalid)))
                 continue
             [root] = order.preferred.current_roots
             try:
@@ -557,91 +569,94 @@ class MovePlacing:
                     unfit(each, root, scheduler.source, now, scheduler.policy) for each in order.alternatives
                 ]
             except RuleError as failed:
-                course.take(Stopped(Barred(code=failed.code, why=str(failed))))
+                requested.take(Stopped(Barred(code=failed.code, why=str(failed))))
                 continue
             if all(whys):
                 host = next((source.host for source in sources if source.root == root), root)
                 why = f"{host}, where it is, does not do for it: {whys[0]}"
-                course.take(Stopped(Barred(code="image", why=why)))
+                requested.take(Stopped(Barred(code="image", why=why)))
 
-    async def came_before(self, courses: Sequence[RequestedMove]) -> None:
-        """Record in the courses which moves an earlier delivery of the request began or ended: their results
+    async def came_before(self, batch: Sequence[RequestedMove]) -> None:
+        """Record in the batch which moves an earlier delivery of the request began or ended: their results
         are published again.
         """
         retire = self.scheduler.ending.retire
-        results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
-        for course, result in zip(courses, results, strict=True):
+        results = await together([retire(requested.asked.move, "", unplaceable=False) for requested in batch])
+        for requested, result in zip(batch, results, strict=True):
             if isinstance(result, Retired):
-                course.take(result)
+                requested.take(result)
 
-    async def _fence(self, courses: Sequence[tuple[RequestedMove, str]], *, unplaceable: bool) -> None:
+    async def _fence(self, batch: Sequence[tuple[RequestedMove, str]], *, unplaceable: bool) -> None:
         retire = self.scheduler.ending.retire
         results = await together(
-            [retire(course.asked.move, why, unplaceable=unplaceable and bool(why)) for course, why in courses]
+            [
+                retire(requested.asked.move, why, unplaceable=unplaceable and bool(why))
+                for requested, why in batch
+            ]
         )
-        for (course, _), result in zip(courses, results, strict=True):
+        for (requested, _), result in zip(batch, results, strict=True):
             if isinstance(result, Released | Retired) or (unplaceable and isinstance(result, Held)):
-                course.take(result)
+                requested.take(result)
             else:
-                self._postpone(course, "its name is contended")
+                self._postpone(requested, "its name is contended")
 
-    async def _publish_again(self, courses: Sequence[RequestedMove]) -> None:
+    async def _publish_again(self, batch: Sequence[RequestedMove]) -> None:
         """Publish again the orders of started moves, unless a cell has received them."""
-        await self._await_cells([course for course in courses if course.state.start is None])
-        known = [(course, start) for course in courses if (start := course.state.start) is not None]
+        await self._await_cells([requested for requested in batch if requested.state.start is None])
+        known = [(requested, start) for requested in batch if (start := requested.state.start) is not None]
         retire = self.scheduler.ending.retire
-        ids = [undo_claim_id(course.asked.move) for course, _ in known]
+        ids = [undo_claim_id(requested.asked.move) for requested, _ in known]
         undone = await together([retire(id_, "", unplaceable=False) for id_ in ids])
         going: list[tuple[RequestedMove, MoveStart]] = []
-        for (course, start), result in zip(known, undone, strict=True):
+        for (requested, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
                 # The scheduler that undid this unshelve may have stopped before it marked the instance as
                 # shelved.
-                if course.asked.kind == "unshelve":
-                    await self.undoing.park_again(course.asked.build, start.cell)
-                course.take((refused(course.asked, no_conductor_reason(start.cell), "no_conductor"),))
+                if requested.asked.kind == "unshelve":
+                    await self.undoing.park_again(requested.asked.build, start.cell)
+                requested.take((refused(requested.asked, no_conductor_reason(start.cell), "no_conductor"),))
             else:
-                going.append((course, start))
+                going.append((requested, start))
         if going:
             await self._publish_claims(going)
 
-    async def _await_cells(self, courses: Sequence[RequestedMove]) -> None:
+    async def _await_cells(self, batch: Sequence[RequestedMove]) -> None:
         """Wait for the end of each started move whose build no cell knows. If no cell records the move
         either, it was lost with commits of its cell, and is refused after a time limit.
         """
         silent = {  # moves of cells without a conductor, which may not have received the order
-            course.asked.move
-            for course in courses
-            if (barred := course.state.barred) is not None and barred.code == "no_conductor"
+            requested.asked.move
+            for requested in batch
+            if (barred := requested.state.barred) is not None and barred.code == "no_conductor"
         }
-        moves = [course.asked.move for course in courses]
+        moves = [requested.asked.move for requested in batch]
         recorded = await self.lookups.recorded([move for move in moves if move not in silent])
-        for course in courses:
-            move = course.asked.move
+        for requested in batch:
+            move = requested.asked.move
             if move in recorded:
-                course.take(())
+                requested.take(())
             elif (
                 move in silent or self.scheduler.retries.retried_for(move) < self.scheduler.undeliverable_for
             ):
-                self._postpone(course, "it has started, but its cell does not know its build")
+                self._postpone(requested, "it has started, but its cell does not know its build")
             else:
                 why = "it has started, but no cell has a record of it or of its instance"
-                course.take((refused(course.asked, why, UNKNOWN),))
+                requested.take((refused(requested.asked, why, UNKNOWN),))
 
     async def _publish_claims(self, going: Sequence[tuple[RequestedMove, MoveStart]]) -> None:
-        seeking = [(course, start) for course, start in going if start.seeks]
+        seeking = [(requested, start) for requested, start in going if start.seeks]
         found = await claims_of_started(self.scheduler.placement, [start for _, start in seeking])
-        found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
-        intact = [(course, start, held) for course, start, held in found_claims if held is not None]
+        found_claims = [(requested, *claim) for (requested, _), claim in zip(seeking, found, strict=True)]
+        intact = [(requested, start, held) for requested, start, held in found_claims if held is not None]
         started = self.scheduler.begin_for([asked_by(start) for _, start, _ in intact])
         publishing: list[tuple[RequestedMove, Order]] = []
-        for (course, _, allocation), order in zip(intact, started, strict=True):
+        for (requested, _, allocation), order in zip(intact, started, strict=True):
             if not order.attempts:  # invalid now, for example because a named host was deleted
                 order = structs.replace(order, alternates=0, verdict=Verdict())
-            holds = ((course.asked.move, allocation),)
-            publishing.append((course, structs.replace(order, instances=(), found=holds)))
+            holds = ((requested.asked.move, allocation),)
+            publishing.append((requested, structs.replace(order, instances=(), found=holds)))
         await self.place(publishing)
-        lost = [(course, start) for course, start, held in found_claims if held is None]
+        lost = [(requested, start) for requested, start, held in found_claims if held is None]
         await self._publish_without_claim([*(pair for pair in going if not pair[1].seeks), *lost])
 
     async def _publish_without_claim(self, going: Sequence[tuple[RequestedMove, MoveStart]]) -> None:
@@ -649,12 +664,12 @@ class MovePlacing:
 
         The cell decides how the move ends: an earlier message with its order may still be in the queue.
         """
-        recorded = await self.lookups.recorded([course.asked.move for course, _ in going])
-        for course, start in going:
-            if course.asked.move in recorded:
-                course.take(())
+        recorded = await self.lookups.recorded([requested.asked.move for requested, _ in going])
+        for requested, start in going:
+            if requested.asked.move in recorded:
+                requested.take(())
             else:
-                course.take((start.placed(None, None) if start.seeks else start.stays(),))
+                requested.take((start.placed(None, None) if start.seeks else start.stays(),))
 
 
 def refusal_of(
@@ -668,7 +683,7 @@ def refusal_of(
     return decisions.StoredRefusal(asked.move, request, message.reason, decision, parts)
 
 
-def messages_of(course: RequestedMove) -> MoveMessages:
+def messages_of(requested: RequestedMove) -> MoveMessages:
     """Return the messages of a move that has ended; empty if the move waits or is retried."""
-    end = course.state.end
+    end = requested.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

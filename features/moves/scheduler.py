@@ -33,10 +33,10 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     find_moves = needs.asker(FIND_MOVES, timeout=CELL_SECONDS)
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
-    courses = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
+    placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
     of_clients = MovesOfClients(find_moves)
     return SchedulerPart(
-        offers=(courses,),
+        offers=(placing,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
         client_topics=(MOVE_REQUESTED, MOVE_STEER, MOVE_REFUSED, MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},

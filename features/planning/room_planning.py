@@ -71,17 +71,17 @@ class _Question:
 
 
 class RoomPlanner:
-    def __init__(self, what_ifs: WhatIfs, courses: MovePlacing, cells: CellQueries) -> None:
+    def __init__(self, what_ifs: WhatIfs, placing: MovePlacing, cells: CellQueries) -> None:
         self._what_ifs = what_ifs
-        self._courses = courses
+        self._placing = placing
         self._cells = cells
 
     @property
     def scheduler(self) -> Scheduler:
-        return self._courses.scheduler
+        return self._placing.scheduler
 
     def reading(self, cold: bool, fixed: Sequence[Id]) -> CloudReading:
-        return CloudReading(self.scheduler, self._courses.lookups, self._cells, cold, frozenset(fixed))
+        return CloudReading(self.scheduler, self._placing.lookups, self._cells, cold, frozenset(fixed))
 
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
         answer = await self._answer(asked)

@@ -23,16 +23,16 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
     placement, clock = scheduler.placement, scheduler.clock
-    what_ifs, courses = needs.of(WhatIfs), needs.of(MovePlacing)
-    rooms = RoomPlanner(what_ifs, courses, needs.cells)
+    what_ifs, placing = needs.of(WhatIfs), needs.of(MovePlacing)
+    rooms = RoomPlanner(what_ifs, placing, needs.cells)
     holds = HostHolds(database, placement, scheduler.source, clock)
-    exchanges = ExchangeGuard(database, placement, courses.lookups.find_moves, scheduler.ending, clock)
+    exchanges = ExchangeGuard(database, placement, placing.lookups.find_moves, scheduler.ending, clock)
     return SchedulerPart(
         offers=(rooms,),
         rows=WorkerRows(
             asks=(FIND_MOVES,),
             answers=[
-                answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, courses).answer),
+                answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, placing).answer),
                 answers(PLAN_ROOM, rooms.answer),
                 answers(PLAN_BALANCE, BalancePlanner(what_ifs, rooms).answer),
                 answers(HOLD_HOSTS, holds.hold),

@@ -44,26 +44,28 @@ class _SupposedHosts:
 class WhatIfsOfMoves:
     """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
-    def __init__(self, what_ifs: WhatIfs, courses: MovePlacing) -> None:
-        self._scheduler = courses.scheduler
+    def __init__(self, what_ifs: WhatIfs, placing: MovePlacing) -> None:
+        self._scheduler = placing.scheduler
         self._what_ifs = what_ifs
-        self._courses = courses
+        self._placing = placing
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.lock:
-            courses = [RequestedMove(move) for move in question.moves]
-            for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
+            batch = [RequestedMove(move) for move in question.moves]
+            for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):
                 if found is not None:
-                    course.take(Stopped(found.barred))
-            ready = [course for course in courses if course.state.begins]
-            await self._courses.check_rebuilds([course for course in ready if course.asked.kind == "rebuild"])
-            seeking = [course for course in ready if (start := course.state.start) and start.seeks]
+                    requested.take(Stopped(found.barred))
+            ready = [requested for requested in batch if requested.state.begins]
+            await self._placing.check_rebuilds(
+                [requested for requested in ready if requested.asked.kind == "rebuild"]
+            )
+            seeking = [requested for requested in ready if (start := requested.state.start) and start.seeks]
             chosen = await self._chosen(seeking, question)
-            answers = [chosen.get(id(course)) or _unsought(course) for course in courses]
+            answers = [chosen.get(id(requested)) or _unsought(requested) for requested in batch]
             return WhatIfMovesAnswered(answers=tuple(answers))
 
-    async def _chosen(self, courses: list[RequestedMove], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
-        starts = [start for course in courses if (start := course.state.start) is not None]
+    async def _chosen(self, batch: list[RequestedMove], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
+        starts = [start for requested in batch if (start := requested.state.start) is not None]
         supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
         closed = HostLimit(
@@ -73,10 +75,10 @@ class WhatIfsOfMoves:
             lambda root: "being emptied",
         )
         orders = await self._scheduler.resolved_for(list(map(asked_by, starts)))
-        for course, start, order in zip(courses, starts, orders, strict=True):
+        for requested, start, order in zip(batch, starts, orders, strict=True):
             if invalid := order.verdict.invalid:
                 unreadable = Decision(code="unreadable")
-                answers[id(course)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
+                answers[id(requested)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
             order = emptied.seen_by(order.limited(closed))
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
@@ -84,17 +86,17 @@ class WhatIfsOfMoves:
                 emptied.goes(start, tuple(placed.root for placed in answer.placed))
                 if answers:
                     answer = structs.replace(answer, best=(), decision=Decision())
-            answers[id(course)] = answer
+            answers[id(requested)] = answer
         return answers
 
 
-def _unsought(course: RequestedMove) -> WhatIfAnswered:
-    barred, start = course.state.barred, course.state.start
+def _unsought(requested: RequestedMove) -> WhatIfAnswered:
+    barred, start = requested.state.barred, requested.state.start
     if barred is None and start is None:
         barred = Barred(code="moving", why="it has started before, and its cell sees it through")
     if barred is not None:
         return WhatIfAnswered(fits=False, refusal=barred.why, decision=Decision(code=barred.code))
-    stays = start.source if start is not None and course.asked.kind == "rebuild" else None
+    stays = start.source if start is not None and requested.asked.kind == "rebuild" else None
     if stays is None or start is None:
         return WhatIfAnswered(fits=True)
     return WhatIfAnswered(fits=True, placed=(PlacedThere(root=stays.root, host=stays.host, cell=start.cell),))

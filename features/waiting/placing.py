@@ -221,92 +221,92 @@ LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to 
 class WaitingMoves:
     """Begins, refuses or stores new moves, and evaluates waiting moves again."""
 
-    def __init__(self, store: WaitingStore, courses: MovePlacing) -> None:
-        self._scheduler = courses.scheduler
+    def __init__(self, store: WaitingStore, placing: MovePlacing) -> None:
+        self._scheduler = placing.scheduler
         self._store = store
-        self._courses = courses
-        self.undo_placed: UndoPlaced = courses.undoing.undo_placed
+        self._placing = placing
+        self.undo_placed: UndoPlaced = placing.undoing.undo_placed
         self._looked_at: set[Id] = set()  # moves read since all waiting moves were last read
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
         """Begin, refuse or store new moves. Return for each its messages, `Retry` or `Poison`."""
         store = self._store
-        courses = [RequestedMove(request) for request in requests]
-        for course in courses:
-            if course.asked.move in store.requests:  # the move waits already: nothing is published
-                course.take(SeenThrough())
+        batch = [RequestedMove(request) for request in requests]
+        for requested in batch:
+            if requested.asked.move in store.requests:  # the move waits already: nothing is published
+                requested.take(SeenThrough())
         store.queues.settle(self._scheduler.clock.monotonic())
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
         mark, moved = store.queues.mark, store.marks
 
-        def aside(course: RequestedMove, order: Order) -> bool:
-            course.behind = bool(wait_of(course.asked.parts)) and store.is_behind(order, now)
-            return course.behind
+        def aside(requested: RequestedMove, order: Order) -> bool:
+            requested.behind = bool(wait_of(requested.asked.parts)) and store.is_behind(order, now)
+            return requested.behind
 
-        def entry(course: RequestedMove) -> ParkedRequest:
-            assert course.order is not None
-            context, taken = stored_context(course.asked), course.state.taken
+        def entry(requested: RequestedMove) -> ParkedRequest:
+            assert requested.order is not None
+            context, taken = stored_context(requested.asked), requested.state.taken
             if taken is None:
-                return store.behind(course.order, now, seen, context)
+                return store.behind(requested.order, now, seen, context)
             waits = taken.state
             decision = decision_of(waits)
-            return store.waiting(course.order, now, seen, waits.why, decision, context, waits.wakes_on)
+            return store.waiting(requested.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
         async def park(waiting: Sequence[RequestedMove]) -> None:
-            await self._courses.came_before(waiting)
-            keeping = [(course, entry(course)) for course in waiting if course.state.begins]
+            await self._placing.came_before(waiting)
+            keeping = [(requested, entry(requested)) for requested in waiting if requested.state.begins]
             if not keeping:
                 return
             first, ours = await store.add([request for _, request in keeping])
             stored: list[Marked] = []
-            for course, request in keeping:
-                other = first[course.asked.build]
+            for requested, request in keeping:
+                other = first[requested.asked.build]
                 if other != request.request:
                     why = f"another move of it waits for room: {other}"
-                    course.take(Stopped(Barred(code="moving", why=why)))
+                    requested.take(Stopped(Barred(code="moving", why=why)))
                     continue
-                course.take(SeenThrough())
-                stored.append((request, None if course.behind else mark))
+                requested.take(SeenThrough())
+                stored.append((request, None if requested.behind else mark))
             store.enter_stored(stored, ours, moved)
 
-        return await self._courses.place_new(courses, aside, park)
+        return await self._placing.place_new(batch, aside, park)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        courses = [self._course_of(item.parked, item.excluding) for item in woken]
-        for course, found in zip(courses, await self._courses.look_up(courses), strict=True):
+        batch = [self._course_of(item.parked, item.excluding) for item in woken]
+        for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):
             if found is not None:
-                course.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
-        await self._courses.begin(courses)
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
+                requested.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
+        await self._placing.begin(batch)
+        await self._placing.finish(batch)
+        return [self._result(requested) for requested in batch]
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         now = self._scheduler.clock.now()
-        courses = [
+        batch = [
             self._course_of(item.parked, item.excluding, waited=max(now - item.parked.since, 0.0))
             for item in expired
         ]
-        unknown = await self._courses.look_up(courses)
-        for course, item, found in zip(courses, expired, unknown, strict=True):
+        unknown = await self._placing.look_up(batch)
+        for requested, item, found in zip(batch, expired, unknown, strict=True):
             if found is not None:
                 why = waited_for(item.parked, found.barred.why)
-                course.take(Stopped(Barred(code="waited", why=why)))
-        await self._courses.begin(courses)
+                requested.take(Stopped(Barred(code="waited", why=why)))
+        await self._placing.begin(batch)
         ending = [
-            (course, expired_order(course.order, item.parked, course.state.taken.state))
-            for course, item in zip(courses, expired, strict=True)
-            if course.state.taken is not None and course.order is not None and course.state.begins
+            (requested, expired_order(requested.order, item.parked, requested.state.taken.state))
+            for requested, item in zip(batch, expired, strict=True)
+            if requested.state.taken is not None and requested.order is not None and requested.state.begins
         ]
-        await self._courses.place(ending)
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
+        await self._placing.place(ending)
+        await self._placing.finish(batch)
+        return [self._result(requested) for requested in batch]
 
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
-        courses = [self._course_of(item.parked) for item in woken]
-        for course in courses:
-            course.take(Stopped(Barred(code=CRASHED, why=why)))
-        await self._courses.finish(courses)
-        return [self._result(course) for course in courses]
+        batch = [self._course_of(item.parked) for item in woken]
+        for requested in batch:
+            requested.take(Stopped(Barred(code=CRASHED, why=why)))
+        await self._placing.finish(batch)
+        return [self._result(requested) for requested in batch]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
@@ -320,13 +320,13 @@ class WaitingMoves:
         self._looked_at.update(entry.request for entry in looked_at)
         if not looked_at:
             return ()
-        courses = [self._course_of(entry) for entry in looked_at]
-        await self._courses.look_up(courses)
-        unsure = [course for course in courses if course.asked.move in self._store.unsure]
-        await self._courses.came_before([course for course in unsure if course.state.begins])
-        await self._courses.finish(courses)
-        starts = [None if course.state.end else course.state.start for course in courses]
-        ends = [_ended(course) for course in courses]
+        batch = [self._course_of(entry) for entry in looked_at]
+        await self._placing.look_up(batch)
+        unsure = [requested for requested in batch if requested.asked.move in self._store.unsure]
+        await self._placing.came_before([requested for requested in unsure if requested.state.begins])
+        await self._placing.finish(batch)
+        starts = [None if requested.state.end else requested.state.start for requested in batch]
+        ends = [_ended(requested) for requested in batch]
         results = [end or RetryLater(0.0, start) for end, start in zip(ends, starts, strict=True)]
         return list(zip(looked_at, results, strict=True))
 
@@ -335,28 +335,28 @@ class WaitingMoves:
     ) -> RequestedMove:
         assert entry.start is not None
         limit = self._store.held.limit_of(excluding, entry.message.project)
-        course = RequestedMove(entry.start.asked, limit=limit, waited=waited)
-        course.take(entry.start)
-        return course
+        requested = RequestedMove(entry.start.asked, limit=limit, waited=waited)
+        requested.take(entry.start)
+        return requested
 
-    def _result(self, course: RequestedMove) -> Evaluated:
-        state = course.state
-        if (ended := _ended(course)) is not None:
+    def _result(self, requested: RequestedMove) -> Evaluated:
+        state = requested.state
+        if (ended := _ended(requested)) is not None:
             return ended
         if isinstance(state.end, ComeAgain):
             after = self._scheduler.clock.chance.uniform(state.end.least, state.end.most)
             return RetryLater(after, state.start)
         if state.taken is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
-        self._scheduler.retries.end(course.asked.move)  # a later retry begins a new time limit
+        self._scheduler.retries.end(requested.asked.move)  # a later retry begins a new time limit
         waits = state.taken.state
         if waits.is_explained:
             return StillWaiting(waits.why, decision_of(waits), state.start, waits.wakes_on)
         return RetryLater(SOON, state.start)
 
 
-def _ended(course: RequestedMove) -> Ended | None:
-    end = course.state.end
+def _ended(requested: RequestedMove) -> Ended | None:
+    end = requested.state.end
     if isinstance(end, DeadLetterRequest):
-        log.error("move %s: %s", course.asked.move, end.why)
+        log.error("move %s: %s", requested.asked.move, end.why)
     return None if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else Ended(end)

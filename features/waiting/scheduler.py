@@ -43,11 +43,11 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
 
 def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
-    courses = needs.of(MovePlacing)
+    placing = needs.of(MovePlacing)
     held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
-    builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, courses)
+    builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, placing)
     queue = WaitingQueue(store, builds, moves, needs.publish, clock)
     backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
     owner = WaitingOwner(queue, backlog, clock)
@@ -86,7 +86,7 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
                 MOVE_REQUESTED,
                 moves.place_many,
                 emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-                on_unroutable=courses.undoing.undo_placed,
+                on_unroutable=placing.undoing.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
                 concurrency=options.concurrency,
             ),

@@ -62,12 +62,12 @@ async def test_a_plan_that_makes_room_uses_hosts_without_slots_of_an_open_reserv
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
     two = with_roles(1, *roles) if roles else a_request(1, flavor=LARGE, project="p1", instances=2)
-    courses = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).courses
+    placing = moves_of(scheduler, AsyncMock(return_value=BuildsFound(builds=()))).placing
     cells = CellQueries(
         builds=AsyncMock(return_value=BuildsFound(builds=())),
         instances=AsyncMock(return_value=InstancesFound(instances=())),
     )
-    planned = await RoomPlanner(WhatIfs(scheduler), courses, cells).answer(PlanRoom(request=two))
+    planned = await RoomPlanner(WhatIfs(scheduler), placing, cells).answer(PlanRoom(request=two))
     assert (planned.code, planned.moves) == ("", ())
     assert sorted(target.host for target in planned.targets) == ["host-1", "host-3"]
 

@@ -49,16 +49,16 @@ def moves_of(
     cells = CellQueries(builds=find, instances=_unused)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells, find_moves)
     handovers = handovers or HandoversInMemory()
-    courses = MovePlacing(scheduler, lookups, handovers, keep)
-    return MovesWithoutWaiting(courses)
+    placing = MovePlacing(scheduler, lookups, handovers, keep)
+    return MovesWithoutWaiting(placing)
 
 
 class MovesWithoutWaiting:
     """The moves of a scheduler that does not store moves that have to wait."""
 
-    def __init__(self, courses: MovePlacing) -> None:
-        self.courses = courses
-        self.undo_placed = courses.undoing.undo_placed
+    def __init__(self, placing: MovePlacing) -> None:
+        self.placing = placing
+        self.undo_placed = placing.undoing.undo_placed
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        return await self.courses.place_new([RequestedMove(request) for request in requests])
+        return await self.placing.place_new([RequestedMove(request) for request in requests])

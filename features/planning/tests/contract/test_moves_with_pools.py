@@ -72,7 +72,7 @@ async def test_the_dry_run_of_moves_on_a_full_pool_finds_the_hosts_that_they_get
     cells, asked = await instances_on_full_pool(placement, 3)
     scheduler = scheduler_of(placement)
     moves = moves_of(scheduler, cells.find)
-    what_ifs = WhatIfsOfMoves(WhatIfs(scheduler), moves.courses)
+    what_ifs = WhatIfsOfMoves(WhatIfs(scheduler), moves.placing)
     answered = await what_ifs.answer(WhatIfMoves(moves=tuple(asked)))
     assert [answer.fits for answer in answered.answers] == [True] * 3
     assert placement.memory.index.rows[POOL].free["DISK_GB"] == 0  # nothing is reserved

@@ -107,6 +107,6 @@ async def test_moves_without_a_host_are_judged_as_well() -> None:
 async def supposed(
     cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
 ) -> list[WhatIfAnswered]:
-    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.courses)
+    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.placing)
     asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
     return list((await what_ifs.answer(asked)).answers)
