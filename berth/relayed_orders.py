@@ -29,8 +29,8 @@ Publish = Callable[..., Awaitable[None]]
 
 
 def with_shared_queues(worker: Worker, publish: Publish, clock: Clock) -> Worker:
-    """Return a copy of an agent's worker without queues of orders: the copy receives orders as queries of
-    the cell's gateway, and sends heartbeats to the gateway.
+    """Return a copy of an agent's worker that has no queues of its own for orders: the cell's gateway sends
+    each order as a query, and receives the agent's heartbeats.
     """
     _, cell, agent = worker.name.split(".", 2)
     orders = RelayedOrders(worker.consumes, publish, clock)

@@ -1,5 +1,5 @@
-"""Messages that query and edit providers, inventories, allocations and usages in placement; recognizes
-bare-metal nodes.
+"""Messages that query and edit providers, inventories, allocations and usages in placement, and a
+function that says whether a provider is a bare-metal node.
 """
 
 from collections.abc import Iterable, Mapping

@@ -419,8 +419,8 @@ class CourseStore(Protocol):
     async def read(
         self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
     ) -> Mapping[str, Event]:
-        """Return, by build id, the events to apply in place of own events, with what the course stores about
-        them.
+        """Return, by build id, a replacement for each event of this course's types: the event with the rows
+        that the course has stored about it.
         """
 
     def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:

@@ -151,8 +151,8 @@ class ForeignListener:
         return subscription
 
     async def unread(self, queues: Iterable[str]) -> dict[str, int]:
-        """Return the number of messages in each of the given queues that exists and has no consumer; raise
-        Unavailable or BrokerRefused.
+        """Return, by name, the number of messages in the given queues, without queues that do not exist or
+        have a consumer. Raise Unavailable if the broker cannot be reached, BrokerRefused if it refuses.
         """
         connection = await dial(self._url)
         try:

@@ -115,8 +115,8 @@ class OperatorRequests:
 
 
 def operator_of(name: str, client: RegisteredClient | None) -> Operator:
-    """Return a client as an operator with the client's role, cells and projects; None is a client without a
-    role.
+    """Return the operator in whose name a client acts: with the client's role, cells and projects, or without
+    any of them if `client` is None, because the client is not registered.
     """
     if client is None:
         return Operator(name=name, known_by="client")

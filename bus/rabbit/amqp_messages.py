@@ -161,9 +161,9 @@ def routing_of(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, b
     """Return the routing key of an AMQP message, whether the keys inside its body replace this routing key,
     and why the message must be refused (empty: it is accepted).
 
-    One AMQP message may contain several of berth's messages, each with a key. These keys count only if the
-    AMQP message was sent directly to a queue. `names` are the names of berth's exchanges at the broker, and
-    `queue` is the name there of the queue that delivered the message.
+    One AMQP message may contain several of berth's messages, each with a key. These keys are used only if
+    the AMQP message was sent through the default exchange. `names` are the names of berth's exchanges at the
+    broker, and `queue` is the broker's name of the queue that delivered the message.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:

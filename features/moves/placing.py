@@ -328,8 +328,8 @@ class MoveUndoing:
         self._handovers = handovers
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a started move if its cell has no conductor. After a time limit, undo the move
-        and return its refusal, or None if its cell continues it.
+        """Raise `Retry` for a started move if its cell has no conductor, until a time limit. Then undo the
+        move and return its refusal; return None, and undo nothing, if the cell continues the move.
         """
         move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
@@ -621,8 +621,8 @@ class MovePlacing:
             await self._publish_claims(going)
 
     async def _await_cells(self, batch: Sequence[RequestedMove]) -> None:
-        """Wait for the end of each started move whose build no cell knows. If no cell records the move
-        either, it was lost with commits of its cell, and is refused after a time limit.
+        """Postpone each started move whose build no cell knows. If no cell has a record of the move either, a
+        fail-over of its cell's database has lost it: it is refused after a time limit.
         """
         silent = {  # moves of cells without a conductor, which may not have received the order
             requested.asked.move

@@ -64,8 +64,8 @@ class FindAgents(Message, frozen=True, kw_only=True):
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """A bare-metal agent that shares a cell's nodes with other agents: its lease, and how many of the nodes
-    it has in each state.
+    """The state of a bare-metal agent that shares a cell's nodes with other agents: its lease, without which
+    it may not act on nodes, and the number of its nodes in each state.
     """
 
     agent: Word

@@ -311,8 +311,8 @@ def half_report(move: BuildMove) -> HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the messages that report a move's end: to all subscribers, unless another cell reports it, and
-    from the destination of a move between cells to the scheduler.
+    """Return the messages that report a move's end. Subscribers get one unless another cell publishes it. If
+    the move came from another cell, the scheduler gets one, too.
     """
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
