@@ -264,7 +264,7 @@ def _host_and_port(name: str, place: str, such_as: str, refuse: Refuse) -> tuple
 
 
 def _check_cloud(setting: str, cloud: str, refuse: Refuse) -> None:
-    from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
+    from ironic_sync.openstack import cloud_access  # imports an HTTP client, which loads slowly
 
     if not cloud:
         refuse(setting, "name the entry of clouds.yaml whose user checks tokens, or envvars")

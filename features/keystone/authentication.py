@@ -51,8 +51,8 @@ def _is_safe_url(url: str) -> bool:
 
 
 def tokens(settings: Settings, clock: Clock) -> KeystoneTokens:
-    from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
     from features.keystone.tokens import KeystoneTokens
+    from ironic_sync.extension import cloud_access  # imports an HTTP client, which loads slowly
 
     return KeystoneTokens(cloud_access(settings.of(KeystoneSettings).cloud), clock)
 

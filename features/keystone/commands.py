@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting
-from bus.openstack import Access, cloud_access
 from features.keystone.settings import KeystoneSettings
+from ironic_sync.extension import Access, cloud_access
 
 INTERFACES = ("public", "internal", "admin")
 

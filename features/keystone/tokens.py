@@ -13,7 +13,7 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.http import CLIENT_ADDRESS
-from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
+from ironic_sync.extension import Access, KeystoneRefused, KeystoneUnavailable
 from placement_worker.http.extension import Headers, Identity, Scope, TokenChecker, digest_of, errors
 
 log = logging.getLogger(__name__)

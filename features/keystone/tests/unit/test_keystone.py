@@ -9,9 +9,9 @@ import pytest
 
 from bus.clock import Clock
 from bus.http import CLIENT_ADDRESS
-from bus.openstack import KeystoneUnavailable
 from features.keystone import tokens as module
 from features.keystone.tokens import GUESSES, GUESSES_SECONDS, KeystoneTokens
+from ironic_sync.openstack import KeystoneUnavailable
 from placement_worker.http.access import AccessPolicy, Identity
 from tests.support.fake_keystone import SECRET, FakeKeystone
 
