@@ -22,7 +22,7 @@ from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = (
     "amqp_client, boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side,"
-    " replica, scaling, schedulers, token_checks"
+    " replica, scaling, schedulers"
 )
 
 

@@ -27,7 +27,7 @@ from bus.delivery.runner import Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from deploy.servers import free_port
-from ironic_sync import IronicApi
+from ironic_sync.api import IronicApi
 from ironic_sync.core import node as ironic_node
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)

@@ -42,10 +42,14 @@ from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
-from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
+from ironic_sync.api import IronicApi
+from ironic_sync.core.selection import NodeSelection
 from ironic_sync.exchanges import ForeignPublisher
+from ironic_sync.notifications import Notifications
+from ironic_sync.openstack import Access
+from ironic_sync.worker import FollowedIronic, ironic_sync
 from placement_worker import SharedMemory, placement_worker
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 

@@ -13,9 +13,9 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from ironic_sync import Notifications
 from ironic_sync.core.node import ReceivedNotification, opened
 from ironic_sync.core.rule import reserved
+from ironic_sync.notifications import Notifications
 from placement_worker.core.trees import Tree, unpacked
 
 PATIENCE = 120.0  # seconds, for each stage of the benchmark

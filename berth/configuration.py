@@ -15,12 +15,12 @@ from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec.structs import asdict
 
-from berth.features import features, module_of
+from berth.features import authentication, authentication_methods, features, module_of
 from berth.settings import (
     GROUP_OF,
     KINDS,
@@ -33,7 +33,6 @@ from berth.settings import (
     Settings,
     SimulatorSettings,
     by_name,
-    clouds_of_features,
     described,
 )
 from bus.broker_urls import single_urls
@@ -72,7 +71,7 @@ _CHOICES = {
     "agent_queues": ("own", "shared"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
-    "placement_auth": ("noauth2", "tokens", "keystone"),
+    "placement_auth": ("noauth2", "tokens", *authentication_methods()),
     "tenant_aggregates": ("off", "optional", "required"),
 }
 
@@ -91,7 +90,10 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
     _check_faults(settings.simulator, refuse)
     for name, choices in _CHOICES.items():
         if values[name] not in choices:
-            refuse(name, f"is {', '.join(choices[:-1])} or {choices[-1]}")
+            why = f"is {', '.join(choices[:-1])} or {choices[-1]}"
+            if name == "placement_auth" and not authentication_methods():
+                why += "; no feature of this berth adds another method"
+            refuse(name, why)
     for name in ("state_dir", "exchange"):
         if not values[name]:
             refuse(name, "must not be empty")
@@ -225,11 +227,14 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     http = settings.placement
     if http.auth == "tokens" and not http.tokens:
         refuse("placement_tokens", "name the file of tokens")
-    if http.auth == "keystone":
-        _check_keystone("placement_cloud", http.cloud, refuse)
-    for name, cloud in clouds_of_features(settings):
-        _check_keystone(name, cloud, refuse)
-    _check_single_sign_on(settings, refuse)
+    values = by_name(settings)
+    for feature in features():
+        is_required = feature.authentication == http.auth
+        if is_required or not feature.authentication:
+            for name in (name for name in feature.clouds if is_required or values[name]):
+                _check_cloud(name, values[name], refuse)
+    for method in authentication_methods():
+        authentication(method).check(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", http.http, "127.0.0.1:8778")] if http.http else []
     if settings.rest.http:
@@ -258,8 +263,8 @@ def _host_and_port(name: str, place: str, such_as: str, refuse: Refuse) -> tuple
     return host, int(port)
 
 
-def _check_keystone(setting: str, cloud: str, refuse: Refuse) -> None:
-    from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
+def _check_cloud(setting: str, cloud: str, refuse: Refuse) -> None:
+    from ironic_sync.openstack import cloud_access  # imports an HTTP client, which loads slowly
 
     if not cloud:
         refuse(setting, "name the entry of clouds.yaml whose user checks tokens, or envvars")
@@ -271,30 +276,6 @@ def _check_keystone(setting: str, cloud: str, refuse: Refuse) -> None:
     else:
         if not access.has_tokens:
             refuse(setting, f"its auth_type {access.auth_type} is not of Keystone")
-
-
-def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:
-    protocol, url = settings.control_room.sso, settings.control_room.sso_url
-    if url and not protocol:
-        refuse("control_room_sso_url", "name the protocol of single sign-on in control_room_sso")
-    if not protocol:
-        return
-    if not re.fullmatch(r"[\w-]+", protocol, re.ASCII):
-        refuse("control_room_sso", "takes the id of a federation protocol at Keystone, as in openid")
-    if url and not _is_safe_url(url):
-        refuse("control_room_sso_url", "takes a URL with https, as in https://keystone.example.com/v3")
-    if settings.placement.auth != "keystone":
-        refuse("control_room_sso", "single sign-on needs placement_auth = keystone")
-
-
-def _is_safe_url(url: str) -> bool:
-    """Return whether a URL uses HTTPS, or uses plain HTTP to a server on this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # reading an invalid port raises
-    except ValueError:
-        return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
 
 
 def _check_tls(settings: Settings, refuse: Refuse) -> None:

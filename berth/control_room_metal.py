@@ -17,7 +17,7 @@ from control_room.core.metal import BoardNode, IronicState, MetalNodes, Placemen
 from control_room.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
-    from ironic_sync import IronicApi
+    from ironic_sync.api import IronicApi
     from ironic_sync.survey import SurveyedNode
 
 SECONDS = 90.0  # limit for reading all nodes

@@ -30,6 +30,7 @@ FEATURES = (
     "capacity_history",
     "adoption",
     "shared_nodes",
+    "keystone",
     "nova",
     "broker_forwarding",
     "database_copy",
@@ -108,6 +109,17 @@ def modules(name: str) -> list[Any]:
 def declared(name: str) -> list[Any]:
     """Return what the `messages` modules of all features declare under a name, such as PAGE_ASKS."""
     return [value for module in modules("messages") for value in getattr(module, name, ())]
+
+
+def authentication_methods() -> tuple[str, ...]:
+    """Return the values of placement_auth that select methods of authentication of features."""
+    return tuple(feature.authentication for feature in features() if feature.authentication)
+
+
+def authentication(method: str) -> Any:
+    """Return the module of a feature's method of authentication; None: no feature has this method."""
+    having = (feature for feature in features() if feature.authentication == method)
+    return next((module_of(feature, "authentication") for feature in having), None)
 
 
 def http_parts() -> list[Any]:

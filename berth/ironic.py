@@ -11,13 +11,15 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.openstack import cloud_access
 from bus.worker import Worker
-from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
-from ironic_sync.core.selection import AGENT
+from ironic_sync.api import IronicApi
+from ironic_sync.core.selection import AGENT, NodeSelection
 from ironic_sync.extension import MetalNeeds
+from ironic_sync.notifications import Notifications
+from ironic_sync.openstack import Access, cloud_access
+from ironic_sync.worker import FollowedIronic, ironic_sync
 
 _SELECTABLE = {  # name of a node's field in the settings → in the selection
     "conductor_group": "conductor_groups",

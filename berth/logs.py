@@ -83,9 +83,9 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return the texts in the settings, such as passwords, that must not be logged, the longest first."""
     found: set[str] = set()
     of_features = (cloud for _, cloud in clouds_of_features(settings))
-    clouds = settings.ironic.connection.api, settings.placement.cloud, *of_features
+    clouds = settings.ironic.connection.api, *of_features
     for cloud in (cloud for cloud in clouds if cloud and ":" not in cloud):
-        from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
+        from ironic_sync.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)
     for value in by_name(settings).values():

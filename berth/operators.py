@@ -6,6 +6,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
+from berth.features import authentication_methods
 from berth.settings import BadSetting, Settings
 from bus.audit_trail import Operator
 from bus.broker_urls import user_of
@@ -51,9 +52,7 @@ def _system_user() -> Operator:
 
 
 async def _of_token(settings: Settings, file: Path) -> Operator:
-    from berth.placement_http import KNOWN_BY, policy_of, tokens_of  # loads slowly
-    from placement_worker.http import KeystoneTokens
-    from placement_worker.http.access import digest_of
+    from berth.placement_http import known_by, policy_of, tokens_of  # loads slowly
 
     try:
         token = file.read_text(encoding="utf-8").strip()
@@ -62,14 +61,10 @@ async def _of_token(settings: Settings, file: Path) -> Operator:
         raise BadSetting(f"operator_token_file = {str(file)!r}: {why}") from None
     tokens = tokens_of(settings, Clock())
     if tokens is None:
-        raise BadSetting(
-            "operator_token_file: tokens are only checked with placement_auth = tokens or keystone"
-        )
-    if isinstance(tokens, KeystoneTokens):
-        async with tokens:
-            identity = await tokens.identity(token)
-    else:
-        identity = tokens.holder(digest_of(token))
+        methods = " or ".join(("tokens", *authentication_methods()))
+        raise BadSetting(f"operator_token_file: tokens are only checked with placement_auth = {methods}")
+    async with tokens:
+        identity = await tokens.identity(token)
     if identity is None:
         raise OperationRefused(f"the token in {file} is not valid")
-    return policy_of(settings).operator(identity, KNOWN_BY[settings.placement.auth])
+    return policy_of(settings).operator(identity, known_by(settings))

@@ -5,18 +5,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from berth.features import http_parts, http_rules
+from berth.features import authentication, http_parts, http_rules
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
-from bus.openstack import cloud_access
 from bus.tls import TlsFiles
 from bus.vocabulary import Message
 from placement_worker import Placement
-from placement_worker.http import KeystoneTokens, Options, access, format_refusal, http_app
-from placement_worker.http.access import TokenFile
+from placement_worker.http import Options, access, format_refusal, http_app
+from placement_worker.http.access import TokenChecker, TokenFile
 from placement_worker.http.recording import RecordedRequests
 
 
@@ -29,21 +28,17 @@ def placement_http(
     """
     tokens = tokens_of(settings, placement.clock)
     policy = policy_of(settings)
-    known_by = KNOWN_BY[settings.placement.auth]
-    records = RecordedRequests(publish, placement.clock, policy, known_by) if publish else None
+    records = None
+    if publish is not None:
+        records = RecordedRequests(publish, placement.clock, policy, known_by(settings))
     origins = settings.placement.cors_origins
     options = Options(policy=policy, origins=origins, parts=http_parts(), records=records)
     if tokens is not None:
-        options = replace(options, authenticate=tokens)
-    if isinstance(tokens, KeystoneTokens):
-        options = replace(options, unauthorized=tokens.unauthorized)
+        options = replace(options, authenticate=tokens, unauthorized=tokens.unauthorized)
     app = http_app(placement, options)
 
     async def run() -> None:
-        async with (
-            tokens if isinstance(tokens, KeystoneTokens) else nullcontext(),
-            asyncio.TaskGroup() as group,
-        ):
+        async with tokens or nullcontext(), asyncio.TaskGroup() as group:
             recording = group.create_task(records.run()) if records else None
             listener = listen(settings.placement.http)
             announce("placement is served", listener, tls=tls_of(settings))
@@ -61,18 +56,20 @@ def placement_http(
     return run
 
 
-# placement_auth → the audit trail's text for the source of an operator's name
-KNOWN_BY = {"noauth2": "unchecked name", "tokens": "token file", "keystone": "keystone"}
-Tokens = TokenFile | KeystoneTokens | None  # None: noauth2
+def known_by(settings: Settings) -> str:
+    """Return the audit trail's text for the source of an operator's name."""
+    auth = settings.placement.auth
+    return {"noauth2": "unchecked name", "tokens": "token file"}.get(auth, auth)
 
 
-def tokens_of(settings: Settings, clock: Clock) -> Tokens:
-    """Return the checker of tokens, which reads a token file or asks Keystone; None: no authentication."""
+def tokens_of(settings: Settings, clock: Clock) -> TokenChecker | None:
+    """Return the checker of tokens that the setting placement_auth selects; None: no authentication."""
     api = settings.placement
     try:
         if api.auth == "tokens":
             return TokenFile(Path(api.tokens))
-        return KeystoneTokens(cloud_access(api.cloud), clock) if api.auth == "keystone" else None
+        method = authentication(api.auth)
+        return None if method is None else cast(TokenChecker, method.tokens(settings, clock))
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
 
@@ -84,8 +81,8 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
     api = settings.placement
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}
-        if api.auth == "keystone":
-            rules = {**access.ROLES_OF_KEYSTONE, **rules}
+        if (method := authentication(api.auth)) is not None:
+            rules = {**method.RULES, **rules}
         strict = api.enforce_new_defaults
         return access.AccessPolicy(rules, of_features=http_rules(), enforce_new_defaults=strict)
     except access.BadPolicy as problem:

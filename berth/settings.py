@@ -118,11 +118,9 @@ class PlacementHttpSettings(
     """The Placement API over HTTP (docs/http.md)."""
 
     http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
-    # authentication: noauth2 trusts every caller (development only), tokens reads placement_tokens, keystone
-    # checks tokens at the Keystone of placement_cloud (docs/keystone.md)
+    # authentication: noauth2 trusts every caller (development only), tokens reads placement_tokens; or the
+    # method of a feature (docs/http.md)
     auth: str = "noauth2"
-    # entry of clouds.yaml with the user that may check tokens at Keystone; envvars: the OS_* variables
-    cloud: str = ""
     tokens: str = ""  # file with the tokens of users and their roles
     policy: str = ""  # policy file in oslo.policy's format; empty: the default rules
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
@@ -148,10 +146,6 @@ class ControlRoomSettings(
     http: str = "auto"
     # host names under which browsers may open the web UI, in addition to IP addresses and localhost
     names: tuple[str, ...] = ()
-    # federation protocol at Keystone by which users may sign in, such as openid; empty: only with a password
-    sso: str = ""
-    # URL of Keystone for browsers, for single sign-on; empty: the auth_url of placement_cloud
-    sso_url: str = ""
 
     @property
     def listens(self) -> bool:

@@ -11,6 +11,12 @@ their names, and each may be missing:
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor, agent (simulated agents) and metal (agents that
                  deploy on Ironic's nodes) are alike
+    authentication  its method of authentication, if the declaration names one. `tokens(settings, clock)`
+                 returns a `placement_worker.http.extension.TokenChecker`, RULES replace default rules of the
+                 policy, and `check(settings, refuse)` checks its settings. `sign_in(rules, settings, tokens,
+                 clock, visitor_of, tasks)` returns the access rules of the control room, `finding(settings,
+                 clock)` is its part of `berth doctor`, and NOTE is printed by `berth credentials`. Every
+                 command imports the module, so it must load fast
     filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
@@ -82,6 +88,8 @@ class Feature:
     says: str
     needs: tuple[str, ...] = ()  # names of features whose modules it imports
     settings: type[SettingsGroup] | None = None
+    # value of placement_auth that selects its module `authentication`; then its `clouds` are required
+    authentication: str = ""
     clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
     # panel of `berth --help` → command or group of commands → module of the feature that defines it;

@@ -13,8 +13,8 @@ import tenacity
 
 from bus.clock import Clock, monotonic
 from bus.errors import NOT_JSON, Unavailable
-from bus.openstack import Access, Keystone, KeystoneRefused, KeystoneUnavailable
 from ironic_sync.notifications import REQUEST_SECONDS
+from ironic_sync.openstack import Access, Keystone, KeystoneRefused, KeystoneUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from berth.commands.clients import user_of
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, note, plain_table
 from berth.commands.tokens import id_of, tokens_in
+from berth.features import authentication
 from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, FindActs, Role
@@ -23,11 +24,6 @@ from bus.clock import time_text
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 
 commands = Commands()
-
-_NOTES = {  # placement_auth → note about users that are not in the list
-    "noauth2": "the Placement API accepts any user name, and admin as an admin",
-    "keystone": "users and roles are in Keystone: `openstack role assignment list --names`",
-}
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +45,16 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
     Each is listed with its role and limits (docs/roles.md), the time of its secret, and the command that
-    revokes it. Users of Keystone are not listed. Exit code 1: RabbitMQ or placement does not answer, and only
-    tokens are listed.
+    revokes it. Users of other systems are not listed. Exit code 1: RabbitMQ or placement does not answer, and
+    only tokens are listed.
     """
     settings, found = cli.settings, list[Credential]()
-    if (auth := settings.placement.auth) in _NOTES:
-        note(f"placement_auth = {auth}: {_NOTES[auth]}")
-    if settings.placement.tokens and auth != "keystone":
+    method = authentication(auth := settings.placement.auth)
+    if method is not None:
+        note(f"placement_auth = {auth}: {method.NOTE}")
+    elif auth == "noauth2":
+        note(f"placement_auth = {auth}: the Placement API accepts any user name, and admin as an admin")
+    if settings.placement.tokens and method is None:
         found += token_credentials(settings)
     status = 0
     if not settings.embedded:

@@ -41,7 +41,7 @@ _MODULES = {
         "debug": "support", "upgrade": "support",
     },
     "Other systems": {
-        "import": "importing", "ironic": "ironic", "openstack": "openstack",
+        "import": "importing", "ironic": "ironic",
     },
 }  # fmt: skip
 _GROUPS = {  # group → its description
@@ -65,7 +65,6 @@ _GROUPS = {  # group → its description
     "dead": "Messages that no worker could handle, each with its reason.",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
     "import": "Import the data of another service.",
-    "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 

@@ -21,8 +21,8 @@ from compute_sim.core.faults import Durations
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands work without them
     from compute_sim.ironic.simulation import Simulation
-    from ironic_sync import FollowedIronic
     from ironic_sync.survey import Survey
+    from ironic_sync.worker import FollowedIronic
 
 _DEALT = "Dealt out over the nodes"
 

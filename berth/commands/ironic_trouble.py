@@ -14,7 +14,8 @@ from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused
 
 if TYPE_CHECKING:
-    from ironic_sync import Access, IronicApi
+    from ironic_sync.api import IronicApi
+    from ironic_sync.openstack import Access
 
 Json = dict[str, Any]
 
@@ -122,7 +123,7 @@ def _sentence(text: str) -> str:
 def access_of(settings: Settings, url: str) -> "Access":
     """Return the URL and credentials of an Ironic's API, from `url` or, if it is empty, the settings."""
     from berth.ironic import access
-    from ironic_sync import Access
+    from ironic_sync.openstack import Access
 
     if not url:
         return access(settings) if settings.ironic.is_read else Access(url=HERE)

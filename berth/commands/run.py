@@ -38,6 +38,7 @@ from berth.commands.options import (
 from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_room_address
+from berth.features import authentication_methods
 from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
 from berth.services import (
     Supervisor,
@@ -61,6 +62,7 @@ R = TypeVar("R")
 
 _READY_SECONDS = 60.0
 _HOSTS_A_SECOND = 100  # hosts per second that placement is expected to store, on a busy machine
+_METHODS = ", ".join(("noauth2", "tokens", *authentication_methods()))
 
 commands = Commands()
 
@@ -118,7 +120,7 @@ class RunOptions:
     database: Database = None
     http: Http = None
     rest: Rest = None
-    auth: str | None = option(None, "Authentication of the Placement API: noauth2, tokens, keystone.")
+    auth: str | None = option(None, f"Authentication of the Placement API: {_METHODS}.")
     tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
     policy: str | None = option(None, "A policy file that replaces default rules.", metavar="FILE")
     control_room: Room = None

@@ -10,7 +10,6 @@ from berth.doctor.seen import (
     DatabaseSeen,
     Finding,
     IronicSeen,
-    KeystoneSeen,
     LettersSeen,
     Level,
     ManagementSeen,
@@ -47,7 +46,9 @@ def judged(
             Finding("broken", "bus", seen.bus, "Start it (`berth up`), or give its address in the settings.")
         )
     found += [*_queues(seen), *left_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
-    found += [*_keystone(seen.keystone), *_ironic(seen.ironic)]
+    if seen.authentication is not None:
+        found.append(seen.authentication)
+    found += _ironic(seen.ironic)
     return sorted_findings(found)
 
 
@@ -257,14 +258,6 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
     sentence = f"There are {several} dead letters, the oldest {_ago(seen.oldest)} old; most died in {where}."
     do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
     yield Finding("warning", "dead letters", sentence, do)
-
-
-def _keystone(seen: KeystoneSeen | None) -> Iterator[Finding]:
-    if seen is not None and seen.problem:
-        do = "See that it runs, and that the user of placement_cloud has the role service or admin."
-        yield Finding("broken", "Keystone", _sentence(f"No token can be checked: {seen.problem}"), do)
-    elif seen is not None:
-        yield Finding("fine", "Keystone", f"It checks tokens at {seen.place}.")
 
 
 def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 from sqlalchemy import text
@@ -18,13 +18,14 @@ from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
+    Finding,
     IronicSeen,
-    KeystoneSeen,
     LettersSeen,
     PackageSeen,
     QueueSeen,
     WorkerSeen,
 )
+from berth.features import authentication
 from berth.settings import Settings
 from bus import topics
 from bus.broker_urls import place
@@ -57,7 +58,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         ]
         api = management or settings.bus.management_url
         brokers = group.create_task(_brokers(settings, clock, api))
-        keystone = group.create_task(_keystone(settings, clock))
+        judged = group.create_task(_authentication(settings, clock))
         ironic = group.create_task(_ironic(settings))
     seen, queues, missing = brokers.result()
     # Workers without consumers are not queried, because a query would wait for them.
@@ -82,7 +83,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         databases=tuple(task.result() for task in databases),
         workers=tuple(workers),
         letters=letters,
-        keystone=keystone.result(),
+        authentication=judged.result(),
         ironic=ironic.result(),
         bus="" if any(broker.problem for broker in seen) else away,  # reported as the broker's problem
     )
@@ -235,20 +236,9 @@ async def _asked(name: str, ask: Callable[[], Awaitable[Any]], clock: Clock) -> 
     return WorkerSeen(name, clock.monotonic() - began)
 
 
-async def _keystone(settings: Settings, clock: Clock) -> KeystoneSeen | None:
-    from berth.placement_http import tokens_of  # loads the HTTP server
-    from placement_worker.http import KeystoneTokens
-
-    if settings.placement.auth != "keystone":
-        return None
-    tokens = tokens_of(settings, clock)
-    assert isinstance(tokens, KeystoneTokens)
-    async with tokens:
-        try:
-            await tokens.check()
-        except Unavailable as problem:
-            return KeystoneSeen(tokens.url, str(problem))
-    return KeystoneSeen(tokens.url)
+async def _authentication(settings: Settings, clock: Clock) -> Finding | None:
+    method = authentication(settings.placement.auth)
+    return None if method is None else cast(Finding, await method.finding(settings, clock))
 
 
 async def _ironic(settings: Settings) -> IronicSeen | None:

@@ -106,11 +106,6 @@ class LettersSeen(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()  # the queues with the most dead letters
 
 
-class KeystoneSeen(msgspec.Struct, frozen=True):
-    place: str
-    problem: str = ""  # why tokens cannot be checked there
-
-
 class IronicSeen(msgspec.Struct, frozen=True):
     """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
 
@@ -130,6 +125,6 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     databases: tuple[DatabaseSeen, ...] = ()
     workers: tuple[WorkerSeen, ...] = ()
     letters: LettersSeen = LettersSeen()
-    keystone: KeystoneSeen | None = None  # None: Keystone is not used
+    authentication: Finding | None = None  # of a feature's method of authentication; None: of none
     ironic: IronicSeen | None = None  # None: no Ironic is configured
     bus: str = ""  # why the bus cannot be reached

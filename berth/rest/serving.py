@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import nullcontext
 
-from berth.placement_http import KNOWN_BY, policy_of, tls_of, tokens_of
+from berth.placement_http import known_by, policy_of, tls_of, tokens_of
 from berth.rest.app import rest_app
 from berth.rest.call import RestAccess
 from berth.rest.ends import EndLog
@@ -12,9 +12,9 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.http import HttpLimits, announce, listen, serve
 from bus.sql.database import Database
-from placement_worker.http import KeystoneTokens, format_refusal
+from placement_worker.http import format_refusal
 from placement_worker.http.access import noauth2
-from placement_worker.http.app import without_token
+from placement_worker.http.errors import without_token
 from placement_worker.http.recording import RecordedRequests
 
 _CONNECTIONS = 2000  # most open connections: clients wait for the ends of their builds
@@ -23,16 +23,15 @@ _CONNECTIONS = 2000  # most open connections: clients wait for the ends of their
 async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: EndLog) -> None:
     """Serve the REST API until cancelled."""
     tokens = tokens_of(settings, bus.clock)
-    keystone = tokens if isinstance(tokens, KeystoneTokens) else None
-    records = RecordedRequests(bus.publish, bus.clock, policy_of(settings), KNOWN_BY[settings.placement.auth])
+    records = RecordedRequests(bus.publish, bus.clock, policy_of(settings), known_by(settings))
     access = RestAccess(
         authenticate=tokens or noauth2,
-        unauthorized=keystone.unauthorized if keystone else without_token,
+        unauthorized=tokens.unauthorized if tokens else without_token,
         records=records,
     )
     operations = RestOperations(bus, settings, database, ends)
     app = rest_app(operations, access)
-    async with keystone or nullcontext(), asyncio.TaskGroup() as group:
+    async with tokens or nullcontext(), asyncio.TaskGroup() as group:
         working = [group.create_task(operations.accepted.run()), group.create_task(records.run())]
         listener = listen(settings.rest.http)
         announce("the REST API is served", listener, "/", tls_of(settings))

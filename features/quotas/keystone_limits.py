@@ -13,10 +13,10 @@ from prometheus_client import Gauge
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
 from features.quotas.counts import ProjectCount
 from features.quotas.messages import DEFAULT, INSTANCES
 from features.quotas.operations import QuotaOperations
+from ironic_sync.extension import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,5 @@
 
 from placement_worker.http.app import Options, http_app
 from placement_worker.http.errors import format_refusal
-from placement_worker.http.keystone import KeystoneProject, KeystoneTokens
 
-__all__ = ["KeystoneProject", "KeystoneTokens", "Options", "format_refusal", "http_app"]
+__all__ = ["Options", "format_refusal", "http_app"]

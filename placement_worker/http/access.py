@@ -16,13 +16,14 @@ from datetime import datetime
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, Self
 
 import msgspec
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
 from bus.acts import MAX_NAME, RANK
 from bus.audit_trail import Operator, Role
+from placement_worker.http.errors import Problem, without_token
 
 Headers = Mapping[str, str]
 
@@ -42,6 +43,26 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # result None: no valid token
+
+
+class TokenChecker(Protocol):
+    """A method of authentication: finds the identities of tokens. Use it with `async with`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def __call__(self, headers: Headers) -> Identity | None:
+        """Return the identity of a request, or None without a valid token."""
+
+    async def identity(self, token: str) -> Identity | None:
+        """Return the identity of a token, or None if it is invalid."""
+
+    def unauthorized(self) -> Problem:
+        """Return the refusal of a request without a valid token."""
+        return without_token()
 
 
 async def noauth2(headers: Headers) -> Identity | None:
@@ -119,8 +140,6 @@ ROLES = {  # berth's role → rule about the roles of the token (docs/roles.md)
     "berth:member": "role:member",
     "berth:project_reader": "role:reader or rule:berth:member",
 }
-# Keystone gives the role reader to each user of a project, also to users of tenants.
-ROLES_OF_KEYSTONE = {"berth:reader": "role:service or rule:berth:operator"}
 _IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # a token's role: operator in this cell only
 
 
@@ -172,7 +191,7 @@ class AccessPolicy:
 
     def operator(self, identity: Identity, known_by: str) -> Operator:
         """Return the identity as an operator, with the highest role that the policy gives it. `known_by`: the
-        method of authentication, such as keystone.
+        method of authentication, such as "token file".
         """
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}
@@ -332,7 +351,7 @@ def digest_of(token: str, encoding: str = "utf-8") -> bytes:
     return hashlib.sha256(token.encode(encoding)).digest()
 
 
-class TokenFile:
+class TokenFile(TokenChecker):
     """The tokens in a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
 
     A changed file is read again. If it cannot be read, the previous tokens stay valid.
@@ -346,6 +365,9 @@ class TokenFile:
 
     async def __call__(self, headers: Headers) -> Identity | None:
         return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
+
+    async def identity(self, token: str) -> Identity | None:
+        return self.holder(digest_of(token))
 
     def holder(self, digest: bytes) -> Identity | None:
         """Return the token file's identity for the SHA-256 of a token, or None if it has no such token."""

@@ -40,7 +40,15 @@ from placement_worker.http.api_call import (
     post,
     put,
 )
-from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
+from placement_worker.http.errors import (
+    JSON,
+    Problem,
+    bad_request,
+    not_allowed,
+    not_found,
+    takes_json,
+    without_token,
+)
 from placement_worker.http.extension import HttpPart
 from placement_worker.http.recording import WRITES, RecordedRequests
 from placement_worker.transactions import Batched
@@ -253,10 +261,6 @@ log = logging.getLogger(__name__)
 STREAMS = 50  # streams of changes of one user at the same time
 LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
 OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # URLs that need no token
-
-
-def without_token() -> Problem:
-    return Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,6 +111,10 @@ class Problem(Exception):
         return JSON, msgspec.json.encode({"errors": [error | {"request_id": request_id} | self.more]})
 
 
+def without_token() -> Problem:
+    return Problem(401, "A valid token is required.", headers={"www-authenticate": "Token"})
+
+
 def format_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
     """Return headers and body that refuse a malformed or oversized HTTP request, in the API's format."""
     if "Content-Length" in why:

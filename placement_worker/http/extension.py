@@ -1,9 +1,12 @@
-"""The extension point of the HTTP API: a feature adds URLs, with their policy rules and descriptions."""
+"""The extension points of the HTTP API: a feature adds URLs, with their policy rules and descriptions, or a
+method of authentication.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placement_worker.http import errors
+from placement_worker.http.access import Headers, Identity, Scope, TokenChecker, digest_of
 from placement_worker.http.api_call import (
     ApiAnswer,
     ApiCall,
@@ -22,9 +25,14 @@ __all__ = [
     "ApiAnswer",
     "ApiCall",
     "DescribedOperation",
+    "Headers",
     "HttpPart",
+    "Identity",
     "Operation",
+    "Scope",
+    "TokenChecker",
     "delete",
+    "digest_of",
     "empty_answer",
     "errors",
     "get",

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from berth import control_room_access
 from berth.settings import Settings
 from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
 from bus.reports import HostState
-from tests.support.fake_keystone import FakeKeystone
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
@@ -117,61 +115,6 @@ async def test_a_token_permits_the_operations_of_its_role(
 ) -> None:
     assert (await token_room.sign_in(token)).status_code == 303
     assert says in await token_room.page("/", status)
-
-
-@pytest.fixture
-def keystone(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeystone]:
-    server = FakeKeystone()
-    for name, value in server.access().auth.items():
-        monkeypatch.setenv(f"OS_{name.upper()}", value)
-    server.people["ann"] = ("operator",)
-    monkeypatch.setattr(control_room_access, "CHECK_SECONDS", 0.01)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-async def cloud_room(keystone: FakeKeystone) -> AsyncIterator[VisitedRoom]:
-    """Yield a control room whose users are in Keystone."""
-    settings = Settings().having(placement_auth="keystone", placement_cloud="envvars")
-    async with a_visited_room(settings=settings) as visited:
-        yield visited
-
-
-ANN = {"user": "ann", "password": "s3cret", "project": "P", "domain": "Default"}
-
-
-async def test_users_of_keystone_sign_in_with_a_password(
-    cloud_room: VisitedRoom, keystone: FakeKeystone
-) -> None:
-    assert 'name="password"' in await cloud_room.page("/login")
-    refused = await cloud_room.sign_in(**ANN | {"password": "wrong"})
-    assert refused.status_code == 401 and "Keystone does not accept" in refused.text
-    assert (await cloud_room.sign_in(**ANN)).status_code == 303
-    assert "ann-name" in await cloud_room.page("/")
-    keystone.status = 503
-    away = await cloud_room.sign_in(**ANN)
-    assert away.status_code == 503 and "temporarily unavailable" in away.text
-
-
-async def test_a_reader_of_a_project_in_keystone_cannot_read_the_region(
-    cloud_room: VisitedRoom, keystone: FakeKeystone
-) -> None:
-    keystone.people["ann"] = ("reader", "member")
-    await cloud_room.sign_in(**ANN)
-    assert "may not read" in await cloud_room.page("/", 403)
-
-
-async def test_a_revoked_token_of_keystone_ends_its_session(
-    cloud_room: VisitedRoom, keystone: FakeKeystone
-) -> None:
-    await cloud_room.sign_in(**ANN)
-    assert "ann-name" in await cloud_room.page("/")
-    keystone.known.clear()
-    cloud_room.clock.passed += 61.0
-    while (answer := await cloud_room.browser.get("/", headers=HTML)).status_code == 200:
-        await asyncio.sleep(0)
-    assert answer.headers["location"] == "/login"
 
 
 @pytest.mark.parametrize("cookie", ["", "x", ".", "a" * 32, "A" * 33, "alice", "eyJ1c2VyIjogImFkbWluIn0.00"])

@@ -13,9 +13,10 @@ from berth.settings import Settings
 from bus.claims import Choice
 from bus.ironic import IronicSpoke
 from control_room.pages import hosts as pages
-from ironic_sync import FollowedIronic, NodeSelection
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report as reported
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.worker import FollowedIronic
 from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ids import uid

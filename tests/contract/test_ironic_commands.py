@@ -26,7 +26,8 @@ from bus.local import LocalBroker, LocalTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.worker import FollowedIronic, ironic_sync
 from placement_worker import placement_worker
 from tests.support.command_line import plainly
 from tests.support.fake_ironic import FakeIronic, node_number

@@ -18,10 +18,11 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
 from bus.worker import Worker, answers, on_many
-from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
+from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import CLAIMABLE_SECONDS, REPORTED_SECONDS
+from ironic_sync.worker import FollowedIronic, ironic_sync
 from placement_worker.core.trees import Tree
 from placement_worker.store.stored_trees import changes_between
 from tests.support.fake_ironic import FakeIronic, fault, node_number

@@ -19,9 +19,9 @@ from bus.worker import Worker
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.simulation import Simulation
-from ironic_sync import ironic_sync
 from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent
+from ironic_sync.worker import ironic_sync
 from tests.support.bus_notifier import BusNotifier
 from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL

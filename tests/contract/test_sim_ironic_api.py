@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from bus.openstack import Access
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import enrolled
@@ -16,6 +15,7 @@ from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.exchanges import ForeignPublisher
+from ironic_sync.openstack import Access
 from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_of
 
 

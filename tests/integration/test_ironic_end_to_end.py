@@ -29,7 +29,8 @@ from bus.delivery.runner import Bus
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
-from ironic_sync import Access, IronicApi
+from ironic_sync.api import IronicApi
+from ironic_sync.openstack import Access
 from tests.support.berth_processes import ROOT, run_berth
 from tests.support.servers import a_module_database, url_of
 from tests.support.waiting import until

@@ -25,7 +25,8 @@ from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.resources import FindProviders
 from features.moves.messages import MOVE_ENDED, MoveRequested
-from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.worker import FollowedIronic, ironic_sync
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.swept_ironic import ManualNotifications
 from tests.support.waiting import in_time, until

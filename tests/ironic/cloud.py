@@ -18,11 +18,14 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from deploy.ironic import IronicServer
-from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync import FollowedIronic as Followed
 from ironic_sync.agent.right import EveryNode
 from ironic_sync.agent.worker import metal_agent, notification_source
-from ironic_sync.api import IronicRefused
+from ironic_sync.api import IronicApi, IronicRefused
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.notifications import Notifications
+from ironic_sync.openstack import Access
+from ironic_sync.worker import FollowedIronic as Followed
+from ironic_sync.worker import ironic_sync
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
 
 T = TypeVar("T")

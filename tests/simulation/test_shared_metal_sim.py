@@ -15,7 +15,6 @@ from bus.claims import Choice
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.messages import BuildPlaced, Selection
-from bus.openstack import Access
 from bus.sql.migrations import migrate
 from cell_conductor import AttemptLimits, cell_conductor
 from compute_sim.core.faults import Durations
@@ -28,9 +27,10 @@ from features.shared_nodes.messages import (
     SharingEditAnswered,
     SharingEditRequested,
 )
-from ironic_sync import NodeSelection
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.openstack import Access
 from tests.support.conductor_builders import CELL, PARTS, Books
 from tests.support.databases import inline_connection
 from tests.support.metal_agent_world import SPEC, MetalCell

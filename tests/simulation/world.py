@@ -42,7 +42,7 @@ from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
 from features.waiting.placing import WaitingBuilds
 from features.waiting.tests.support.waiting_stores import waiting_builds_of
-from ironic_sync import ironic_sync
+from ironic_sync.worker import ironic_sync
 from placement_worker import Placement, placement_worker
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet

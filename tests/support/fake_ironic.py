@@ -12,8 +12,8 @@ from uuid import UUID
 
 import httpx
 
-from bus.openstack import Access
 from ironic_sync.api import FIELD_SINCE, MAXIMUM, VERSION, IronicApi
+from ironic_sync.openstack import Access
 
 Handler = Callable[[httpx.Request], httpx.Response | None]
 UNCHOSEN = ("created_at", "updated_at")

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from bus.openstack import Access
+from ironic_sync.openstack import Access
 
 Answer = tuple[int, dict[str, str], Any]  # status, headers, body
 

@@ -20,7 +20,6 @@ from bus.messages import (
     DestroyOrdered,
     HostReported,
 )
-from bus.openstack import Access
 from bus.requests import BuildSpec, Flavor
 from bus.sql.database import Database
 from bus.topics import AGENT_REPORT, HOST_REPORTED
@@ -32,6 +31,7 @@ from compute_sim.ironic.simulation import Simulation
 from ironic_sync.agent.right import EveryNode, NodeRight
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
+from ironic_sync.openstack import Access
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
 from tests.support.waiting import receive_all

@@ -30,7 +30,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from placement_worker.http.access import AccessPolicy, Identity
-from placement_worker.http.app import without_token
+from placement_worker.http.errors import without_token
 from placement_worker.http.recording import RecordedRequests
 from tests.support.ids import uid
 

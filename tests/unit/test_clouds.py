@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.openstack import cloud_access, secrets_of_cloud
+from ironic_sync.openstack import cloud_access, secrets_of_cloud
 
 CLOUDS = """
 clouds:

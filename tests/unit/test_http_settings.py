@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth import composition, worker_roles
+from berth import composition, configuration, worker_roles
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 
@@ -46,12 +46,7 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
         ({"placement_http": "[::]:8778"}, "with noauth2"),
         ({"placement_http": "10.1.2.3:8778"}, "with noauth2"),
         ({"placement_http": "placement.example:8778"}, "with noauth2"),
-        (
-            {"placement_auth": "none"},
-            "placement_auth = a text of 4 characters: is noauth2, tokens or keystone",
-        ),
-        ({"placement_auth": "keystone"}, "placement_cloud = '': name the entry of clouds.yaml"),
-        ({"placement_auth": "keystone", "placement_cloud": "none"}, "there is no clouds.yaml"),
+        ({"placement_auth": "none"}, "placement_auth = a text of 4 characters: is noauth2"),
         ({"http_certificate": "/none.pem"}, "http_key = '': name the certificate and its key"),
         ({"http_key": "/none.pem"}, "http_certificate = '': name the certificate and its key"),
         (
@@ -59,23 +54,21 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
             "/none.pem and /none.pem cannot be used",
         ),
         ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
-        ({"control_room_sso": "openid"}, "single sign-on needs placement_auth = keystone"),
-        ({"control_room_sso": "openid?x"}, "takes the id of a federation protocol at Keystone"),
-        ({"control_room_sso_url": "https://k"}, "name the protocol of single sign-on in control_room_sso"),
-        (
-            {"control_room_sso": "openid", "control_room_sso_url": "http://keystone.example.com"},
-            "takes a URL with https",
-        ),
-        *(
-            ({"control_room_sso": "openid", "control_room_sso_url": url}, "takes a URL with https")
-            for url in ("keystone", "https://[", "https://k:x", "https:///v3", "javascript:alert(1)")
-        ),
     ],
 )
 def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         settings_of(**flags)
     assert why in str(refusal.value)
+
+
+def test_a_method_of_authentication_of_a_missing_feature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "authentication_methods", tuple)
+    monkeypatch.setitem(configuration._CHOICES, "placement_auth", ("noauth2", "tokens"))
+    with pytest.raises(
+        BadSetting, match="is noauth2 or tokens; no feature of this berth adds another method"
+    ):
+        settings_of(placement_auth="missing")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from bus.errors import Poison
 from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import class_of, deletion_report, inventory_of, report, reserved
+from ironic_sync.worker import ironic_sync
 from tests.support.ids import uid
 
 FREE = NodeChanged(

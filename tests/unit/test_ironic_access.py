@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bus.openstack import Access
 from ironic_sync.api import IronicApi, IronicRefused, IronicUnavailable
+from ironic_sync.openstack import Access
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.fake_keystone import CERTIFICATE, KEY, SECRET, AnsweringServer, FakeKeystone
 

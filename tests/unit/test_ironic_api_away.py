@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bus.openstack import Access
 from ironic_sync.api import READ_ATTEMPTS, VERSION, IronicApi, IronicRefused, IronicUnavailable
+from ironic_sync.openstack import Access
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)

@@ -5,7 +5,6 @@ from typing import Any
 import httpx
 import pytest
 
-from bus.openstack import Access
 from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
 from features.quotas.messages import (
     DEFAULT,
@@ -18,6 +17,7 @@ from features.quotas.messages import (
     SetQuota,
 )
 from features.quotas.operations import QuotaOperations
+from ironic_sync.openstack import Access
 from placement_worker import Placement
 
 ACCESS = Access(

@@ -9,11 +9,10 @@ import pytest
 
 from bus.clock import Clock
 from bus.http import CLIENT_ADDRESS
-from bus.openstack import KeystoneUnavailable
-from placement_worker.http import KeystoneTokens
-from placement_worker.http import keystone as module
+from features.keystone import tokens as module
+from features.keystone.tokens import GUESSES, GUESSES_SECONDS, KeystoneTokens
+from ironic_sync.openstack import KeystoneUnavailable
 from placement_worker.http.access import AccessPolicy, Identity
-from placement_worker.http.keystone import GUESSES, GUESSES_SECONDS
 from tests.support.fake_keystone import SECRET, FakeKeystone
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting
-from bus.openstack import Access, cloud_access
+from features.keystone.settings import KeystoneSettings
+from ironic_sync.extension import Access, cloud_access
 
 INTERFACES = ("public", "internal", "admin")
 
@@ -31,7 +32,7 @@ async def register_command(cli: Cli, options: RegisterOptions) -> None:
     The command prints each entry with its previous URL; run it again with that URL to undo it. Clients use a
     changed URL when they read the catalogue again, at the latest after their token has expired.
     """
-    from berth.operations.registering import Catalogue  # an HTTP client, which loads slowly
+    from features.keystone.registering import Catalogue  # an HTTP client, which loads slowly
 
     urls = {interface: getattr(options, interface) or options.url for interface in INTERFACES}
     urls = {interface: url.rstrip("/") for interface, url in urls.items() if url}
@@ -40,7 +41,7 @@ async def register_command(cli: Cli, options: RegisterOptions) -> None:
             raise BadSetting(f"{url!r} is no URL: it begins with http:// or https://")
     if not urls:
         raise BadSetting("give with --url the address at which clients reach the Placement API")
-    access = _administrator(options.cloud or cli.settings.placement.cloud or "envvars")
+    access = _administrator(options.cloud or cli.settings.of(KeystoneSettings).cloud or "envvars")
     region = options.region or access.region
     if not region:
         raise BadSetting("give the region of the endpoints with --region: the cloud's entry has no region")

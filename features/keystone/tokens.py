@@ -13,9 +13,8 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.http import CLIENT_ADDRESS
-from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
-from placement_worker.http.access import Headers, Identity, Scope, digest_of
-from placement_worker.http.errors import JSON, Problem
+from ironic_sync.extension import Access, KeystoneRefused, KeystoneUnavailable
+from placement_worker.http.extension import Headers, Identity, Scope, TokenChecker, digest_of, errors
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 _decode_projects = msgspec.json.Decoder(_Projects).decode
 
 
-class Unauthorized(Problem):
+class Unauthorized(errors.Problem):
     """The refusal (401) of a request without a valid token, in the format that Keystone's clients expect."""
 
     def __init__(self, url: str) -> None:
@@ -119,10 +118,10 @@ class Unauthorized(Problem):
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
         why = "The request you have made requires authentication."
         error = {"code": self.status, "title": self.title, "message": why}
-        return f"{JSON}; charset=UTF-8", msgspec.json.encode({"error": error})
+        return f"{errors.JSON}; charset=UTF-8", msgspec.json.encode({"error": error})
 
 
-class KeystoneTokens:
+class KeystoneTokens(TokenChecker):
     """Finds the identities of Keystone tokens. Use it with `async with`.
 
     Answers are cached under a hash of the token for a minute, but not longer than the token is valid. If
@@ -204,7 +203,7 @@ class KeystoneTokens:
         except TimeoutError:
             raise KeystoneUnavailable(f"no answer within {PATIENCE:g} s") from None
 
-    def unauthorized(self) -> Problem:
+    def unauthorized(self) -> errors.Problem:
         return Unauthorized(self.url)
 
     async def __call__(self, headers: Headers) -> Identity | None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import httpx
 
 from bus.errors import OperationRefused
-from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
+from ironic_sync.extension import Access, KeystoneRefused, KeystoneUnavailable
 
 SERVICE_TYPE = "placement"
 TIMEOUT = 30.0

@@ -1,6 +1,6 @@
 """Processor time of a request whose token Keystone has confirmed recently, compared with noauth2.
 
-    python -m bench.token_checks [--requests N] [--rounds N]
+    python -m features.keystone.bench.token_checks [--requests N] [--rounds N]
 
 Two placement processes answer the same requests, in alternating blocks within one run: one with noauth2, one
 that checks tokens at a real Keystone (from the environment of `make compliance`). All tokens are confirmed

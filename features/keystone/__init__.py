@@ -1,0 +1,1 @@
+"""Checks tokens at an OpenStack Keystone, and signs its users in."""

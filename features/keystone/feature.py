@@ -1,0 +1,16 @@
+"""Declares the feature keystone."""
+
+from bus.feature import Feature
+from features.keystone.settings import KeystoneSettings
+
+FEATURE = Feature(
+    name="keystone",
+    says="checks tokens at an OpenStack Keystone, signs its users in, and edits its catalogue",
+    settings=KeystoneSettings,
+    clouds=("placement_cloud",),
+    authentication="keystone",
+    commands={"Other systems": {"openstack": "commands"}},
+    command_groups={
+        "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md)."
+    },
+)
