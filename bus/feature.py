@@ -11,7 +11,8 @@ their names, and each may be missing:
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor, agent (simulated agents) and metal (agents that
                  deploy on Ironic's nodes) are alike
-    filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
+    filters      FILTERS and WEIGHERS are its filters and weighers, each a tuple of
+                 `scheduler_worker.extension.MoreRules`
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
