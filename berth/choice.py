@@ -83,7 +83,6 @@ def _function(name: str) -> Callable[..., Any]:
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_READ_UNSCOPED = {"compute_capabilities", "aggregate_instance_extra_specs"}
 
 
 def request_options(settings: Settings) -> RequestOptions:
@@ -94,7 +93,7 @@ def request_options(settings: Settings) -> RequestOptions:
         image_metadata_traits="metadata" in requests.image_traits,
         image_type_traits="type" in requests.image_traits,
         max_wait=requests.max_wait,
-        unscoped=any(rule.name in _READ_UNSCOPED for rule in policy(settings).rules),
+        unscoped=any(rule.reads_unscoped for rule in policy(settings).rules),
         tenant_aggregates=requests.tenant_aggregates != "off",
         tenant_aggregates_required=requests.tenant_aggregates == "required",
         isolate_aggregates=requests.isolate_aggregates,

@@ -12,6 +12,7 @@ from bus import acts, context, decisions, invalid_requests, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
+    "nova_filters",
     "reservations",
     "preemption",
     "groups",
@@ -71,8 +72,10 @@ def add_filters() -> None:
     from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK  # commands without a scheduler need no NumPy
 
     for module in modules("filters"):
-        FILTER_BOOK.add(module.FILTERS)
-        WEIGHER_BOOK.add(module.WEIGHERS)
+        for more in module.FILTERS:
+            FILTER_BOOK.add(more)
+        for more in module.WEIGHERS:
+            WEIGHER_BOOK.add(more)
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

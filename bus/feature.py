@@ -17,7 +17,8 @@ their names, and each may be missing:
                  clock, visitor_of, tasks)` returns the access rules of the control room, `finding(settings,
                  clock)` is its part of `berth doctor`, and NOTE is printed by `berth credentials`. Every
                  command imports the module, so it must load fast
-    filters      FILTERS and WEIGHERS are its filters and weighers (`scheduler_worker.extension.MoreRules`)
+    filters      FILTERS and WEIGHERS are its filters and weighers, each a tuple of
+                 `scheduler_worker.extension.MoreRules`
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends

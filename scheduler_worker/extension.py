@@ -71,7 +71,7 @@ from scheduler_worker.core.rule import (
     Weigher,
     array_rule,
 )
-from scheduler_worker.core.rules import RULES_OF_PLACEMENT
+from scheduler_worker.core.rules import RULES_OF_PLACEMENT, listed
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -195,6 +195,7 @@ __all__ = [
     "filter_names",
     "late_after",
     "leaders",
+    "listed",
     "log",
     "masks_of",
     "on_closed",

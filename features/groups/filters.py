@@ -99,19 +99,23 @@ def soft_anti_affinity() -> Weigher:
     )
 
 
-FILTERS = MoreRules(
-    made=(server_group_anti_affinity, server_group_affinity),
-    before="same_host",
-    called={
-        "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
-        "ServerGroupAffinityFilter": ("server_group_affinity",),
-    },
+FILTERS = (
+    MoreRules(
+        made=(server_group_anti_affinity, server_group_affinity),
+        before="same_host",
+        called={
+            "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
+            "ServerGroupAffinityFilter": ("server_group_affinity",),
+        },
+    ),
 )
-WEIGHERS = MoreRules(
-    made=(soft_affinity, soft_anti_affinity),
-    before="build_failure",
-    called={
-        "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
-        "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
-    },
+WEIGHERS = (
+    MoreRules(
+        made=(soft_affinity, soft_anti_affinity),
+        before="build_failure",
+        called={
+            "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
+            "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
+        },
+    ),
 )

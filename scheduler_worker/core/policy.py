@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from math import isfinite
 from operator import attrgetter
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from scheduler_worker.core.rule import (
     as_anybodys,
     guarded,
 )
-from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.rules import DEFAULT_RULES, HINTS, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 
 # The built-in weighers. A function with the name of the weigher makes it; the arguments are its options.
 #
@@ -47,7 +47,6 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "PCIWeigher": ("pci",),
     "BuildFailureWeigher": ("build_failure",),
     "NumInstancesWeigher": ("num_instances",),
-    "ImagePropertiesWeigher": ("image_properties",),
     "MetricsWeigher": ("metrics",),
     "free_ram": ("ram",),
     "free_vcpu": ("cpu",),
@@ -115,31 +114,6 @@ def num_instances() -> Weigher:
     return Weigher(
         "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
     )
-
-
-def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
-    """Prefer hosts that run instances whose images share properties with the requested image.
-
-    The option `image_props_weight_setting` gives properties their weights; without the option, all count
-    equally. Each fitting host costs a few microseconds; a multiplier of 0 disables the weigher, whatever
-    multipliers aggregates set.
-    """
-    ratios = dict(image_props_weight_setting or {})
-
-    def value(view: View, alternative: Alternative) -> Number:
-        wanted = [
-            (f"{name}={text}", ratio)
-            for name, text in alternative.image_properties.items()
-            if (ratio := ratios.get(name, 0.0) if ratios else 1.0)
-        ]
-
-        def of(host: HostFacts) -> float:
-            on_host = host.state.image_properties if host.state is not None else {}
-            return sum(ratio * on_host.get(text, 0) for text, ratio in wanted)
-
-        return view.each(of) if wanted else 0.0
-
-    return Weigher("image_properties", value, 0.0, key="image_props_weight_multiplier", reads=("image",))
 
 
 def metrics(
@@ -221,7 +195,6 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         pci,
         build_failure,
         num_instances,
-        image_properties,
         metrics,
         preferred_traits,
         preferred_resources,
@@ -255,12 +228,6 @@ Made = Callable[..., Any]  # a function that makes a filter or weigher, or is it
 Custom = Mapping[str, Made]  # an operator's functions by their names `module:function`
 
 EVERYTHING = "*"  # stands for all fields of a request, if a function does not declare which it reads
-_HEEDED_BY = {
-    "same_host": "same_host",
-    "different_host": "different_host",
-    "build_near_host_ip": "simple_cidr_affinity",
-    "query": "json",
-}
 _encode = parts.encoder(order="deterministic").encode
 # names of Nova that have no effect here, with the reason
 NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}
@@ -276,14 +243,20 @@ class BadChoice(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class MoreRules:
-    """Filters or weighers of a feature, which are enabled by default."""
+    """Filters or weighers of a feature."""
 
     made: tuple[Made, ...]  # functions that make them; each has the name of its filter or weigher
-    before: str  # the one before which they are applied
+    before: str = ""  # the one before which they are applied; "": after all others
+    enabled: bool = True  # whether they are enabled by default
     called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
+    hints: Mapping[str, str] = field(default_factory=dict)  # scheduler hint → name of its filter
+    # hint → function of its value, which raises ValueError with the reason if the value is invalid
+    checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()  # scopes of extra specs that they read
 
 
-class RuleBook(NamedTuple):
+@dataclass(frozen=True)
+class RuleBook:
     """All filters, or all weighers, that settings can name: those of the kernel, and those that features add
     before the process makes a policy.
     """
@@ -295,18 +268,25 @@ class RuleBook(NamedTuple):
     called: dict[str, tuple[str, ...]]  # name in another scheduler → names here
     needless: Mapping[str, str]
     from_plain: Made
+    hints: dict[str, str] = field(default_factory=dict)  # as in MoreRules
+    checks: dict[str, Callable[[str], object]] = field(default_factory=dict)
+    scopes: set[str] = field(default_factory=set)
 
     def add(self, more: MoreRules) -> None:
         """Add filters or weighers of a feature."""
         names = {made.__name__: made for made in more.made}
         assert names.keys().isdisjoint(self.built_in), names
         known = list(self.built_in.items())
-        at = list(self.built_in).index(more.before)
+        at = list(self.built_in).index(more.before) if more.before else len(known)
         self.built_in.clear()
         self.built_in.update((*known[:at], *names.items(), *known[at:]))
-        at = self.default.index(more.before)
-        self.default[at:at] = names
+        if more.enabled:
+            at = self.default.index(more.before) if more.before else len(self.default)
+            self.default[at:at] = names
         self.called.update(more.called)
+        self.hints.update(more.hints)
+        self.checks.update(more.checks)
+        self.scopes.update(more.scopes)
 
 
 def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
@@ -324,6 +304,7 @@ FILTER_BOOK = RuleBook(
     dict(RULES_CALLED),
     RULES_OF_PLACEMENT,
     partial(Rule, reads=(EVERYTHING,)),
+    dict(HINTS),
 )
 WEIGHER_BOOK = RuleBook(
     "weigher", Weigher, dict(WEIGHERS), [*WEIGHERS], dict(WEIGHERS_CALLED), WEIGHERS_OF_OTHERS, _plain_weigher
@@ -395,8 +376,7 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
         found[weigher.name] = replace(weigher, multiplier=multiplier)
-    # The weigher image_properties evaluates hosts one by one, so it is left out if its multiplier is 0.
-    return tuple(each for each in found.values() if each.multiplier or each.name != "image_properties")
+    return tuple(each for each in found.values() if each.multiplier or not each.is_slow)
 
 
 def _named(
@@ -580,9 +560,12 @@ class ChoicePolicy:
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """Return a warning sentence for each scheduler hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
-        given = [(hint, name) for hint, name in _HEEDED_BY.items() if getattr(request.hints, hint)]
+        given = [(hint, name) for hint, name in FILTER_BOOK.hints.items() if getattr(request.hints, hint)]
         off = [(hint, name) for hint, name in given if name not in on]
-        return tuple(f"hints.{hint}: no rule uses it: the filter {name} is off" for hint, name in off)
+        return tuple(
+            f"hints.{hint}: no rule uses it" + (f": the filter {name} is off" if name else "")
+            for hint, name in off
+        )
 
     def kind(self, alternative: Alternative) -> Hashable:
         """Return the equivalence class of a flavor of a request: a key that is equal for equal requests."""

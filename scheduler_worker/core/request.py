@@ -26,6 +26,7 @@ from bus.requests import Flavor, Image, ResourceGroup
 from bus.resources import PROCESSORS
 from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.order import flavors_of
+from scheduler_worker.core.policy import FILTER_BOOK
 from scheduler_worker.core.rule import (
     MAX_NOTES,
     NUMA_POLICIES,
@@ -34,12 +35,10 @@ from scheduler_worker.core.rule import (
     RequestOptions,
     SpecValue,
     Unreadable,
-    UnreadableQuery,
     nearest,
-    parsed,
     unknown,
 )
-from scheduler_worker.core.rules import TENANT
+from scheduler_worker.core.rules import TENANT, listed
 
 # Section: translates flavor and image into groups of resources, devices and traits for the search of
 # candidates.
@@ -619,11 +618,12 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
         named_instances = set(getattr(hints, hint)) & set(request.instances)
         if named_instances:
             raise Unreadable(f"hints.{hint}: {min(named_instances)} is one of the instances asked for")
-    if hints.query:
-        try:
-            parsed(hints.query)
-        except UnreadableQuery as problem:
-            raise Unreadable(f"hints.query: {problem}") from None
+    for hint, check in FILTER_BOOK.checks.items():
+        if value := getattr(hints, hint):
+            try:
+                check(value)
+            except ValueError as problem:
+                raise Unreadable(f"hints.{hint}: {problem}") from None
     if hints.build_near_host_ip:
         try:
             near = ipaddress.ip_address(hints.build_near_host_ip)
@@ -774,7 +774,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     where, flavor, image, place = _places.decode(asked)
     specs = GuestSpecs(flavor, image, where)
-    notes = tuple(islice(unknown(flavor, where, READ, options.unscoped), MAX_NOTES))
+    notes = tuple(islice(unknown(flavor, where, READ, FILTER_BOOK.scopes, options.unscoped), MAX_NOTES))
     found = []
     for page_kb in page_choices(specs):
         near = _with_pages(specs, image, place, options, page_kb)
@@ -877,7 +877,7 @@ def prefilters(
         demands = set()
         for key, value in aggregate.metadata.items():
             if key.startswith(TENANT):
-                projects |= dict.fromkeys(item.strip() for item in value.split(",") if item.strip())
+                projects |= dict.fromkeys(listed(aggregate, key))
             elif key.startswith("trait:") and value == "required":
                 demands.add(key.removeprefix("trait:"))
         for project in projects:

@@ -1,12 +1,10 @@
 """Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
-import operator
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import lru_cache
 from heapq import nlargest
 from itertools import takewhile
 from math import isfinite, isnan
@@ -391,6 +389,7 @@ class Rule:
     admits: Callable[[View, Alternative], Number] | None = None
     # Returns whether the filter applies to a request; if not, it is skipped.
     concerns: Callable[[Alternative], bool] = lambda alternative: True
+    reads_unscoped: bool = False  # whether it reads the flavor's extra specs that have no scope
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", self.code or self.name)
@@ -415,6 +414,9 @@ class Weigher:
     of_candidate: Callable[[Candidate], float] | None = None
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
+    # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever
+    # multipliers aggregates set
+    is_slow: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or f"{self.name}_weight_multiplier")
@@ -500,188 +502,7 @@ def array_rule(
     return Rule(name, refuses, admits=admits, concerns=concerns, **fields)
 
 
-# Section: reads attributes of hosts by Nova's names, compares them with extra specs and the hint `query`, and
-# reads extra specs and image properties.
-
-
-Attribute = str | float | bool
-
-_OF_PLACEMENT: Mapping[str, Callable[[HostFacts], Attribute]] = {
-    "uuid": lambda host: host.root,
-    "host": lambda host: host.host,
-    "nodename": lambda host: _node(host),
-    "hypervisor_hostname": lambda host: _node(host),
-    "cell": lambda host: host.cell,
-    "zone": lambda host: host.zone,
-    "num_io_ops": lambda host: host.building,
-    "failed_builds": lambda host: host.failures,
-    "free_ram_mb": lambda host: host.free.get("MEMORY_MB", 0),
-    "total_usable_ram_mb": lambda host: host.capacity.get("MEMORY_MB", 0),
-    "free_disk_gb": lambda host: host.free.get("DISK_GB", 0),
-    "free_disk_mb": lambda host: host.free.get("DISK_GB", 0) * 1024,
-    "total_usable_disk_gb": lambda host: host.capacity.get("DISK_GB", 0),
-    "vcpus_total": lambda host: host.capacity.get("VCPU", 0),
-    "vcpus_used": lambda host: host.capacity.get("VCPU", 0) - host.free.get("VCPU", 0),
-}
-_OF_ITS_REPORT: Mapping[str, Callable[[HostState], Attribute]] = {
-    "num_instances": lambda state: state.instances,
-    "enabled": lambda state: state.enabled,
-    "load": lambda state: state.load,
-    "hypervisor_type": lambda state: state.hypervisor,
-    "hypervisor_version": lambda state: state.hypervisor_version,
-    "architecture": lambda state: state.architecture,
-    "host_ip": lambda state: state.ip,
-}
-OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_NUMBERS = {sign: OPERATORS[sign] for sign in ("==", "!=", ">=", "<=")} | {"=": operator.ge}  # Nova's = is >=
-_TEXTS = {f"s{sign}": compares for sign, compares in OPERATORS.items()}
-MAX_DEPTH = 32
-MAX_LISTS, MAX_VALUES = 20, 200  # limits of a hint `query`, which is evaluated for every host
-
-
-def _node(host: HostFacts) -> str:
-    """Return the host's name as the hypervisor reports it or, if none is reported, its name in placement."""
-    return (capability(host.state, "hypervisor_hostname") if host.state is not None else None) or host.host
-
-
-def attribute(host: HostFacts, name: str) -> Attribute | None:
-    """Return an attribute of a host by its name or by a path such as `capabilities:cpu_info:arch`; None if
-    the host did not report it.
-    """
-    reads = _OF_PLACEMENT.get(name)
-    if reads is not None:
-        return reads(host)
-    state = host.state
-    if state is None:
-        return None
-    of_report = _OF_ITS_REPORT.get(name)
-    if of_report is not None:
-        return of_report(state)
-    for scope in ("capabilities", "stats"):
-        if name.startswith((f"{scope}.", f"{scope}:")):
-            return capability(state, name[len(scope) + 1 :])
-    if name.startswith(("metrics.", "metrics:")):
-        return state.metrics.get(name[len("metrics.") :])
-    return capability(state, name)
-
-
-def capability(state: HostState, path: str) -> str | None:
-    """Return a capability by a path such as `cpu_info:arch` or `cpu_info.arch`; None if not reported."""
-    known = state.capabilities
-    return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
-
-
-def meets(value: object, demand: str) -> bool:
-    """Return whether a host's attribute satisfies the value of an extra spec, such as `>= 4` or `<in> sse`.
-    Text satisfies no numeric comparison.
-    """
-    parts = demand.split()
-    text = str(value)
-    if not parts:
-        return text == demand
-    sign, *operands = parts
-    if sign == "<or>":
-        return text in operands[::2]
-    if sign == "<all-in>":
-        return bool(operands) and all(operand in text for operand in operands)
-    if sign == "<in>":
-        return bool(operands) and operands[0] in text
-    if sign in _TEXTS:
-        return bool(operands) and _TEXTS[sign](text, operands[0])
-    if sign in _NUMBERS:
-        try:
-            return bool(operands) and _NUMBERS[sign](float(text), float(operands[0]))
-        except ValueError:
-            return False
-    return text.lower() == demand.lower() if isinstance(value, bool) else text == demand
-
-
-class UnreadableQuery(ValueError):
-    """The error for an invalid hint `query`; the text gives the reason."""
-
-
-def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
-    def compared(values: Sequence[Any]) -> bool:
-        try:
-            return len(values) > 1 and all(compares(values[0], other) for other in values[1:])
-        except TypeError:
-            return False
-
-    return compared
-
-
-_COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
-    "=": _each(operator.eq),
-    **{sign: _each(OPERATORS[sign]) for sign in ("<", ">", "<=", ">=")},
-    "in": lambda values: len(values) > 1 and values[0] in values[1:],
-    "not": lambda values: any(not value for value in values),
-    "and": all,
-    "or": any,
-}
-
-
-@lru_cache(maxsize=1024)
-def parsed(text: str) -> tuple[Any, ...]:
-    """Parse the hint `query`. Raise UnreadableQuery with the reason if it is invalid."""
-    try:
-        query = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as problem:
-        raise UnreadableQuery(f"it is not JSON: {problem}") from None
-    if not isinstance(query, list):
-        raise UnreadableQuery('it is no list, such as [">=", "$free_ram_mb", 1024]')
-    checked = _checked(query, 1)
-    lists, values = _size(checked)
-    if lists > MAX_LISTS or values > MAX_VALUES:
-        most = f"at most {MAX_LISTS} and {MAX_VALUES} are evaluated"
-        raise UnreadableQuery(f"it has {lists} lists and {values} values, {most}")
-    return checked
-
-
-def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
-    if depth > MAX_DEPTH:
-        raise UnreadableQuery(f"it is more than {MAX_DEPTH} lists deep")
-    if not query:
-        return ()
-    command, *operands = query
-    if not isinstance(command, str) or command not in _COMMANDS:
-        raise UnreadableQuery(f"{command!r} is no command; there are: {', '.join(_COMMANDS)}")
-    for operand in operands:
-        if isinstance(operand, dict):
-            raise UnreadableQuery(f"{operand!r} is neither a value nor a list")
-    return command, *(_checked(item, depth + 1) if isinstance(item, list) else item for item in operands)
-
-
-def _size(query: tuple[Any, ...]) -> tuple[int, int]:
-    sizes = [_size(part) if isinstance(part, tuple) else (0, 1) for part in query]
-    return 1 + sum(lists for lists, _ in sizes), sum(values for _, values in sizes)
-
-
-def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Return whether a host satisfies the parsed hint `query`.
-
-    Attributes that the host does not report are removed from the operands. A comparison with fewer than two
-    operands is false.
-    """
-    if not query:
-        return True
-    command, *operands = query
-    values = [_value(operand, host) for operand in operands]
-    return _COMMANDS[command]([value for value in values if value is not None])
-
-
-def _value(operand: Any, host: HostFacts) -> Any:
-    if isinstance(operand, tuple):
-        return holds(operand, host)
-    if isinstance(operand, str) and operand.startswith("$"):
-        return attribute(host, operand[1:])
-    return operand
+# Section: reads extra specs and image properties.
 
 
 MAX_NOTES = 20  # most warnings about one list of a request
@@ -697,9 +518,8 @@ _OF_THE_HYPERVISOR = """
     hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
     hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
 """.split()  # noqa: SIM905 - shorter than a list
-# Scopes of extra specs that Ironic, hypervisors or filters read.
+# Scopes of extra specs that Ironic or hypervisors read.
 _OTHER_READERS = ("quota", "os", "hw_rng", "hw_video", "powervm", "vmware")
-_SILENT_SCOPES = (*_OTHER_READERS, "capabilities", "aggregate_instance_extra_specs")
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
 NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args(NumaPolicy)}
@@ -786,11 +606,13 @@ class GuestSpecs:
                 yield int(number), SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
 
 
-def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
+def unknown(
+    flavor: Flavor, where: str, read: Collection[str], scopes: Collection[str], unscoped_are_read: bool
+) -> Iterator[str]:
     """Yield a warning sentence for each extra spec of a flavor that neither berth nor a hypervisor reads.
-    `read` has the specs that berth reads; `where` names the flavor's field in the request. With
-    `unscoped_are_read`, an enabled filter reads all specs without a scope. Raise Unreadable for `accel:`
-    specs.
+    `read` has the specs that berth reads, `scopes` the scopes that filters read; `where` names the flavor's
+    field in the request. With `unscoped_are_read`, an enabled filter reads all specs without a scope. Raise
+    Unreadable for `accel:` specs.
     """
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
@@ -799,7 +621,7 @@ def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read
         if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
             continue
         scope, colon, name = key.partition(":")
-        if colon and scope in _SILENT_SCOPES:
+        if colon and (scope in _OTHER_READERS or scope in scopes):
             continue
         alike = nearest(key, [*read, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
         if colon or alike:

@@ -1,33 +1,13 @@
-"""Filters for the reported state of a host, and for the other instances on it."""
+"""The kernel's filters: the state of a host, its zone and project, and the other instances on it."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from operator import and_
 
 from bus.aggregates import Aggregate
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
-from bus.reports import HostState
-from bus.requests import Image
-from scheduler_worker.core.rule import (
-    OPERATORS,
-    Alternative,
-    HostFacts,
-    Number,
-    OneHost,
-    Rule,
-    UnreadableQuery,
-    View,
-    array_rule,
-    attribute,
-    capability,
-    holds,
-    meets,
-    parsed,
-)
-
-# Section: filters for the reported state of a host, and for the other instances on it.
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
 
 
 def same_host() -> Rule:
@@ -227,13 +207,7 @@ def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
     )
 
 
-# Section: filters for the requirements of image, flavor and hint `query`, and for aggregates' metadata.
-
-
 TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
-_AGGREGATES = "aggregate_instance_extra_specs:"
-_IMAGES = ("hw_", "img_", "os_")  # prefixes of Nova's image properties
-_OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
@@ -250,99 +224,10 @@ def aggregate_multi_tenancy_isolation() -> Rule:
     return array_rule("aggregate_multi_tenancy_isolation", admits, why, code="tenant", reads=("project",))
 
 
-def aggregate_type_affinity() -> Rule:
-    """Accept hosts if their aggregates name the request's flavor (`instance_type`) or no flavor."""
-    key = "instance_type"
-    return array_rule(
-        "aggregate_type_affinity",
-        lambda view, alternative: _open_to(view, key, alternative.flavor.name),
-        lambda host, alternative: f"its aggregates are for flavor {', '.join(_listed_by_any(host, key))}",
-        reads=("flavor.name",),
-    )
-
-
-def aggregate_image_properties_isolation(
-    *,
-    aggregate_image_properties_isolation_namespace: str = "",
-    aggregate_image_properties_isolation_separator: str = ".",
-) -> Rule:
-    """Reject hosts with aggregates that name an image property but not the value that the image has."""
-    namespace = aggregate_image_properties_isolation_namespace
-    prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
-
-    def properties(alternative: Alternative) -> Iterator[tuple[str, str]]:
-        for name, value in alternative.image_properties.items():
-            known = name.startswith(prefix) if prefix else name.startswith(_IMAGES) or name in _OLDER
-            if known and value:
-                yield name, value
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        return reduce(and_, [_open_to(view, name, value) for name, value in properties(alternative)])
-
-    def why(host: HostFacts, alternative: Alternative) -> str | None:
-        for name, value in properties(alternative):
-            named = _listed_by_any(host, name)
-            if named and value not in named:
-                return f"its aggregates are for images with {name} {', '.join(named)}, not {value}"
-        return None
-
-    def concerns(alternative: Alternative) -> bool:
-        return any(properties(alternative))
-
-    return array_rule("aggregate_image_properties_isolation", admits, why, concerns, reads=("image",))
-
-
-def aggregate_instance_extra_specs() -> Rule:
-    """Accept hosts if their aggregates' metadata satisfies the extra specs that have no scope or
-    `aggregate_instance_extra_specs:`.
-    """
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        of_flavor = demands(alternative.flavor.extra_specs, _AGGREGATES)
-        return reduce(and_, [view.within(_meets(key, demand)) == 1 for key, demand, _ in of_flavor])
-
-    def why(host: HostFacts, alternative: Alternative) -> str | None:
-        for key, demand, _ in demands(alternative.flavor.extra_specs, _AGGREGATES):
-            values = _listed_by_any(host, key)
-            if not any(meets(value, demand) for value in values):
-                reported = f"they have {', '.join(values)}" if values else "they do not have it"
-                return f"its aggregates are to have {key} {demand}; {reported}"
-        return None
-
-    def concerns(alternative: Alternative) -> bool:
-        return any(demands(alternative.flavor.extra_specs, _AGGREGATES))
-
-    reads = ("flavor.extra_specs",)
-    return array_rule("aggregate_instance_extra_specs", admits, why, concerns, reads=reads)
-
-
-def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield (key without prefix, value, has prefix) for each extra spec with the prefix `scope` in its key,
-    or without prefix.
-    """
-    for key, demand in extra_specs.items():
-        if key.startswith(scope):
-            yield key.removeprefix(scope), demand, True
-        elif ":" not in key and key != "group_policy" and not key.startswith("same_subtree"):
-            yield key, demand, False
-
-
-def _listed(aggregate: Aggregate, key: str) -> list[str]:
+def listed(aggregate: Aggregate, key: str) -> list[str]:
+    """Return the values, separated by commas, that an aggregate has for a metadata key."""
     text = aggregate.metadata.get(key)
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
-
-
-def _listed_by_any(host: HostFacts, key: str) -> list[str]:
-    return [value for aggregate in host.aggregates for value in _listed(aggregate, key)]
-
-
-def _open_to(view: View, key: str, value: str) -> Number:
-    named = view.within(lambda aggregate: bool(_listed(aggregate, key)))
-    return (named == 0) | (view.within(lambda aggregate: value in _listed(aggregate, key)) == 1)
-
-
-def _meets(key: str, demand: str) -> Callable[[Aggregate], bool]:
-    return lambda aggregate: any(meets(value, demand) for value in _listed(aggregate, key))
 
 
 def _names_tenants(aggregate: Aggregate) -> bool:
@@ -350,198 +235,7 @@ def _names_tenants(aggregate: Aggregate) -> bool:
 
 
 def _tenants(aggregate: Aggregate) -> list[str]:
-    return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in _listed(aggregate, key)]
-
-
-# Names of image properties: the present name, then the former one.
-_ARCHITECTURE = ("hw_architecture", "architecture")
-_HYPERVISOR = ("img_hv_type", "hypervisor_type")
-_VM_MODE = ("hw_vm_mode", "vm_mode")
-_VERSION = ("img_hv_requested_version", "hypervisor_version_requires")
-_ADDRESS_BITS = ("hw_maxphysaddr_bits",)
-_SPELLINGS: Mapping[str, str] = {
-    "amd64": "x86_64",
-    "x86-64": "x86_64",
-    "x64": "x86_64",
-    "x86": "i686",
-    "i386": "i686",
-    "i486": "i686",
-    "i586": "i686",
-    "arm64": "aarch64",
-    "hv": "hvm",
-    "pv": "xen",
-    "baremetal": "hvm",
-}
-_CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
-
-
-def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
-    """Accept hosts with the architecture, hypervisor, VM mode and version that the image requires.
-
-    A host that does not report a required architecture, hypervisor or VM mode is rejected. A host that does
-    not report its version or address width is accepted.
-    """
-    default = image_properties_default_architecture
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        image = alternative.request.image
-        if image is None:
-            return None
-        demanded = (_of(image, _ARCHITECTURE) or default, _of(image, _HYPERVISOR), _of(image, _VM_MODE))
-        why = _kind(demanded, host.state) if any(demanded) else None
-        return why or _version(image, host.state) or _address_bits(image, host.state)
-
-    def concerns(alternative: Alternative) -> bool:
-        return alternative.request.image is not None
-
-    return Rule("image_properties", refuses, reads=("image",), concerns=concerns)
-
-
-def isolated_hosts(
-    *,
-    isolated_hosts: Sequence[str] = (),
-    isolated_images: Sequence[str] = (),
-    restrict_isolated_hosts_to_isolated_images: bool = True,
-) -> Rule:
-    """Accept isolated images only on isolated hosts, and other images on isolated hosts only if options
-    permit it.
-
-    The options list hosts by name or root, and images by name.
-    """
-    hosts, images = frozenset(isolated_hosts), frozenset(isolated_images)
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        image = alternative.request.image
-        is_isolated = image is not None and image.name in images
-        isolated = host.host in hosts or host.root in hosts
-        if is_isolated and not isolated:
-            return f"image {image.name if image else ''!r} runs on isolated hosts only"
-        if isolated and not is_isolated and restrict_isolated_hosts_to_isolated_images:
-            return "it is only for isolated images"
-        return None
-
-    any_isolated = bool(hosts or images)
-    return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
-
-
-_Kind = tuple[str, str, str]  # a type of guest: architecture, hypervisor, VM mode
-
-
-def _kind(demanded: _Kind, state: HostState | None) -> str | None:
-    """Return why a host cannot run guests of this architecture, hypervisor and VM mode; None if it can. An
-    empty text in `demanded` permits every value.
-    """
-    kinds = _parts(state.guest_kinds) if state is not None else ()
-    has: Sequence[Sequence[str]] = tuple(zip(*kinds, strict=True)) or ((), (), ())
-    if state is not None and not kinds:
-        has = (state.architecture,), (state.hypervisor,), state.vm_modes
-    for name, needed, values in zip(("architecture", "hypervisor", "VM mode"), demanded, has, strict=True):
-        if needed and _spelled(needed) not in [_spelled(value) for value in values]:
-            names = ", ".join(dict.fromkeys(filter(None, values)))
-            reported = f"it has {names}" if names else "it does not report any"
-            return f"the image needs {name} {needed}; {reported}"
-    if not kinds or any(_is_of(kind, demanded) for kind in kinds):
-        return None
-    return f"the image needs {', '.join(filter(None, demanded))}; no kind of its guests has all of it"
-
-
-def _is_of(kind: _Kind, demanded: _Kind) -> bool:
-    return all(
-        not needed or _spelled(needed) == _spelled(part) for needed, part in zip(demanded, kind, strict=True)
-    )
-
-
-@lru_cache(maxsize=1024)
-def _parts(kinds: tuple[str, ...]) -> tuple[_Kind, ...]:
-    """Split guest kinds such as `x86_64/kvm/hvm` into parts; cached, because many hosts have equal kinds."""
-    parts = [kind.split("/", 2) for kind in kinds]
-    return tuple([(part[0], part[1], part[2]) for part in parts if len(part) == 3])
-
-
-def _of(image: Image, names: Sequence[str]) -> str:
-    return next((image.properties[name] for name in names if image.properties.get(name)), "")
-
-
-def _spelled(text: str) -> str:
-    plain = text.strip().lower()
-    return _SPELLINGS.get(plain, plain)
-
-
-def _version(image: Image, state: HostState | None) -> str | None:
-    needed = _of(image, _VERSION)
-    if not needed or state is None or not state.hypervisor_version:
-        return None
-    conditions = _conditions(needed)
-    if conditions is None:
-        return f"the image needs hypervisor version {needed!r}, which is not a valid condition"
-    number = state.hypervisor_version
-    version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
-    if all(OPERATORS[sign](version, wanted) for sign, wanted in conditions):
-        return None
-    return f"the image needs hypervisor version {needed}; it has {'.'.join(map(str, version))}"
-
-
-@lru_cache(maxsize=256)
-def _conditions(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """Parse conditions such as `>=6.0, <7`; return None if the text is invalid."""
-    found = []
-    for part in text.strip().strip("()").split(","):
-        match = _CONDITION.fullmatch(part)
-        if match is None:
-            return None
-        numbers = [int(number) for number in match[2].split(".")]
-        sign = "==" if match[1] in (None, "=") else match[1]
-        found.append((sign, (*numbers, 0, 0, 0)[:3]))
-    return tuple(found)
-
-
-def _address_bits(image: Image, state: HostState | None) -> str | None:
-    needed = _of(image, _ADDRESS_BITS)
-    if not needed or state is None:
-        return None
-    reported = capability(state, "cpu_info:maxphysaddr:bits") or capability(state, "maxphysaddr_bits")
-    if not reported or not reported.isdecimal() or not needed.isdecimal() or int(reported) >= int(needed):
-        return None
-    return f"the image needs addresses of {needed} bits; it has {reported}"
-
-
-_CAPABILITIES = "capabilities:"
-
-
-def compute_capabilities() -> Rule:
-    """Accept hosts that satisfy the extra specs named `capabilities:PATH` or by the name of an attribute.
-
-    If the host does not report the attribute, a `capabilities:` requirement fails, and a name without a scope
-    is ignored.
-    """
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        for path, demand, scoped in demands(alternative.flavor.extra_specs, _CAPABILITIES):
-            value = attribute(host, path)
-            if (value is None and scoped) or (value is not None and not meets(value, demand)):
-                return f"{path} is to be {demand}; {f'it is {value}' if value else 'it is not reported'}"
-        return None
-
-    def concerns(alternative: Alternative) -> bool:
-        return any(demands(alternative.flavor.extra_specs, _CAPABILITIES))
-
-    return Rule("compute_capabilities", refuses, reads=("flavor.extra_specs",), concerns=concerns)
-
-
-def json() -> Rule:
-    """Accept hosts for which the hint `query` is true, such as `[">=", "$free_ram_mb", 1024]`."""
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        query = alternative.request.hints.query
-        try:
-            return None if not query or holds(parsed(query), host) else "the query is not true of it"
-        except UnreadableQuery as problem:
-            return f"the query means nothing: {problem}"
-
-    def concerns(alternative: Alternative) -> bool:
-        return bool(alternative.request.hints.query)
-
-    return Rule("json", refuses, reads=("hints.query",), concerns=concerns)
+    return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in listed(aggregate, key)]
 
 
 # The built-in filters. A function with the name of the filter makes it; the arguments are the filter's
@@ -555,8 +249,6 @@ RULES: Mapping[str, Callable[..., Rule]] = {
         enabled,
         zone,
         io_ops,
-        compute_capabilities,
-        image_properties,
         same_host,
         different_host,
         aggregate_multi_tenancy_isolation,
@@ -564,20 +256,14 @@ RULES: Mapping[str, Callable[..., Rule]] = {
         all_hosts,
         few_failures,
         num_instances,
-        isolated_hosts,
         metrics,
-        json,
-        aggregate_image_properties_isolation,
-        aggregate_instance_extra_specs,
-        aggregate_type_affinity,
     )
 }
 
 # Filters enabled by default: Nova's defaults, and filters without effect unless a request or aggregate uses
 # them.
 DEFAULT_RULES = """
-    up enabled zone io_ops compute_capabilities image_properties same_host different_host simple_cidr_affinity
-    aggregate_multi_tenancy_isolation
+    up enabled zone io_ops same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
 """.split()  # noqa: SIM905 - shorter than a list
 
 # Other accepted names (of Nova, or former ones) → filters. A module path before a class name is ignored.
@@ -588,23 +274,24 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "AggregateIoOpsFilter": ("io_ops",),
     "NumInstancesFilter": ("num_instances",),
     "AggregateNumInstancesFilter": ("num_instances",),
-    "ComputeCapabilitiesFilter": ("compute_capabilities",),
-    "ImagePropertiesFilter": ("image_properties",),
     "SameHostFilter": ("same_host",),
     "DifferentHostFilter": ("different_host",),
     "SimpleCIDRAffinityFilter": ("simple_cidr_affinity",),
     "AllHostsFilter": ("all_hosts",),
-    "IsolatedHostsFilter": ("isolated_hosts",),
     "MetricsFilter": ("metrics",),
-    "JsonFilter": ("json",),
-    "AggregateImagePropertiesIsolation": ("aggregate_image_properties_isolation",),
-    "AggregateInstanceExtraSpecsFilter": ("aggregate_instance_extra_specs",),
     "AggregateMultiTenancyIsolation": ("aggregate_multi_tenancy_isolation",),
-    "AggregateTypeAffinityFilter": ("aggregate_type_affinity",),
     "host_is_up": ("up",),
     "host_is_enabled": ("enabled",),
     "same_zone": ("zone",),
     "few_builds_in_flight": ("io_ops",),
+}
+
+# Scheduler hint → the filter that reads it; "": only filters of features read it.
+HINTS: Mapping[str, str] = {
+    "same_host": "same_host",
+    "different_host": "different_host",
+    "build_near_host_ip": "simple_cidr_affinity",
+    "query": "",
 }
 
 # Filters of Nova that berth does not need → why.

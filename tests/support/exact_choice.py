@@ -35,7 +35,7 @@ WEIGHERS = (
     "ram", "cpu", "disk", "io_ops", "load", "build_failure", "num_instances", "hypervisor_version",
     "image_cached", "preferred_traits", "metrics",
 )  # fmt: skip
-RULES = ("up", "enabled", "io_ops", "num_instances", "compute_capabilities")
+RULES = ("up", "enabled", "io_ops", "num_instances")
 SAID = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
 POOLS = (3, 4)
 

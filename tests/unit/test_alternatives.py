@@ -486,7 +486,6 @@ def image(**properties: str) -> Image:
          "hints.build_near_host_ip: '10.0.0' is no IP address"),
         ({"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
          "hints.cidr: '/33' is none of /0 to /32"),
-        ({"hints": Hints(query='["~", "$load", 1]')}, "hints.query: "),
     ],
     ids=str,
 )  # fmt: skip

@@ -150,7 +150,7 @@ def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published
         (["--or-else", "trait:A="], "--or-else trait:A=: the flavor has no such extra spec to leave out"),
         # The scheduler would refuse these as well
         (["--or-else", "hw:numa_nodes=3"], "or_else[0].vcpus: 1 does not divide by 3"),
-        (["--hint", "query=["], "hints.query: "),
+        (["--hint", "build_near_host_ip=10.0.0"], "hints.build_near_host_ip: "),
     ],
     ids=str,
 )

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bus.aggregates import Aggregate
-from bus.host_health import DISABLED, FORCED_DOWN
+from bus.host_health import DISABLED
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
@@ -23,7 +22,8 @@ from scheduler_worker.core.policy import (
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from tests.support.ids import uid
-from tests.support.rule_builders import a_wish, an_aggregate, seen_at_once, the_facts
+from tests.support.random_hosts import assert_array_agrees, assert_mask_agrees, clouds, random_alternatives
+from tests.support.rule_builders import a_wish, seen_at_once, the_facts
 from tests.support.scheduler_builders import a_request
 
 
@@ -42,7 +42,7 @@ def weighers_of(**chosen: Any) -> dict[str, float]:
         (["ComputeFilter"], ["up", "enabled"]),
         (["nova.scheduler.filters.compute_filter.ComputeFilter", "up"], ["up", "enabled"]),
         (["AggregateIoOpsFilter", "IoOpsFilter"], ["io_ops"]),
-        (["NUMATopologyFilter", "JsonFilter"], ["json"]),
+        (["NUMATopologyFilter", "MetricsFilter"], ["metrics"]),
         (["host_is_up", "host_is_enabled", "same_zone"], ["up", "enabled", "zone"]),
         ([], []),
     ],
@@ -56,7 +56,7 @@ def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[st
     [
         (["+few_failures"], [*FILTER_BOOK.default, "few_failures"]),
         (["-zone"], [name for name in FILTER_BOOK.default if name != "zone"]),
-        (["-ComputeFilter", "+json", "+zone"], [*FILTER_BOOK.default[2:], "json"]),
+        (["-ComputeFilter", "+metrics", "+zone"], [*FILTER_BOOK.default[2:], "metrics"]),
         (["-NUMATopologyFilter"], FILTER_BOOK.default),
     ],
 )
@@ -79,8 +79,11 @@ def test_a_custom_filter_is_added_and_one_that_an_option_enables_is_removed() ->
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
-        ({"filters": ["+json", "up"]}, r"'up' has no \+ or -, and other names have: either list all filters"),
-        ({"filters": ["-json"]}, "-json: this filter is not enabled; enabled are: up, enabled, zone"),
+        (
+            {"filters": ["+metrics", "up"]},
+            r"'up' has no \+ or -, and other names have: either list all filters",
+        ),
+        ({"filters": ["-metrics"]}, "-metrics: this filter is not enabled; enabled are: up, enabled, zone"),
         ({"filters": ["-zoone"]}, "unknown filter 'zoone', did you mean 'zone'"),
         ({"filters": ["+zoone"]}, "unknown filter 'zoone', did you mean 'zone'"),
         ({"filters": ["+"]}, "unknown filter ''"),
@@ -107,9 +110,9 @@ def test_weighers_are_added_to_the_default_ones_and_their_multipliers_changed() 
     assert weighers_of(weighers=changes, custom={"mine:quiet": quiet}) == expected
 
 
-def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
-    assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 25
-    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 11
+def test_the_kernels_filters_and_weighers_of_nova_are_known_by_their_classes() -> None:
+    assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 18
+    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 10
     rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
     weighers_of(weighers=[*WEIGHERS_CALLED, *WEIGHERS_OF_OTHERS])
 
@@ -121,8 +124,6 @@ def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
         ({"ram": -2.0, "CPUWeigher": 3.0}, {"ram": -2, "cpu": 3}),
         ({"nova.scheduler.weights.ram.RAMWeigher": 0.5, "CrossCellWeigher": 1.0}, {"ram": 0.5}),
         ({"free_ram": 2.0, "builds_in_flight": -3.0}, {"ram": 2, "io_ops": -3}),
-        ({"image_properties": 1.0}, {"image_properties": 1}),
-        ({"image_properties": 0.0}, {}),
         ({"num_instances": 0.0}, {"num_instances": 0}),  # aggregates may turn it on
     ],
 )
@@ -131,31 +132,12 @@ def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> No
 
 
 def test_options_are_converted_to_their_types() -> None:
-    options = {
-        "io_ops": {"max_io_ops_per_host": "2"},
-        "isolated_hosts": {
-            "isolated_hosts": "host1, host2",
-            "restrict_isolated_hosts_to_isolated_images": "false",
-        },
-    }
-    policy = ChoicePolicy.from_names(["io_ops", "isolated_hosts"], options=options)
-    io_ops, isolated = policy.rules
+    options = {"io_ops": {"max_io_ops_per_host": "2", "for_nova": "false"}, "pci": {"classes": "PGPU, VGPU"}}
+    policy = ChoicePolicy.from_names(["io_ops"], ["pci"], options=options)
+    (io_ops,), (pci,) = policy.rules, policy.weighers
     assert io_ops.refuses(the_facts(building=2), a_wish()) == "building 2 already, at most 2 at once"
-    assert isolated.refuses(the_facts(), a_wish()) is None
-
-
-def test_options_are_split_between_rule_and_weigher_of_a_name() -> None:
-    options = {
-        "image_properties": {
-            "image_properties_default_architecture": "aarch64",
-            "image_props_weight_setting": {"os_type": 2},
-        }
-    }
-    policy = ChoicePolicy.from_names(["image_properties"], {"image_properties": 1.0}, options=options)
-    alternative = a_wish(image=Image(name="i", properties={"os_type": "bsd"}))
-    host = the_facts(architecture="x86_64", image_properties={"os_type=bsd": 3})
-    assert policy.rules[0].refuses(host, alternative) == "the image needs architecture aarch64; it has x86_64"
-    assert policy.weighers[0].value(OneHost(host), alternative) == 6
+    assert io_ops.refuses(the_facts(building=2), a_wish(is_external=True)) is None
+    assert pci.value(OneHost(the_facts(free={"PGPU": 1, "VGPU": 2, "PCI_DEVICE": 4})), a_wish()) == -3
 
 
 @pytest.mark.parametrize(
@@ -278,21 +260,29 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
 @pytest.mark.parametrize(
     ("filters", "notes"),
     [
-        (None, ("hints.query: no rule uses it: the filter json is off",)),
-        (["json", "same_host"], ()),
+        (None, ()),
+        (
+            ["same_host"],
+            ("hints.build_near_host_ip: no rule uses it: the filter simple_cidr_affinity is off",),
+        ),
         (
             ["up"],
             (
                 "hints.same_host: no rule uses it: the filter same_host is off",
-                "hints.query: no rule uses it: the filter json is off",
+                "hints.build_near_host_ip: no rule uses it: the filter simple_cidr_affinity is off",
             ),
         ),
     ],
 )
 def test_a_hint_without_a_rule_causes_a_note(filters: Any, notes: tuple[str, ...]) -> None:
-    hints = Hints(query='["=", 1, 1]', same_host=(uid(1, "b"),))
+    hints = Hints(build_near_host_ip="10.0.0.1", same_host=(uid(1, "b"),))
     assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
     assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
+
+
+def test_a_hint_that_only_filters_of_features_read_causes_a_note() -> None:
+    (note,) = ChoicePolicy.from_names(["up"]).unheeded(a_request(hints=Hints(query="[]")))
+    assert note.startswith("hints.query: no rule uses it")
 
 
 def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:
@@ -325,8 +315,7 @@ def test_fields_that_no_rule_reads_do_not_distinguish_requests(
     [
         ({"project": "p"}, {"project": "q"}, "aggregate_multi_tenancy_isolation"),
         ({"image": None}, {"image": Image(name="i")}, "image_cached"),
-        ({}, {"flavor": OTHER}, "aggregate_type_affinity"),
-        ({"hints": Hints(query="[]")}, {}, "json"),
+        ({"hints": Hints(build_near_host_ip="10.0.0.1")}, {}, "simple_cidr_affinity"),
         ({"zone": "a"}, {"zone": "b"}, "zone"),
         ({"preferred": {"A": 1.0}}, {}, "preferred_traits"),
         ({"preferred_amounts": {"A": (1, 1.0)}}, {}, "preferred_resources"),
@@ -362,98 +351,15 @@ def test_every_declared_field_can_be_read() -> None:
     policy = ChoicePolicy.from_names(**everything)
     alternative = a_wish(image=Image(name="i"))
     assert policy.kind(alternative) == policy.kind(alternative)
-    assert {name for rule in policy.rules for name in rule.reads} >= {"image", "project", "hints.query"}
+    assert {name for rule in policy.rules for name in rule.reads} >= {"zone", "project", "hints.same_host"}
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "metrics": [{}, {"weight_setting": {"t": -1.0}}, {"weight_setting": {"t": 1.0, "p": 2.0}}],
     "io_ops": [{}, {"max_io_ops_per_host": 1}, {"for_nova": True}],
     "num_instances": [{}, {"max_instances_per_host": 3}],
-    "aggregate_image_properties_isolation": [{}, {"aggregate_image_properties_isolation_namespace": "os_"}],
     "pci": [{}, {"classes": []}, {"classes": ["VCPU"]}],
 }
-METADATA: dict[str, list[str]] = {
-    "filter_tenant_id": ["p", "q", "p, q", ""],
-    "filter_tenant_id2": ["p"],
-    "instance_type": ["small", "large, small", "large", " "],
-    "os_type": ["linux", "linux,bsd", "bsd"],
-    "os_.type": ["linux", "bsd"],
-    "ssd": ["true", "false"],
-    "max_io_ops_per_host": ["1", "3", "many"],
-    "max_instances_per_host": ["1", "2.5"],
-}
-a_metadata = st.fixed_dictionaries(
-    {}, optional={key: st.sampled_from(values) for key, values in METADATA.items()}
-)
-some_aggregates = st.lists(a_metadata, max_size=3).map(
-    lambda each: [an_aggregate(number, **metadata) for number, metadata in enumerate(each)]
-)
-a_state = st.fixed_dictionaries(
-    {},
-    optional={
-        "load": st.sampled_from([0.0, 0.5, 3.0]),
-        "enabled": st.booleans(),
-        "forced_down": st.booleans(),
-        "building": st.integers(0, 9),
-        "instances": st.integers(0, 4),
-        "hypervisor_version": st.sampled_from([0, 6_001_000]),
-        "metrics": st.dictionaries(st.sampled_from(["t", "p"]), st.sampled_from([1.0, float("nan"), -3.0])),
-        "images": st.sampled_from([(), ("linux",), ("bsd", "linux")]),
-        "image_properties": st.sampled_from([{}, {"os_type=linux": 2}]),
-    },
-)
-a_flavor = st.sampled_from(
-    [
-        Flavor(name="small", vcpus=1),
-        Flavor(
-            name="huge",
-            vcpus=1,
-            extra_specs={"ssd": "true", "aggregate_instance_extra_specs:os_type": "<or> bsd"},
-        ),
-    ]
-)
-an_image = st.sampled_from(
-    [
-        None,
-        Image(name="linux", properties={"os_type": "linux"}),
-        Image(name="i", properties={"os_.type": "bsd"}),
-    ]
-)
-roots = st.sets(st.integers(0, 6).map(lambda number: uid(number, "c")), max_size=3)
-
-
-@st.composite
-def clouds(draw: st.DrawFn) -> list[HostFacts]:
-    aggregates: list[Aggregate] = draw(some_aggregates)
-    hosts = []
-    for number in range(draw(st.integers(1, 5))):
-        there = draw(st.lists(st.sampled_from(aggregates), unique_by=id)) if aggregates else []
-        facts: dict[str, Any] = {"sent": draw(st.integers(0, 2)), "failures": float(draw(st.integers(0, 3)))}
-        if draw(st.booleans()):
-            facts |= {"load": 0.25, **draw(a_state)}
-        elif draw(st.booleans()):
-            facts["down"] = "never heard"
-        facts["traits"] = draw(st.sampled_from([(), (DISABLED,), (FORCED_DOWN,), ("A", "B")]))
-        facts["free"] = draw(st.sampled_from([{}, {"VCPU": 3}, {"VCPU": 200, "MEMORY_MB": 64, "PGPU": 2}]))
-        hosts.append(the_facts(number, *there, **facts))
-    return hosts
-
-
-@st.composite
-def alternatives(draw: st.DrawFn) -> Alternative:
-    return a_wish(
-        flavor=draw(a_flavor),
-        image=draw(an_image),
-        project=draw(st.sampled_from(["p", "q", "r"])),
-        preferred=draw(st.sampled_from([{}, {"A": 1.0, "C": 2.0}])),
-        preferred_amounts=draw(st.sampled_from([{}, {"VCPU": (8, 1.0), "PGPU": (4, -2.0)}])),
-        same=draw(st.none() | roots.map(frozenset)),
-        different=frozenset(draw(roots)),
-        current_roots=frozenset(draw(roots)),
-        is_external=draw(st.booleans()),
-    )
-
-
 MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
 
 
@@ -469,29 +375,20 @@ def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
 
 @pytest.mark.parametrize("name", MASKED)
 @settings(max_examples=40, deadline=None)
-@given(cloud=clouds(), alternative=alternatives(), data=st.data())
+@given(cloud=clouds(), alternative=random_alternatives(), data=st.data())
 def test_a_rules_mask_agrees_with_its_reasons(
     name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     rule = RULES[name](**data.draw(st.sampled_from(OPTIONS.get(name, [{}]))))
-    everybody, each = seen_at_once(cloud)
-    if rule.admits is None or (rule.concerns is not None and not rule.concerns(alternative)):
-        assert [rule.refuses(facts, alternative) for facts in each] == [None] * len(each)
-        return
-    sentences = [rule.refuses(facts, alternative) is None for facts in each]
-    assert np.broadcast_to(rule.admits(everybody, alternative), len(each)).tolist() == sentences
-    assert [bool(rule.admits(OneHost(facts), alternative)) for facts in each] == sentences
+    assert_mask_agrees(rule, cloud, alternative)
 
 
 @pytest.mark.parametrize("name", WEIGHERS)
 @settings(max_examples=40, deadline=None)
-@given(cloud=clouds(), alternative=alternatives(), data=st.data())
+@given(cloud=clouds(), alternative=random_alternatives(), data=st.data())
 def test_a_weighers_array_agrees_with_single_hosts(
     name: str, cloud: list[HostFacts], alternative: Alternative, data: st.DataObject
 ) -> None:
     mine = OPTIONS.get(name, [{}]) if name not in RULES or name == "metrics" else [{}]
     weigher = WEIGHERS[name](**data.draw(st.sampled_from(mine)))
-    everybody, each = seen_at_once(cloud)
-    at_once = np.broadcast_to(weigher.value(everybody, alternative), len(each)).tolist()
-    assert at_once == [float(weigher.value(OneHost(facts), alternative)) for facts in each]
-    assert np.isfinite(at_once).all()
+    assert_array_agrees(weigher, cloud, alternative)

@@ -272,7 +272,6 @@ def test_a_used_ranking_is_freed_without_garbage_collection() -> None:
 PLAIN = a_wish()
 HOST = the_facts()
 LINUX = a_wish(image=Image(name="linux", properties={"os_type": "linux", "hw_vm_mode": "hvm"}))
-MIXED = the_facts(image_properties={"os_type=linux": 3, "hw_vm_mode=hvm": 2, "os_type=bsd": 9})
 
 
 def preferring(**traits: float) -> Alternative:
@@ -307,10 +306,6 @@ ROWS = [
     row("pci", the_facts(free={"PCI_DEVICE": 5000}), PLAIN, -5000, "very many"),
     row("build_failure", the_facts(failures=1.5), PLAIN, -1.5, "fading"),
     row("num_instances", the_facts(instances=3, sent=1), PLAIN, 4, "its own and those sent there"),
-    row("image_properties", MIXED, LINUX, 5, "alike"),
-    row("image_properties", MIXED, LINUX, 6, "only those named count",
-     image_props_weight_setting={"os_type": 2}),
-    row("image_properties", MIXED, PLAIN, 0, "no image"),
     row("metrics", the_facts(metrics={"t": 40.0}), PLAIN, 0, "none counts"),
     row("metrics", the_facts(metrics={"t": 40.0, "p": 3.0}), PLAIN, -34, "each by its ratio",
      weight_setting={"t": -1, "p": 2}),

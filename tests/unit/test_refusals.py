@@ -249,15 +249,15 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
         ),
     ),
     "a hint": (
-        a_request(hints=Hints(query='["=", "$host", "none"]')),
-        ("without the hint query: 2 hosts",),
+        a_request(hints=Hints(build_near_host_ip="10.0.0.1")),
+        ("without the hint build_near_host_ip: 2 hosts",),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("request_", "reply"), HELPS.values(), ids=HELPS)
 def test_remedies_of_refused_requests(request_: BuildRequested, reply: tuple[str, ...]) -> None:
-    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
+    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "simple_cidr_affinity"))
     hall = a_hall(*HOSTS, policy=policy)
     for host_state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(host_state, cell=host.cell)

@@ -440,21 +440,6 @@ def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "read"),
-    [
-        ("", True),  # by default it is on
-        ("enabled", False),
-        ("enabled,compute_capabilities", True),
-        ("+few_failures", True),
-        ("-ComputeCapabilitiesFilter", False),
-    ],
-)
-def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: bool) -> None:
-    sent = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))
-    assert request_options(sent).unscoped is read
-
-
-@pytest.mark.parametrize(
     ("choice", "options"), [("off", (False, False)), ("optional", (True, False)), ("required", (True, True))]
 )
 def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple[bool, bool]) -> None:

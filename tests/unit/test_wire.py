@@ -40,7 +40,6 @@ from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import access, schemas
 from placement_worker.http.access import BadTokens, TokenFile
 from placement_worker.http.errors import Problem
-from scheduler_worker.core.rule import UnreadableQuery, parsed
 
 CHANNEL, OTHER = 3, 4
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -455,7 +454,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "frame": (lambda _: decode_frame(DEEP.encode()), Undecodable, "not a frame"),
     "HTTP body": (lambda _: schemas.PUT_TRAITS.read(DEEP.encode()), Problem, "Malformed JSON"),
     "HTTP body with U+0000": (lambda _: schemas.PUT_TRAITS.read(ZERO.encode()), Problem, "U+0000"),
-    "JSON query": (lambda _: parsed(DEEP), UnreadableQuery, "not JSON"),
     "Ironic's answer": (lambda _: read_answer("GET", httpx.Response(200, text=f'{{"a": {DEEP}}}')),
         IronicRefused, "not answered with an object"),
     "settings": (lambda path: read_settings(file=path / "a.toml", environment={}), BadSetting, "not TOML"),
