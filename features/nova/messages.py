@@ -2,10 +2,12 @@
 scheduler, compared with berth's.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bus.acts import Act, Requested, as_named, ids_of, sent
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.topics import ANYONE, Query
@@ -154,3 +156,16 @@ SELECT_HOSTS = Query(
     "scheduler",
 )
 PAGE_ASKS = (NOVA_REPORT,)
+
+ACTS = (
+    Act(
+        "choose hosts",
+        "operator",
+        "choose and claim hosts for instances that another system builds",
+        sent(SELECT_HOSTS),
+        limited_by=("cells",),
+    ),
+)
+REQUESTED: Mapping[type[Message], Requested] = {
+    HostsAsked: Requested(real=as_named, ids=lambda message: ids_of((message.request,)))
+}
