@@ -34,9 +34,9 @@ RENAMED = replace(PROVIDER, id="x")
 CONSUMER = ImportedConsumer(
     id=INSTANCE, project="p", user="u", type="INSTANCE", allocations={NODE: {"VCPU": 1}}
 )
+FILTERS = ("ComputeFilter", "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter")
 CHOICE = ChoiceFacts(
-    filters=("up", "enabled", "compute_capabilities", "image_properties", "server_group_anti_affinity",
-             "server_group_affinity"),
+    filters=("up", "enabled", "server_group_anti_affinity", "server_group_affinity"),
     weighers={"ram": 1.0, "cpu": 1.0, "io_ops": -1.0},
 )  # fmt: skip
 READ = InstanceFacts(host="host-1", node="host-1", state="active", task="", flavor=1)
@@ -83,7 +83,7 @@ def a_placement(
 
 
 def a_bridge(**given: Any) -> BridgeFacts:
-    return BridgeFacts(**{"choice": CHOICE, "scheduler": NovaSchedulerConf(), **given})
+    return BridgeFacts(**{"choice": CHOICE, "scheduler": NovaSchedulerConf(filters=FILTERS), **given})
 
 
 def region(**given: Any) -> TakeoverFacts:
@@ -217,8 +217,8 @@ def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
     [
         ({}, {}, None, ""),
         ({"filters": ("ComputeFilter", "NUMATopologyFilter", "AllHostsFilter")}, {}, None, ""),
-        ({"filters": ("JsonFilter",)}, {}, "warning", "JsonFilter"),
-        ({"filters": ("JsonFilter",)}, {"filters": ("json",)}, None, ""),
+        ({"filters": ("NumInstancesFilter",)}, {}, "warning", "NumInstancesFilter"),
+        ({"filters": ("NumInstancesFilter",)}, {"filters": ("num_instances",)}, None, ""),
         ({"filters": ("AggregateMultiTenancyIsolation",)}, {}, "error", "separation of tenants"),
         ({"filters": ("RackFilter",)}, {}, "error", "RackFilter"),
         ({"filters": ("IoOpsFilter",)}, {"filters": ("io_ops",)}, "warning", "for_nova"),
@@ -243,6 +243,7 @@ def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
 def test_options_of_nova_scheduler_that_would_end_with_it_are_findings(
     nova_has: dict[str, Any], berth_has: dict[str, Any], level: str | None, text: str
 ) -> None:
+    nova_has = {"filters": FILTERS, **nova_has}
     bridge = a_bridge(scheduler=NovaSchedulerConf(**nova_has), choice=structs.replace(CHOICE, **berth_has))
     found = [finding for finding in judged(region(bridge=bridge)) if finding.about == ABOUT]
     assert [finding.level for finding in found] == ([level] if level else [])
