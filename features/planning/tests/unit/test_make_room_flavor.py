@@ -40,9 +40,3 @@ def test_the_flavor_has_a_name() -> None:
         flavor_of("b", flavor="a", vcpus=4)
     with pytest.raises(BadSetting, match="berth stores no flavors"):
         flavor_of("m1.large")
-
-
-def test_roles_are_changes_of_the_flavor() -> None:
-    options = options_named(role=("worker:2,vcpus=4",))
-    request = boot_request(with_flavor(options, "memory_mb=4096"))
-    assert [(role.flavor.vcpus, role.flavor.memory_mb) for role in request.parts.sections] == [(4, 4096)]
