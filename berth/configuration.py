@@ -224,19 +224,19 @@ def _check_database(url: str, name: str, refuse: Refuse) -> None:
 
 
 def _check_http(settings: Settings, refuse: Refuse) -> None:
-    http = settings.placement
-    if http.auth == "tokens" and not http.tokens:
+    placement = settings.placement
+    if placement.auth == "tokens" and not placement.tokens:
         refuse("placement_tokens", "name the file of tokens")
     values = by_name(settings)
     for feature in features():
-        is_required = feature.authentication == http.auth
+        is_required = feature.authentication == placement.auth
         if is_required or not feature.authentication:
             for name in (name for name in feature.clouds if is_required or values[name]):
                 _check_cloud(name, values[name], refuse)
     for method in authentication_methods():
         authentication(method).check(settings, refuse)
     _check_tls(settings, refuse)
-    places = [("placement_http", http.http, "127.0.0.1:8778")] if http.http else []
+    places = [("placement_http", placement.http, "127.0.0.1:8778")] if placement.http else []
     if settings.rest.http:
         places.append(("rest_http", settings.rest.http, "127.0.0.1:8779"))
     if settings.control_room.listens:
@@ -247,7 +247,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
             refuse("metrics_http", "needs a port: further processes use the next ports")
     for name, place, such_as in places:
         host, _ = _host_and_port(name, place, such_as, refuse)
-        if http.auth == "noauth2" and not is_loopback(host):
+        if placement.auth == "noauth2" and not is_loopback(host):
             refuse(
                 name,
                 "with noauth2 every client that reaches it may do anything: use 127.0.0.1 or "
@@ -323,8 +323,8 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
         machines(simulator.drivers, simulator.machines, simulator.provider_config)
     except BadMachine as problem:
         files = {"machines": simulator.machines, "provider_config": simulator.provider_config}
-        started = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
-        refuse(f"{PREFIX}{next(started, 'drivers')}", str(problem))
+        named = (name for name, path in files.items() if path and str(problem).startswith(path.rstrip("/")))
+        refuse(f"{PREFIX}{next(named, 'drivers')}", str(problem))
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from prometheus_client import Counter, Histogram
 
 from bus import topics
-from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Retry, Unavailable
+from bus.errors import Retry
 from bus.messages import AgentReported, BuildEnded, BuildPlaced, BuildReshaped
 from bus.parts import waits_since
 from bus.protocol import AskMany
@@ -26,8 +26,9 @@ from bus.topics import Topic
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.audit import instances_page
+from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
-from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
+from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.step import Postponed, overdue_reports, step, to_be_placed
 from cell_conductor.extension import ConductorPart
 from cell_conductor.node_sharing import NodeSharing, NoSharing
@@ -263,59 +264,6 @@ def count_ends(messages: Iterable[Message]) -> None:
             BUILDS_ENDED.labels(message.cell, message.status).inc()
 
 
-# Section: sends the claims and releases of builds to placement, and returns its answers as events of the
-# builds.
-
-
-class BuildClaims:
-    """Asks placement for many builds at once. If placement is unreachable, no build gets an event."""
-
-    def __init__(
-        self,
-        claim_many: AskMany[ClaimRequested, ClaimAnswered],
-        release_many: AskMany[ReleaseRequested, ReleaseAnswered],
-    ) -> None:
-        self.claim_many = claim_many
-        self.release_many = release_many
-
-    async def swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
-        try:
-            answers = await self.claim_each([question for _, question in swaps])
-        except Unavailable as away:
-            log.warning("%d builds wait to swap hosts: %s", len(swaps), away)
-            return {}
-        return {
-            build.id: SwapAnswered(build.attempt, answer, build.parts)
-            for (build, _), answer in zip(swaps, answers, strict=True)
-        }
-
-    async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Send claims to placement; return for each its result, or a text why placement refused to answer."""
-        if not questions:
-            return []
-        try:
-            return [answer.results[0] for answer in await self.claim_many(questions)]
-        except AnswerRefused as refused:
-            if len(questions) == 1:
-                return [str(refused)]
-        return [(await self.claim_each([question]))[0] for question in questions]
-
-    async def release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
-        if not releases:
-            return {}
-        try:
-            answers = await self.release_many([question for _, question in releases])
-        except Unavailable as away:
-            log.warning("%d builds wait for the release of their allocations: %s", len(releases), away)
-            return {}
-        return {
-            build.id: ReleaseAnswer(build.status, answer.result)
-            if question.consumer == build.id
-            else CleanedUp(question.consumer, answer.result)
-            for (build, question), answer in zip(releases, answers, strict=True)
-        }
-
-
 ROUNDS = 6  # most requests to placement for one event: a refused claim, a release, and retries
 AWAITED_SECONDS = 60.0  # seconds for which a reshape waits for the message about its build
 PAGE = 1000
@@ -354,10 +302,7 @@ class Builds:
         self._applier = EventApplier(database, self.limits, self.clock, self.store, stores)
         self.effects: Sequence[Topic[Any]] = (*_EFFECTS, *(topic for part in parts for topic in part.effects))
         # topics of messages that timers repeat
-        self.repeated: Sequence[Topic[Any]] = (
-            *_REPEATED,
-            *(topic for part in parts for topic in part.repeats),
-        )
+        self.repeated: Sequence[Topic[Any]] = (*_REPEATED, *(each for part in parts for each in part.repeats))
         self._repeated: tuple[type[Message], ...] = tuple(topic.message for topic in self.repeated)
         self._resumed = False
         self._failed_over = False

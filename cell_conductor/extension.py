@@ -4,15 +4,14 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.feature import PartNeeds
-from bus.protocol import AskMany
 from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.topics import Topic
 from bus.worker import Outcome, WorkerRows
 from cell_conductor.audit import OperationMark, ReleasedBuild
+from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
@@ -74,31 +73,16 @@ __all__ = [
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 
 
-class CellPlacement(Protocol):
-    """Sends claims and releases of the builds of a cell to placement."""
-
-    @property
-    def claim_many(self) -> AskMany[ClaimRequested, ClaimAnswered]: ...
-
-    @property
-    def release_many(self) -> AskMany[ReleaseRequested, ReleaseAnswered]: ...
-
-    async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Send claims to placement; return for each its result, or a text why placement refused to answer."""
-
-
 class CellBuilds(Protocol):
     """The builds of a cell, as the handlers of features use them."""
 
     database: Database
     clock: Clock
+    placement: BuildClaims
     # Topics of all messages of builds. Every row whose messages are events of builds declares them: a course
     # may have any build, and repeats after any event the messages that others wait for.
     effects: Sequence[Topic[Any]]
     repeated: Sequence[Topic[Any]]  # topics of the messages that timers repeat
-
-    @property
-    def placement(self) -> CellPlacement: ...
 
     async def load(self, ids: Collection[str]) -> dict[str, Build]:
         """Return the cell's records of builds by id."""

@@ -25,10 +25,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_WITH_NOTIFICATIONS = 60.0
 HOSTS_IN_A_REPORT = 500
-RIGHT_SECONDS, RIGHT_CHECKS = (
-    3.0,
-    30,
-)  # how long a heartbeat waits until the agent may act, and how often it checks
+RIGHT_SECONDS = 3.0  # how long a heartbeat waits until the agent may act
+RIGHT_CHECKS = 30  # how often it checks meanwhile
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 

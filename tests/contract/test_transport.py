@@ -30,17 +30,17 @@ from tests.support.waiting import DEADLINE, until
 Connect = Callable[[], Awaitable[Transport]]
 
 
-@pytest.fixture(params=["local", "direct", pytest.param("rabbit", marks=pytest.mark.services)])
+@pytest.fixture(params=["local", "socket", pytest.param("rabbit", marks=pytest.mark.services)])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """Yield a function that opens a further connection to one broker."""
     make: Callable[[], Transport]
-    if request.param == "direct":
+    if request.param == "socket":
         with TemporaryDirectory() as directory:
-            api = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
-            await api.open()
-            async for connect in _connections(lambda: SocketTransport(api.path)):
+            server = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
+            await server.open()
+            async for connect in _connections(lambda: SocketTransport(server.path)):
                 yield connect
-            await api.close()
+            await server.close()
         return
     if request.param == "local":
         broker = LocalBroker()

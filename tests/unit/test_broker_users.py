@@ -156,18 +156,18 @@ esac
 
 
 async def test_rabbitmqctl_gets_definitions_on_standard_input(tmp_path: Path) -> None:
-    reply, control = tmp_path / "log", Rabbitmqctl(str(a_rabbitmqctl(tmp_path)), AMQP)
+    log, control = tmp_path / "log", Rabbitmqctl(str(a_rabbitmqctl(tmp_path)), AMQP)
     assert await control.users() == {"guest"}
     await control.take({"users": [{"name": 'a"b\\c'}]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):
         await control.drop("berth-c9", "berth flood c9")
-    first, second, *ends = reply.read_text().splitlines()
+    first, second, *ends = log.read_text().splitlines()
     assert (first, second) == ("--quiet list_users --formatter json", "eval")
     assert sorted(ends) == [
         "--quiet clear_policy -p v/h berth flood c9", "--quiet delete_user berth-c9",
     ]  # fmt: skip
     erlang = r"""ok = rabbit_definitions:import_raw(<<"{\"users\": [{\"name\": \"a\\\"b\\\\c\"}]}">>)."""
-    assert Path(f"{reply}.input").read_text() == erlang
+    assert Path(f"{log}.input").read_text() == erlang
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
 
@@ -220,7 +220,7 @@ PLAIN = "postgresql+asyncpg://u@h/b"
 
 
 @pytest.mark.parametrize(
-    ("reply", "sent"),
+    ("query", "sent"),
     [
         ("", {}),
         ("?sslmode=verify-full", {"ssl": "verify-full"}),
@@ -228,8 +228,8 @@ PLAIN = "postgresql+asyncpg://u@h/b"
         ("?sslmode=disable", {"ssl": "disable"}),
     ],
 )
-def test_an_ssl_mode_without_files_is_passed_to_the_driver(reply: str, sent: dict[str, object]) -> None:
-    address, security = secured(make_url(PLAIN + reply))
+def test_an_ssl_mode_without_files_is_passed_to_the_driver(query: str, sent: dict[str, object]) -> None:
+    address, security = secured(make_url(PLAIN + query))
     assert (str(address), security) == (PLAIN, sent)
 
 
@@ -258,16 +258,16 @@ def an_authority() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("reply", "why"),
+    ("query", "why"),
     [
         ("sslmode=verify_full", "sslmode=verify_full: there are disable, allow,"),
         ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: use require,"),
         ("sslrootcert=/x", "sslmode=: there are"),
     ],
 )
-def test_invalid_parameters_are_refused(reply: str, why: str) -> None:
+def test_invalid_parameters_are_refused(query: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        secured(make_url(f"{PLAIN}?{reply}"))
+        secured(make_url(f"{PLAIN}?{query}"))
 
 
 def not_believed() -> ssl.SSLCertVerificationError:
