@@ -130,10 +130,8 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
     answer = WhatIfAnswered(fits=True, placed=(there,), victims=(victim,))
     async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
         page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
-        refused = await room.page("/what-if?vcpus=4&spread=rack:0")
     assert "It fits: 1 instance on 1 host, if 1 instance with a lower priority is preempted." in page
     assert f'href="/builds/{uid(6)}"' in page and "of priority 1: shelved, and placed again later" in page
-    assert "--spread rack:0: takes LEVEL or LEVEL:K, such as rack:2" in refused
 
 
 async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
