@@ -327,7 +327,8 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
     consumers: LongList[Consumer]  # consumers with allocations
     generations: LargeMap[Text, Whole]  # generation of each provider that occurs in `consumers`
     # The following fields are for `others`.
-    # object of a feature, such as a server group → its project; empty: no client may use its id
+    # object of a feature, such as a server group or a started move → its project; empty: no client may use
+    # its id
     objects: LargeMap[Text, Text] = field(default_factory=dict)
     # retired consumer or started move → the cell that retired it; empty: another worker
     retired: LargeMap[Text, Text] = field(default_factory=dict)

@@ -130,7 +130,8 @@ _HELD_OF = """
 """
 _RETIRED = """
     WITH ids AS (SELECT n.uuid FROM {n: uuid str})
-    SELECT i.uuid, r.cell AS retired, NULL AS project FROM ids i JOIN retired_consumers r ON r.uuid = i.uuid
+    SELECT i.uuid, r.cell AS retired, NULLIF(r.project, '') AS project
+    FROM ids i JOIN retired_consumers r ON r.uuid = i.uuid
 """
 _OF_PROJECT = """
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id
@@ -311,9 +312,9 @@ def _others(objects: tuple[tuple[str, str], ...]) -> Statement:
 async def _read_others(
     tx: Transaction, ids: Collection[str], objects: tuple[tuple[str, str], ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what has these ids and may hold nothing: objects of features with their projects, and retired
-    consumers with the cells that retired them. `objects`: the tables of features, with the SQL expression of
-    the project.
+    """Return what has these ids and may hold nothing: objects of features and started moves, with their
+    projects, and retired consumers, with the cells that retired them. `objects`: the tables of features, with
+    the SQL expression of the project.
     """
     rows = await _others(objects)(tx, [(id_,) for id_ in sorted(set(ids))])
     found = {row["uuid"]: row["project"] for row in rows if row["project"] is not None}

@@ -32,7 +32,8 @@ class _Recorded:
     """The records of placement about some ids."""
 
     consumers: dict[Id, Consumer] = field(default_factory=dict)
-    objects: dict[Id, str] = field(default_factory=dict)  # of features, with their projects
+    # objects of features, and started moves, with their projects
+    objects: dict[Id, str] = field(default_factory=dict)
     retired: dict[Id, str] = field(default_factory=dict)
 
 

@@ -263,6 +263,7 @@ class ClaimWorld:
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # providers to update
     changed_holders: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     to_retire: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
+    started: dict[str, str] = field(default_factory=dict)  # moves that claims began → their projects
     woken: set[str] = field(default_factory=set)  # shelved consumers whose retirement ends
     # consumers that this transaction inserted → their claims
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
@@ -566,6 +567,7 @@ def _accept(order: claims.ClaimRequested, world: ClaimWorld) -> None:
     for claim in order.claims:
         if claim.begins:
             world.retire(claim.begins, claims.Retired(why=STARTED))
+            world.started[claim.begins] = claim.project
         if revives(claim, world):
             world.wake(claim.consumer)
 

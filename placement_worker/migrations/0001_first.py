@@ -147,6 +147,7 @@ def _consumers() -> None:
         _columns(sa.Boolean, "unplaceable", server_default=sa.false()),  # no host was found
         _columns(sa.String(64), "cell", server_default=""),  # cell that retired it, or ""
         _columns(sa.Boolean, "revivable", server_default=sa.false()),  # shelved
+        _columns(sa.String(255), "project", server_default=""),  # of a move that a claim has begun
         sa.Index(None, "at"),
         keys=("uuid",),
     )

@@ -206,9 +206,9 @@ _INSERT_ALLOCATIONS = sql("""
     FROM {n: consumer int, provider int, class int, used int}
 """)
 _INSERT_RETIRED = sql("""
-    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell, revivable)
-    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell, n.revivable
-    FROM {n: uuid str, why str, unplaceable bool, cell str, revivable bool}
+    INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell, revivable, project)
+    SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell, n.revivable, n.project
+    FROM {n: uuid str, why str, unplaceable bool, cell str, revivable bool, project str}
     WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
 # Deletes the retirement of shelved instances that get allocations again, or are deleted.
@@ -393,7 +393,14 @@ async def save_world(
             rows[_SET_GENERATIONS].append((provider.id, provider.generation))
     cell = world.cell_limits.cell if world.cell_limits else ""
     rows[_INSERT_RETIRED] = [
-        (uuid, retired.why, retired.unplaceable, cell or retired.cell, retired.revivable)
+        (
+            uuid,
+            retired.why,
+            retired.unplaceable,
+            cell or retired.cell,
+            retired.revivable,
+            world.started.get(uuid, ""),
+        )
         for uuid, retired in world.to_retire.items()
     ]
     ending = world.woken & world.to_retire.keys()

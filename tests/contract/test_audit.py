@@ -109,7 +109,7 @@ async def test_a_sound_berth_is_clean(sound: Settings) -> None:
 
 A1, A2 = uid(1, "a"), uid(2, "a")
 LOST = ("cell_c1", f"DELETE FROM builds WHERE id = '{uid(ACTIVE)}'")
-RETIRED = f"INSERT INTO retired_consumers VALUES ('{uid(ACTIVE)}', 'deleted', 0, false, '', false)"
+RETIRED = f"INSERT INTO retired_consumers VALUES ('{uid(ACTIVE)}', 'deleted', 0, false, '', false, '')"
 
 
 ON_A2 = ("cell_c1", f"UPDATE placed_builds SET root = '{A2}' WHERE build = '{uid(ACTIVE)}'")

@@ -79,10 +79,12 @@ from tests.support.virtual_time import TurnedClock
 VM = Flavor(name="vm", vcpus=1)
 OURS, THEIRS, SHELVED, LEFTOVER, NEW = uid(1, "b"), uid(2, "b"), uid(3, "b"), uid(4, "b"), uid(5, "b")
 THEIR_SHELVED, THEIR_SLOT, FORGOTTEN = uid(6, "b"), uid(7, "b"), uid(8, "b")
-MOVE, THEIR_MOVE = uid(1, "d"), uid(2, "d")
+MOVE, THEIR_MOVE, STARTING, THEIR_STARTING = uid(1, "d"), uid(2, "d"), uid(3, "d"), uid(4, "d")
 OUR_GROUP, THEIR_GROUP, RESERVED = uid(1, "f"), uid(2, "f"), uid(3, "f")
 PROJECTS = {OURS: "p1", THEIRS: "q", SHELVED: "p1", THEIR_SHELVED: "q"}
+STARTED_MOVES = {STARTING: "p1", THEIR_STARTING: "q"}  # their claims are stored, and no cell knows them yet
 RETIRED = {SHELVED: "c1", THEIR_SHELVED: "c1", MOVE: "", THEIR_MOVE: "", FORGOTTEN: ""}
+RETIRED |= dict.fromkeys(STARTED_MOVES, "")
 
 
 def a_stands(build: str) -> BuildStands:
@@ -109,7 +111,7 @@ class FakeCloud:
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         held = [a_consumer(OURS, "p1"), a_consumer(THEIRS, "q"), a_consumer(LEFTOVER, "p1", CLEANUP)]
         held.append(a_consumer(THEIR_SLOT, "q", RESERVATION))
-        objects = {OUR_GROUP: "p1", THEIR_GROUP: "q", RESERVED: "", THEIR_SLOT: ""}
+        objects = {OUR_GROUP: "p1", THEIR_GROUP: "q", RESERVED: "", THEIR_SLOT: "", **STARTED_MOVES}
         return AllocationsFound(
             consumers=tuple(consumer for consumer in held if consumer.id in question.consumers),
             generations={},
@@ -261,6 +263,7 @@ ALLOWED = {
     ),
     "a move": ("shop", a_move(move=NEW), {"reply_to": "shop"}),
     "a repeated move": ("shop", a_move(), {"reply_to": "shop"}),
+    "a repeated move that its cell does not know yet": ("shop", a_move(move=STARTING), {"reply_to": "shop"}),
     "a steering": ("shop", a_steer(), {"reply_to": "shop"}),
 }
 
@@ -301,6 +304,9 @@ REFUSED = {
     ),
     "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "move: use a new uuid"),
     "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "move: use a new uuid"),
+    "a move by the id of another's move that its cell does not know yet": (
+        "shop", a_move(move=THEIR_STARTING), "move: use a new uuid",
+    ),
     "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "move: use a new uuid"),
     "a move by the id of a reservation": ("shop", a_move(move=RESERVED), "move: use a new uuid"),
     "a move by the id of what is left behind": ("shop", a_move(move=LEFTOVER), "move: use a new uuid"),

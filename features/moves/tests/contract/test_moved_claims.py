@@ -123,6 +123,12 @@ async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: P
     assert await held(placement) == {}
 
 
+async def test_the_id_of_a_started_move_belongs_to_the_project_of_its_instance(placement: Placement) -> None:
+    await claim(placement, moves())
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(MOVE),), others=True))
+    assert (found.objects, found.retired) == ({uid(MOVE): "mine"}, {uid(MOVE): ""})
+
+
 async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancelled(
     placement: Placement, url: str
 ) -> None:
