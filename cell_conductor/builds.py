@@ -25,12 +25,12 @@ from bus.sql.statement import Statement, Transaction
 from bus.topics import Topic
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor.audit import instances_page
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.step import Postponed, overdue_reports, step, to_be_placed
 from cell_conductor.extension import ConductorPart
+from cell_conductor.instances import instances_page
 from cell_conductor.node_sharing import NodeSharing, NoSharing
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.store import UNSETTLED_STATUSES, Applied, BuildStore, Changed, CourseStore

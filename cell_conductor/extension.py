@@ -10,7 +10,6 @@ from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.topics import Topic
 from bus.worker import Outcome, WorkerRows
-from cell_conductor.audit import OperationMark, ReleasedBuild
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
@@ -51,10 +50,8 @@ __all__ = [
     "HeldStatuses",
     "Leftover",
     "NodeSharing",
-    "OperationMark",
     "Postponed",
     "Prune",
-    "ReleasedBuild",
     "Status",
     "Step",
     "Stepped",

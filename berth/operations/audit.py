@@ -25,9 +25,9 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
+    from berth.operations.stored_builds import HeldByCell, PlaceByCell, ReleasedBuild
+    from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
     from bus.sql.database import Database
-    from cell_conductor import HeldByCell, PlaceByCell, ReleasedBuild
-    from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may be of a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
@@ -103,7 +103,7 @@ async def audit(
 
 async def placement_breaches(placement: Database) -> list[str]:
     """Return a sentence for each violated rule of the data in placement's database."""
-    from placement_worker.store import audit as stored  # databases take long to load
+    from berth.operations import stored_claims as stored  # databases take long to load
 
     async with placement.read() as tx:
         found = await stored.breaches(tx)
@@ -114,7 +114,7 @@ async def placement_breaches(placement: Database) -> list[str]:
 
 async def _read(found: Audit, settings: Settings, *, placement_only: bool) -> _Read:
     """Read the databases; add to `found` the violations and counts that placement's database alone shows."""
-    from placement_worker.store import audit as stored  # databases take long to load
+    from berth.operations import stored_claims as stored  # databases take long to load
 
     cells = () if placement_only else settings.cell_names
     placement = composition.database_of(settings, worker_roles.Role("placement"))
@@ -239,7 +239,7 @@ async def _held_by_cells(
     """Return the cells' records of the given builds, by build, to decide if their holder consumers are
     needed.
     """
-    from cell_conductor import held_by_cell
+    from berth.operations.stored_builds import held_by_cell
 
     found: dict[str, HeldByCell] = {}
     read = partial(

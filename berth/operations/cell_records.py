@@ -11,8 +11,8 @@ from berth.features import modules
 from berth.settings import Settings
 
 if TYPE_CHECKING:
+    from berth.operations.stored_builds import PlaceByCell, ReleasedBuild
     from bus.sql.database import Database
-    from cell_conductor import PlaceByCell, ReleasedBuild
 
 R = TypeVar("R")
 
@@ -70,7 +70,9 @@ async def of_cells(
 
 
 async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
-    from cell_conductor import census  # databases take long to load, and few commands read them
+    from berth.operations.stored_builds import (
+        census,  # databases take long to load, and few commands read them
+    )
 
     found = BuildsByCell()
     records: dict[str, list[KnownBuild]] = {}
@@ -89,7 +91,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
 async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
     """Return the host and the allocations of each active build, by build, from the records of the cells."""
-    from cell_conductor import places
+    from berth.operations.stored_builds import places
 
     return await _merged(settings, cells, places)
 

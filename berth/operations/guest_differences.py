@@ -25,7 +25,7 @@ from bus.guests import GuestsAsked, ReportedGuest
 from bus.vocabulary import portions
 
 if TYPE_CHECKING:
-    from cell_conductor import PlaceByCell
+    from berth.operations.stored_builds import PlaceByCell
 
 SECONDS = 15.0  # time limit for an agent's answer with a page of its guests
 _AT_ONCE = 50  # agents queried at a time
@@ -111,7 +111,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     """Query all agents of the settings' cells for their guests, and compare the guests with the cells'
     records.
     """
-    from placement_worker.store.audit import agents, places_of_holders, registered_cells, retired_as
+    from berth.operations.stored_claims import agents, places_of_holders, registered_cells, retired_as
 
     placement = composition.database_of(settings, worker_roles.Role("placement"))
     try:

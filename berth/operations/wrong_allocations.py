@@ -15,8 +15,8 @@ from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
     from berth.operations.cell_records import KnownBuild
-    from cell_conductor import HeldByCell, PlaceByCell, ReleasedBuild
-    from placement_worker.store.audit import StoredHolder, TreesOfConsumer
+    from berth.operations.stored_builds import HeldByCell, PlaceByCell, ReleasedBuild
+    from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 

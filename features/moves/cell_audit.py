@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from berth.operations.stored_builds import OperationMark, ReleasedBuild
 from bus.sql.statement import Transaction, sql
-from cell_conductor.extension import OperationMark, ReleasedBuild
 from features.moves.cell_moves import UNDER_WAY
 
 _MARKS = sql(f"""

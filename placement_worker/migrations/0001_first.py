@@ -1,7 +1,7 @@
 """The first migration: tables of the Placement API, and berth's additions. Times are seconds since the epoch.
 
 `allocations` and `consumers` are written ten thousand times a second and have no foreign keys: three checks
-per row would cost more than the row. store/audit.py verifies the references instead.
+per row would cost more than the row. `berth audit` verifies the references instead.
 """
 
 from typing import Any

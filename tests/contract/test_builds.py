@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.features import packages
+from berth.operations.stored_builds import Standing, census
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.queries import FindBuilds
@@ -18,7 +19,6 @@ from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import Standing, census
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits

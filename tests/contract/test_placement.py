@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
+from berth.operations.stored_claims import allocations, retired
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
@@ -18,7 +19,6 @@ from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, stored_trees
-from placement_worker.store.audit import allocations, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
 from tests.support.placement_builders import (

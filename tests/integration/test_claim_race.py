@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from berth.operations.audit import placement_breaches
+from berth.operations.stored_claims import allocations, retired
 from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
 from placement_worker.store import stored_trees
-from placement_worker.store.audit import allocations, retired
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,

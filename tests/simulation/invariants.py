@@ -8,13 +8,13 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from berth.operations import stored_claims as stored
 from bus.candidates import PlacedHost
 from bus.claims import CLEANUP, HOLDER_TYPES, MIGRATION, holder_consumer
 from bus.host_health import DISABLED, FORCED_DOWN
 from cell_conductor.core.build import Build
 from features.groups.messages import group_of
 from features.waiting.hosts import needs_of
-from placement_worker.store import audit as stored
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:

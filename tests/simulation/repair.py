@@ -13,13 +13,13 @@ from berth import composition, worker_roles
 from berth.operations import allocation_repairs, guest_differences, healing
 from berth.operations.audit import audit
 from berth.operations.cell_records import builds_by_cell
+from berth.operations.stored_claims import stored_holders
 from berth.settings import Settings
 from bus.delivery import runner
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 from bus.sql.database import Database
 from compute_sim.agent import HANG_SECONDS
-from placement_worker.store.audit import stored_holders
 from tests.simulation.broker import SimulatedTransport
 from tests.simulation.invariants import BUILDS, HELD, Broken, at_rest
 

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import pytest
 
 from berth.features import modules
+from berth.operations.stored_claims import breaches
 from bus.replication import PlacementChanged
 from bus.sql.statement import Statement, Transaction
 from placement_worker.store import changes
-from placement_worker.store.audit import breaches
 
 T = TypeVar("T")
 

@@ -11,6 +11,8 @@ from berth.features import packages
 from berth.operations.allocation_repairs import Mending
 from berth.operations.guest_differences import CellRecords, GuestComparison, differences
 from berth.operations.guest_repairs import RetiredChoice
+from berth.operations.stored_builds import places
+from berth.operations.stored_claims import allocations, retired_as, trees_of_consumers
 from berth.operations.wrong_allocations import Misheld, misheld
 from bus.claims import Choice, Claimed
 from bus.delivery.runner import Bus
@@ -33,9 +35,8 @@ from bus.topics import (
     FIND_BUILDS,
 )
 from bus.worker import Worker, on
-from cell_conductor import cell_conductor, places
+from cell_conductor import cell_conductor
 from placement_worker import Placement
-from placement_worker.store.audit import allocations, retired_as, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.conductor_builders import an_agent_report
 from tests.support.feature_parts import conductor_parts

@@ -24,15 +24,14 @@ from berth.doctor.seen import (
     WorkerSeen,
 )
 from berth.operations.guest_differences import CellRecords, differences
+from berth.operations.stored_builds import HeldByCell, OperationMark, PlaceByCell
+from berth.operations.stored_claims import StoredHolder, TreesOfConsumer
 from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
 from bus.claims import Choice, holder_consumer
 from bus.clock import Clock
 from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.vocabulary import Allocations
-from cell_conductor import HeldByCell, PlaceByCell
-from cell_conductor.audit import OperationMark
-from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 from tests.support.ids import uid
 
 KNOWN = ("0001_first", "0002_more", "0003_last")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from berth.operations.cell_records import BuildsByCell, KnownBuild
+from berth.operations.stored_claims import TreesOfConsumer
 from berth.operations.wrong_allocations import Doubled
 from bus.guests import ReportedGuest
-from placement_worker.store.audit import TreesOfConsumer
 from tests.support.ids import uid
 
 BUILD, HERE, THERE = uid(1), uid(1, "a"), uid(2, "a")

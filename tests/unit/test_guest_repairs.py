@@ -14,11 +14,11 @@ from berth.operations.guest_differences import (
     differences,
 )
 from berth.operations.guest_repairs import judged
+from berth.operations.stored_builds import PlaceByCell
 from bus.claims import Choice
 from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.resources import Consumer
-from cell_conductor import PlaceByCell
 from tests.support.ids import uid
 
 BUILD, HERE, THERE = uid(1), uid(1, "a"), uid(2, "a")

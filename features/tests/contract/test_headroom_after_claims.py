@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth.operations.stored_claims import allocations
 from bus.claims import ConsumerClaim, ReleaseRequested
 from bus.domains import LabelEditRequested
 from bus.parts import ClaimParts
@@ -27,7 +28,6 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, on_hosts
 from tests.support.placement_calls import must_take

@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.allocation_repairs import Mending
+from berth.operations.stored_claims import allocations
+from berth.operations.stored_claims import retired as stored_retired
 from bus.claims import Claimed
 from bus.guests import ReportedGuest
 from bus.messages import AgentReported
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
-from placement_worker.store.audit import retired as stored_retired
 from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts
 from tests.support.placement_calls import claim
 from tests.support.waiting import until

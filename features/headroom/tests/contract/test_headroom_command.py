@@ -7,6 +7,7 @@ import pytest
 
 from berth import composition
 from berth.operations.explanations import AnswerAddition
+from berth.operations.stored_claims import allocations
 from berth.settings import BadSetting, Settings
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
@@ -16,7 +17,6 @@ from features.headroom.after_claims import HeadroomAfter
 from features.headroom.controller import HeadroomController
 from features.headroom.what_if_output import additions
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts

@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from berth.operations.audit import placement_breaches
+from berth.operations.stored_claims import allocations
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Claimed, Refused
 from bus.domains import LabelEditRequested
@@ -31,7 +32,6 @@ from features.reservations.messages import (
 )
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import must_take

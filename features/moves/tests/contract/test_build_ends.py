@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from berth.composition import placement_queries
 from berth.features import packages
+from berth.operations.stored_builds import census
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Retry
@@ -16,7 +17,6 @@ from bus.sql.migrations import migrate
 from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, FIND_BUILDS, PROVIDERS, RELEASE
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
-from cell_conductor import census
 from cell_conductor.builds import Builds
 from features.groups.messages import GROUPS
 from features.moves.messages import MOVE_REFUSED

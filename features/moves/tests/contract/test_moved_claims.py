@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
+from berth.operations.stored_claims import retired
 from bus.claims import CLEANUP, MIGRATION, STARTED, Choice, Claimed, ClaimRequested, Held, Released, Retired
 from bus.clock import Clock
 from bus.messages import Selection
@@ -20,7 +21,6 @@ from features.moves.tests.support.move_builders import Cells, a_build_that_stand
 from features.moves.tests.support.moves_of_schedulers import moves_of
 from placement_worker import Placement
 from placement_worker.store import changes
-from placement_worker.store.audit import retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.features import packages
+from berth.operations.stored_builds import ReleasedBuild
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.decisions import Decision, Record
@@ -19,7 +20,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import sql
 from bus.vocabulary import Message
-from cell_conductor import ReleasedBuild
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
+from berth.operations.stored_claims import allocations
 from bus.claims import (
     Choice,
     Claimed,
@@ -41,7 +42,6 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import filling
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take, take

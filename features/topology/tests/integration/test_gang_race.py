@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from berth.operations.audit import placement_breaches
+from berth.operations.stored_claims import allocations
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.domains import LabelEditRequested
 from bus.errors import Poison, Retry
@@ -18,7 +19,6 @@ from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
-from placement_worker.store.audit import allocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import text
 
 from berth.features import packages
+from berth.operations.stored_builds import held_by_cell
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
@@ -20,7 +21,6 @@ from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
-from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from features.moves import handovers as handover_store
 from features.moves.cell_audit import marks
