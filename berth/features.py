@@ -23,6 +23,7 @@ FEATURES = (
     "history",
     "moves",
     "waiting",
+    "suggestions",
     "what_if",
     "capacity_plans",
     "policies",

@@ -10,7 +10,6 @@ from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import EXAMPLES, FoundHosts, Shortage, capacities, masks_of
-from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.host_map import AllHosts, HostsNow, drawn
 from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
@@ -72,6 +71,7 @@ from scheduler_worker.core.rule import (
     array_rule,
 )
 from scheduler_worker.core.rules import RULES_OF_PLACEMENT, listed
+from scheduler_worker.core.tally import MOST_SEARCHES, Found, Tally
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
@@ -111,6 +111,7 @@ __all__ = [
     "FILTER_BOOK",
     "LONGEST_PAUSE",
     "MAX_CHOICES_EACH",
+    "MOST_SEARCHES",
     "NOTHING_HELD",
     "PLACEMENT_ASKED",
     "PLAIN",
@@ -140,6 +141,7 @@ __all__ = [
     "Fallback",
     "FallbackAnswer",
     "Fenced",
+    "Found",
     "FoundHosts",
     "HasReservations",
     "HeldAllocations",

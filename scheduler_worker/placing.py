@@ -32,7 +32,6 @@ from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.helping import MOST_SEARCHES, Late, Tally, helps
 from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     BUILD,
@@ -58,6 +57,7 @@ from scheduler_worker.core.rule import (
     Unreadable,
     as_anybodys,
 )
+from scheduler_worker.core.tally import MOST_SEARCHES, Late, Tally
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
 from scheduler_worker.hosts import CROSSED, KnownHosts
 from scheduler_worker.refusals import count_claims
@@ -155,13 +155,9 @@ def helps_of(
 
 
 def all_helps(order: Order, choosing: Choosing, late: Late, remedies: Sequence[Remedies]) -> tuple[str, ...]:
-    """Return sentences with changes that would make an order fit: those of narrowings (`remedies`), then
-    changes of the request.
-    """
-    seed, needed = order.request.request, order.needed
-    tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
-    found = [sentence for remedy in remedies for sentence in remedy(order, choosing, tally)]
-    return (*found, *helps(order.preferred, choosing, seed, late, needed=needed))
+    """Return sentences with changes that would make an order fit."""
+    tally = Tally(order.request.request, MOST_SEARCHES, late, needed=order.needed)
+    return tuple([sentence for remedy in remedies for sentence in remedy(order, choosing, tally)])
 
 
 def late_after(seconds: float, clock: Clock) -> Late:

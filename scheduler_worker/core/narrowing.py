@@ -7,9 +7,9 @@ from bus.claims import ConsumerClaim
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.choosing import ChoiceNarrowing, Choosing
-from scheduler_worker.core.helping import Tally
 from scheduler_worker.core.order import Order, choices_of
 from scheduler_worker.core.rule import PLAIN, Alternative, Scope
+from scheduler_worker.core.tally import Tally
 
 # Yields sentences with changes that would make an order fit; called without `await`.
 Remedies = Callable[[Order, Choosing, Tally], Iterator[str]]

@@ -1,5 +1,7 @@
 """Answers of what-if equal the results of real boots, and leave nothing reserved."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,12 +12,28 @@ from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.extension import HostLimit, NoNarrowing, Order, Scheduler
 from tests.support.ids import uid
+from tests.support.refused_worlds import HOSTS, of
 from tests.support.rule_builders import recent_builds
 from tests.support.scheduler_builders import SMALL, a_candidate, a_heartbeat, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
-from tests.unit.test_refusals import HOSTS, HeldForOthers, a_scheduler, of
+
+
+class HeldForOthers(NoNarrowing):
+    """Reserves the first host for other requests."""
+
+    def concerns(self, order: Order) -> bool:
+        return True
+
+    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
+        held = HostLimit("reserved", "reserved", frozenset({uid(1, "c")}), lambda root: "reserved")
+        return [order.limited(held) for order in orders]
+
+
+def a_scheduler(placement: UnlimitedPlacement) -> Scheduler:
+    return scheduler_of(placement, clock=TurnedClock().clock)
 
 
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:

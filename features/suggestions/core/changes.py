@@ -3,7 +3,7 @@
 Each requirement is relaxed alone; if that does not suffice, two together.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -11,16 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import SenselessQuery
 from bus.host_health import DISABLED
-from bus.queries import Candidate, FindCandidates
-from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.fitting import capacities
-from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rule import Alternative
-
-# Section: makes copies of a request, each with one requirement removed or with less of one resource class.
-
+from bus.queries import FindCandidates
+from scheduler_worker.extension import MOST_SEARCHES, Alternative, Choosing, Found, Order, Ranking, Tally
 
 _T = TypeVar("_T")
 
@@ -151,28 +144,12 @@ def _with_group(alternative: Alternative, index: int, **fields: Any) -> Alternat
     return _asking(alternative, groups=tuple(groups))
 
 
-Late = Callable[[], bool]  # returns whether the time limit of the search has passed
-
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # required by every guest
-LOOKED_AT = 48  # hosts evaluated one by one for a change; if all fit, the remaining hosts count as fitting
 MOST_TRIED = 24  # changes tried for one equivalence class
-MOST_SEARCHES = 240  # searches for one equivalence class, without pairs of changes
 MOST_PAIRED = 48  # searches for pairs of changes
 PAIRS_SHOWN = 3  # pairs of changes that fit, after which the search stops
 MOST_SHOWN = 6
 _STATES = {"up": "down", "enabled": "disabled"}  # filter → the state of the hosts that it rejects
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The number of hosts on which a changed request would fit; with `more`, a lower limit of this number."""
-
-    hosts: int
-    more: bool = False
-
-    def __str__(self) -> str:
-        least = "at least " if self.more else ""
-        return f"{least}{self.hosts} host{'' if self.hosts == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,67 +161,20 @@ class Helps:
     says: str  # the text as a sentence
 
 
-class Tally:
-    """Counts the hosts that would fit after each suggested change, within a limit of searches and time."""
-
-    def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
-        self.left = searches
-        self.needed = needed
-        self._seed = seed
-        self._late = late
-
-    @property
-    def spent(self) -> bool:
-        return self.left <= 0 or self._late()
-
-    def count(self, alternative: Alternative, choosing: Choosing) -> Found:
-        ranking = self.ranking(alternative, choosing)
-        return Found(0) if ranking is None else self._counted(ranking)
-
-    def ranking(self, alternative: Alternative, choosing: Choosing) -> Ranking | None:
-        if self.spent:
-            return None
-        self.left -= 1
-        try:
-            return choosing.rank(alternative, self._seed)
-        except SenselessQuery:
-            return None
-
-    def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Suggest a resource class's largest amount that fits, or to leave it out; None if neither helps."""
-        without = _without_class(less)
-        ranking = self.ranking(without, choosing)
-        if ranking is None:
-            return None
-        for amount in _amounts(ranking, less):
-            found = self.count(less.with_amount(amount), choosing)
-            if found.hosts:
-                return Helps(found, less.says(amount), f"{found} would fit {less.says(amount)}")
-        found = self._counted(ranking)
-        if found.hosts and without is less.alternative and less.resource_class not in NEVER_WITHOUT:
-            return _helps(found, less.says(0))
+def by_less(tally: Tally, less: Lessened, choosing: Choosing) -> Helps | None:
+    """Suggest a resource class's largest amount that fits, or to leave it out; None if neither helps."""
+    without = _without_class(less)
+    ranking = tally.ranking(without, choosing)
+    if ranking is None:
         return None
-
-    def _counted(self, ranking: Ranking) -> Found:
-        indices, examined, fitting, instances = ranking.admitted(), 0, 0, 0
-        for index in indices[:LOOKED_AT]:
-            if examined and self._late():
-                break
-            examined += 1
-            way = ranking.found.way(index)
-            if way is not None:
-                fitting += 1
-                instances += _instances(ranking.alternative, way) if self.needed > 1 else 1
-        if instances < self.needed:
-            return Found(0)
-        if fitting == min(len(indices), LOOKED_AT):
-            return Found(len(indices))
-        return Found(fitting, more=len(indices) > examined and fitting > 0)
-
-
-def _instances(alternative: Alternative, way: Candidate) -> int:
-    several, most = capacities(alternative.asked, way.free), alternative.most_on(way.root)
-    return several if most is None else min(several, most)
+    for amount in _amounts(ranking, less):
+        found = tally.count(less.with_amount(amount), choosing)
+        if found.hosts:
+            return Helps(found, less.says(amount), f"{found} would fit {less.says(amount)}")
+    found = tally.counted(ranking)
+    if found.hosts and without is less.alternative and less.resource_class not in NEVER_WITHOUT:
+        return _helps(found, less.says(0))
+    return None
 
 
 def _without_class(reduction: Lessened) -> Alternative:
@@ -272,7 +202,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
         for less in lessened(first.alternative):
             if tally.spent:
                 return
-            if fits := tally.by_less(less, first_choosing):
+            if fits := by_less(tally, less, first_choosing):
                 yield _helps(fits.found, f"{first.what} and {fits.what}")
         for second, elsewhere in list(_changes(first.alternative, first_choosing))[index:]:
             if tally.spent:
@@ -303,7 +233,7 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
             for amount in _amounts(ranking, first) if ranking is not None else ():
                 less_too = lessened(first.with_amount(amount))
                 other = [less for less in less_too if less.resource_class == second.resource_class]
-                fits = next(filter(None, (tally.by_less(less, choosing) for less in other)), None)
+                fits = next(filter(None, (by_less(tally, less, choosing) for less in other)), None)
                 if fits is not None:
                     yield _helps(fits.found, f"{first.says(amount)} and {fits.what}")
                     break
@@ -313,33 +243,33 @@ def _helps(found: Found, change: str) -> Helps:
     return Helps(found, change, f"{change}: {found}")
 
 
-def helps(
-    alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
-) -> tuple[str, ...]:
-    """Return sentences with changes after which `needed` instances fit, first changes that fit on most hosts.
-    The search stops when `late()` is True; `seed` orders hosts with equal scores.
+def helps(order: Order, choosing: Choosing, shared: Tally) -> Iterator[str]:
+    """Yield sentences with changes after which enough instances of an order fit, first changes that fit on
+    most hosts. The searches have limits of their own, and the limit of time of `shared`.
     """
-    tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
+    alternative, tally = order.preferred, shared.another(MOST_SEARCHES)
     if alternative.request.parts.sections:  # a change of one does not make the others fit
-        return ()
+        return
     for part in alternative.parts:
         if part.is_joint:
             anywhere = tally.count(alternative.without_part(part), choosing)
-            return (f"{part.without}: {anywhere}",) if anywhere.hosts else ()
+            if anywhere.hosts:
+                yield f"{part.without}: {anywhere}"
+            return
     # The amounts fit here, so a resource of a pool is lacking, which this search does not consider.
-    if needed > 1 and tally.count(alternative, choosing).hosts:
-        return ()
+    if tally.needed > 1 and tally.count(alternative, choosing).hosts:
+        return
     found = [help_ for help_ in islice(_tried(alternative, choosing, tally), MOST_TRIED) if help_ is not None]
     if not found:
-        pairs = paired(alternative, choosing, Tally(seed, MOST_PAIRED, late, needed=needed))
+        pairs = paired(alternative, choosing, tally.another(MOST_PAIRED))
         found = list(islice(pairs, PAIRS_SHOWN))
     found.sort(key=lambda help_: -help_.found.hosts)
-    return tuple(dict.fromkeys(help_.says for help_ in found))[:MOST_SHOWN]
+    yield from islice(dict.fromkeys(help_.says for help_ in found), MOST_SHOWN)
 
 
 def _tried(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps | None]:
     for less in lessened(alternative):
-        yield tally.by_less(less, choosing)
+        yield by_less(tally, less, choosing)
     for easier, easier_choosing in _changes(alternative, choosing):
         found = tally.count(easier.alternative, easier_choosing)
         yield Helps(found, easier.what, _sentence(easier, found, tally.needed)) if found.hosts else None

@@ -1,0 +1,1 @@
+"""Pure functions that search for changes of requests."""

@@ -1,0 +1,5 @@
+"""Declares the feature suggestions."""
+
+from bus.feature import Feature
+
+FEATURE = Feature(name="suggestions", says="changes of a request without a host that would make it fit")

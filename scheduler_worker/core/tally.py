@@ -1,0 +1,81 @@
+"""Counts the hosts on which a changed request would fit, within a limit of searches and time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from bus.candidates import SenselessQuery
+from bus.queries import Candidate
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.fitting import capacities
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rule import Alternative
+
+Late = Callable[[], bool]  # returns whether the time limit of the search has passed
+
+MOST_SEARCHES = 240  # searches for one equivalence class of requests
+_EXAMINED = 48  # hosts evaluated one by one for a change; if all fit, the remaining hosts count as fitting
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The number of hosts on which a changed request would fit; with `more`, a lower limit of this number."""
+
+    hosts: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        least = "at least " if self.more else ""
+        return f"{least}{self.hosts} host{'' if self.hosts == 1 else 's'}"
+
+
+class Tally:
+    """Counts the hosts that would fit after each suggested change, within a limit of searches and time."""
+
+    def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
+        self.left = searches
+        self.needed = needed
+        self._seed = seed
+        self._late = late
+
+    def another(self, searches: int) -> Self:
+        """Return a tally with a limit of searches of its own, and the same limit of time."""
+        return type(self)(self._seed, searches, self._late, needed=self.needed)
+
+    @property
+    def spent(self) -> bool:
+        return self.left <= 0 or self._late()
+
+    def count(self, alternative: Alternative, choosing: Choosing) -> Found:
+        ranking = self.ranking(alternative, choosing)
+        return Found(0) if ranking is None else self.counted(ranking)
+
+    def ranking(self, alternative: Alternative, choosing: Choosing) -> Ranking | None:
+        if self.spent:
+            return None
+        self.left -= 1
+        try:
+            return choosing.rank(alternative, self._seed)
+        except SenselessQuery:
+            return None
+
+    def counted(self, ranking: Ranking) -> Found:
+        indices, examined, fitting, instances = ranking.admitted(), 0, 0, 0
+        for index in indices[:_EXAMINED]:
+            if examined and self._late():
+                break
+            examined += 1
+            way = ranking.found.way(index)
+            if way is not None:
+                fitting += 1
+                instances += _instances(ranking.alternative, way) if self.needed > 1 else 1
+        if instances < self.needed:
+            return Found(0)
+        if fitting == min(len(indices), _EXAMINED):
+            return Found(len(indices))
+        return Found(fitting, more=len(indices) > examined and fitting > 0)
+
+
+def _instances(alternative: Alternative, way: Candidate) -> int:
+    several, most = capacities(alternative.asked, way.free), alternative.most_on(way.root)
+    return several if most is None else min(several, most)
