@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import OWN, add_messages, features, module_of, packages, parts_of
-from berth.relayed_orders import with_shared_queues
+from berth.features import OWN, add_messages, features, module_of, modules, packages, parts_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -258,7 +257,7 @@ def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> lis
     """Return agents changed to use shared queues, or as given if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
-    return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
+    return [sharing.sharing(worker, bus) for sharing in modules("agent_queues") for worker in made]
 
 
 # Placement, scheduler and conductor
@@ -372,8 +371,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
     """Return the workers of one conductor process of this cell: the conductor and, if the cell's agents share
     queues, the gateway, which forwards orders to the agents and merges their heartbeats.
     """
-    from bus.relays import ANSWER_SECONDS
-    from cell_conductor import AttemptLimits, RemovedAgents, agent_gateway, cell_conductor
+    from cell_conductor import AttemptLimits, RemovedAgents, cell_conductor
     from cell_conductor.extension import ConductorNeeds
 
     claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
@@ -389,8 +387,7 @@ def conductors_of(cell: str, settings: Settings, bus: Bus, store: Database) -> l
     )
     if settings.cells.agent_queues == "own":
         return [conductor]
-    relay = bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS)
-    return [conductor, agent_gateway(cell, relay, bus.clock, removed)]
+    return [conductor, *(sharing.gateway(cell, bus, removed) for sharing in modules("agent_queues"))]
 
 
 # Tables: workers that cannot run, to read which topics and queues they use
@@ -430,7 +427,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
         parts = parts_of("agent", AgentNeeds(options=SimOptions()), Settings())
         simulated = SimAgent(agent, cell, ())
         made = [compute_sim(simulated, providers=providers, allocations=allocations, parts=parts)]
-    return [*made, *(with_shared_queues(worker, bus.publish, bus.clock) for worker in made)]
+    return [*made, *(sharing.sharing(worker, bus) for sharing in modules("agent_queues") for worker in made)]
 
 
 def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
@@ -464,8 +461,8 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     cannot run; callers read only their tables.
     """
     settings = _settings_of_every_worker(cell)
-    shared = _tables(settings.having(agent_queues="shared"))
     found = [worker for made in _tables(settings).values() for worker in made]
+    shared = _tables(settings.having(agent_queues="shared")) if modules("agent_queues") else {}
     return found + [
         worker
         for made in shared.values()

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec.structs import asdict
 
-from berth.features import authentication, authentication_methods, features, module_of
+from berth.features import authentication, authentication_methods, features, module_of, modules
 from berth.settings import (
     GROUP_OF,
     KINDS,
@@ -94,6 +94,8 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
             if name == "placement_auth" and not authentication_methods():
                 why += "; no feature of this berth adds another method"
             refuse(name, why)
+    if settings.cells.agent_queues == "shared" and not modules("agent_queues"):
+        refuse("agent_queues", "no feature of this berth lets agents share queues")
     for name in ("state_dir", "exchange"):
         if not values[name]:
             refuse(name, "must not be empty")

@@ -32,6 +32,7 @@ FEATURES = (
     "capacity_history",
     "adoption",
     "shared_nodes",
+    "shared_queues",
     "keystone",
     "nova",
     "broker_forwarding",

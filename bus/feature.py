@@ -25,6 +25,8 @@ their names, and each may be missing:
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database
     healing      `record(bus, recording, reply_to, seconds)` lets a cell record an instance for `berth heal`;
                  it returns why the cell does not, or ""
+    agent_queues  `gateway(cell, bus, removed)` returns the worker that reads the queues which the agents of a
+                 cell share, and `sharing(agent, bus)` an agent's worker without queues of its own
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules

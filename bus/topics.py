@@ -22,7 +22,6 @@ from bus import (
     messages,
     names,
     queries,
-    relays,
     removed_agents,
     replication,
     resources,
@@ -221,9 +220,7 @@ INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReport
 HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
     "heartbeat of an agent: service state, load and metrics of its hosts", "agents", "every scheduler",
     expected=False)
-AGENT_BEAT = Topic("agent.beat.{cell}", relays.HeartbeatRelayed,
-    "heartbeat of an agent that shares queues, to be merged", "agents", "that cell's gateway", expected=False)
-HEARTBEATS_MERGED = Topic("host.merged.{cell}", relays.HeartbeatsMerged,
+HEARTBEATS_MERGED = Topic("host.merged.{cell}", messages.HeartbeatsMerged,
     "heartbeats of several agents that share queues", "gateway", "every scheduler", expected=False)
 HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
     "an attempt on a host failed, and whether the host caused it", "conductor", "every scheduler",
@@ -288,8 +285,6 @@ FIND_INSTANCES = Query("cell.instances.{cell}", queries.FindInstances, queries.I
 EDIT_AGENT = Query("cell.agent.{cell}", removed_agents.AgentEditRequested,
     removed_agents.AgentEditAnswered, "remove an agent that will not return, or restore it", ANYONE,
     _CONDUCTOR)
-AGENT_ORDER = Query("agent.order.{cell}.{agent}", relays.OrderRelayed, relays.OrderAnswered,
-    "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
 WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,
     "requests that wait for capacity, and what they lack", ANYONE, "scheduler")
 REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFound,

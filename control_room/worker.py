@@ -11,8 +11,15 @@ from bus import topics
 from bus.audit_trail import ActsRecorded
 from bus.clock import Clock
 from bus.ironic import IronicSpoke
-from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
-from bus.relays import HeartbeatsMerged
+from bus.messages import (
+    Attempt,
+    BuildEnded,
+    BuildUnplaceable,
+    HeartbeatsMerged,
+    HostFailed,
+    HostReported,
+    SchedulerAlive,
+)
 from bus.topics import Address, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many

@@ -22,9 +22,15 @@ from bus.clock import Clock
 from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
+from bus.messages import (
+    BuildCancelRequested,
+    BuildDeleteRequested,
+    BuildRequested,
+    HeartbeatsMerged,
+    HostFailed,
+    HostReported,
+)
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
-from bus.relays import HeartbeatsMerged
 from bus.topics import Topic
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows

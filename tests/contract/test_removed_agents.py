@@ -10,7 +10,6 @@ from berth.features import packages
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildDeleted, BuildEnded, HostFailed
-from bus.relays import OrderAnswered, OrderRelayed
 from bus.removed_agents import AgentEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -19,7 +18,6 @@ from bus.worker import Outcome
 from cell_conductor import RemovedAgents, assumed_guests
 from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.gateway import RelayingOrders
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -217,21 +215,3 @@ async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent(cell: Removi
     await cell.edit(FIRST.agent, "remove")
     await removed.refresh()
     assert await removed.addressed([replace(FIRST, adopt=True)], cell.builds.sharing) == [None]
-
-
-async def test_the_gateway_drops_orders_for_a_removed_agent(cell: RemovingCell) -> None:
-    relayed: list[str] = []
-
-    async def relay(order: OrderRelayed) -> OrderAnswered:
-        relayed.append(order.agent)
-        return OrderAnswered(state="handled")
-
-    removed = RemovedAgents(cell.database, Clock())
-    orders = RelayingOrders(relay, Clock(), removed)
-    await cell.edit("agent0", "remove")
-    await orders.relay(FIRST)
-    await removed.refresh()
-    await orders.relay(FIRST)
-    await orders.relay(a_destroy_order(ONE, 1))
-    await orders.relay(SECOND)
-    assert relayed == ["agent0", "agent1"]

@@ -29,9 +29,8 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
+from bus.messages import BuildEnded, BuildRequested, HeartbeatsMerged, HostReported, InventoryReported
 from bus.protocol import Envelope
-from bus.relays import HeartbeatRelayed, HeartbeatsMerged
 from bus.removed_agents import AgentEditRequested
 from bus.replication import PlacementChanged
 from bus.reports import HostState, Inventory
@@ -132,7 +131,7 @@ class RandomMessages:
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
         self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
-        if kind in (AgentEditRequested, HostReported, HeartbeatRelayed, HeartbeatsMerged, InventoryReported):
+        if issubclass(kind, (AgentEditRequested, HostReported, HeartbeatsMerged, InventoryReported)):
             self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))

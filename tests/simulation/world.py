@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from berth.composition import open_placement
-from berth.relayed_orders import with_shared_queues
 from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEditRequested
@@ -25,12 +24,12 @@ from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
+from bus.messages import HeartbeatsMerged
 from bus.names import MakeName, NameEditRequested
 from bus.protocol import Envelope, Receipt, Transport, decode, encode
-from bus.relays import ANSWER_SECONDS, HeartbeatsMerged
 from bus.sql.failures import Conflict
 from bus.worker import Worker
-from cell_conductor import AttemptLimits, agent_gateway, cell_conductor
+from cell_conductor import AttemptLimits, cell_conductor
 from cell_conductor.store import BuildStore
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.machines import SimAgent, SimHost
@@ -40,6 +39,9 @@ from features.groups.store import ServerGroups
 from features.moves.core.start import undo_claim_id
 from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
+from features.shared_queues.gateway import agent_gateway
+from features.shared_queues.messages import AGENT_ORDER, ANSWER_SECONDS
+from features.shared_queues.relayed_orders import with_shared_queues
 from features.waiting.placing import WaitingBuilds
 from features.waiting.tests.support.waiting_stores import waiting_builds_of
 from ironic_sync.worker import ironic_sync
@@ -447,9 +449,7 @@ class SimulatedWorld:
         )
 
     def _gateway(self, cell: str) -> Callable[[Bus], Worker]:
-        return lambda bus: agent_gateway(
-            cell, bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock
-        )
+        return lambda bus: agent_gateway(cell, bus.asker(AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock)
 
     def _agent(self, agent: SimAgent) -> Callable[[Bus], Worker]:
         plan = FaultPlan(

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from berth.commands.run import ready
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.relayed_orders import RelayedOrders, with_shared_queues
 from berth.services import embedded
 from berth.settings import Settings
 from bus.clock import Clock
@@ -20,21 +19,23 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import NoAnswer, Poison, Retry, Unavailable
 from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
-from bus.protocol import decode, encode
-from bus.relays import (
-    ANSWER_SECONDS,
+from bus.messages import (
     MOST_MERGED,
-    HeartbeatRelayed,
+    AgentReported,
+    BuildOrdered,
+    DestroyOrdered,
     HeartbeatsMerged,
-    OrderAnswered,
-    OrderRelayed,
+    HostReported,
 )
+from bus.protocol import decode, encode
 from bus.reports import HostState
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_ORDER, AGENT_REPORT, BUILD_ENDED, HEARTBEATS_MERGED
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, HEARTBEATS_MERGED
 from bus.worker import Worker, on
-from cell_conductor import agent_gateway
-from cell_conductor.gateway import (
+from compute_sim.core.faults import Durations, FaultPlan, SimOptions
+from compute_sim.guests import AgentDisk
+from compute_sim.machines import fleet
+from compute_sim.worker import compute_sim
+from features.shared_queues.gateway import (
     LATER,
     LONGEST_PAUSE,
     MOST_OF_AN_AGENT,
@@ -42,12 +43,17 @@ from cell_conductor.gateway import (
     MergingHeartbeats,
     RelayedOrderFailed,
     RelayingOrders,
+    agent_gateway,
     relayed,
 )
-from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.guests import AgentDisk
-from compute_sim.machines import fleet
-from compute_sim.worker import compute_sim
+from features.shared_queues.messages import (
+    AGENT_ORDER,
+    ANSWER_SECONDS,
+    HeartbeatRelayed,
+    OrderAnswered,
+    OrderRelayed,
+)
+from features.shared_queues.relayed_orders import RelayedOrders, with_shared_queues
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
@@ -334,6 +340,21 @@ async def test_a_silent_agent_is_asked_by_one_order_at_a_time_and_a_busy_one_by_
         assert len(asked) == 1
         answer.set_result(OrderAnswered(state="handled"))
     await orders.relay(FIRST)  # the agent answers again
+
+
+async def test_the_gateway_drops_orders_for_a_removed_agent() -> None:
+    asked: list[OrderRelayed] = []
+
+    async def relay(order: OrderRelayed) -> OrderAnswered:
+        asked.append(order)
+        return OrderAnswered(state="handled")
+
+    removed = set[str]()
+    orders = RelayingOrders(relay, Clock(), removed)
+    await orders.relay(FIRST)
+    removed.add(FIRST.agent)
+    await orders.relay(FIRST)
+    assert [order.agent for order in asked] == [FIRST.agent]
 
 
 async def refused_or_not(orders: RelayingOrders, order: BuildOrdered) -> Exception | None:

@@ -17,10 +17,16 @@ from bus import topics
 from bus.clock import Clock
 from bus.errors import Poison, Retry, Unavailable
 from bus.guests import GuestsAsked
-from bus.messages import HostReported
+from bus.messages import MOST_MERGED, HeartbeatsMerged, HostReported
 from bus.protocol import Ask, encode
-from bus.relays import MOST_MERGED, HeartbeatRelayed, HeartbeatsMerged, OrderAnswered, OrderRelayed
 from bus.worker import Worker, every, on
+from features.shared_queues.messages import (
+    AGENT_BEAT,
+    AGENT_ORDER,
+    HeartbeatRelayed,
+    OrderAnswered,
+    OrderRelayed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +69,10 @@ def agent_gateway(
                 if topic.relayed and topic is not topics.AGENT_ASKED
             ),
             on(topics.AGENT_ASKED.at(cell=cell), orders.ask_for_guests, concurrency=CONCURRENCY),
-            on(topics.AGENT_BEAT.at(cell=cell), beats.add, private=True),
+            on(AGENT_BEAT.at(cell=cell), beats.add, private=True),
             on(topics.HEARTBEATS_MERGED.at(cell=cell), beats.drop_merged, private=True),
         ],
-        asks=[topics.AGENT_ORDER],
+        asks=[AGENT_ORDER],
         timers=[every(MERGE_SECONDS, beats.merge, emits=[topics.HEARTBEATS_MERGED])],
     )
 

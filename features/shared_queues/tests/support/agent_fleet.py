@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from berth import composition, services, simulated_agents, worker_roles
-from berth.relayed_orders import with_shared_queues
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.relays import HeartbeatRelayed
 from bus.worker import Worker
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
 from compute_sim.guests import AgentDisk, GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
+from features.shared_queues.messages import HeartbeatRelayed
+from features.shared_queues.relayed_orders import with_shared_queues
 from tests.support.feature_parts import agent_parts
 
 MUTE = "BERTH_TESTS_MUTE"  # environment variable: name of the agent that sends no heartbeats

@@ -2,15 +2,15 @@
 heartbeats that the gateway merges.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from bus.messages import HostReported
+from bus.topics import Query, Topic
 from bus.vocabulary import Cause, Message, Seconds, Text, Word
 
 ANSWER_SECONDS = 5.0  # time-out of a relayed order; agents answer much sooner that the order is in progress
-MOST_MERGED = 250  # hosts or heartbeats in a message, which its receiver handles without a pause
 
 
 class OrderRelayed(Message, frozen=True, kw_only=True):
@@ -38,12 +38,9 @@ class HeartbeatRelayed(HostReported, frozen=True, kw_only=True):
     """A heartbeat of an agent that shares the queues of its cell; the cell's gateway merges heartbeats."""
 
 
-class HeartbeatsMerged(Message, frozen=True, kw_only=True):
-    """The heartbeats of several agents of one cell in one message, with unchanged contents."""
-
-    cell: Word
-    reports: Annotated[tuple[HostReported, ...], Meta(max_length=MOST_MERGED)]
-
-    def __post_init__(self) -> None:
-        if any(report.cell != self.cell for report in self.reports):
-            raise ValueError(f"a heartbeat of another cell than {self.cell}")
+# fmt: off
+AGENT_BEAT = Topic("agent.beat.{cell}", HeartbeatRelayed,
+    "heartbeat of an agent that shares queues, to be merged", "agents", "that cell's gateway", expected=False)
+AGENT_ORDER = Query("agent.order.{cell}.{agent}", OrderRelayed, OrderAnswered,
+    "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
+# fmt: on

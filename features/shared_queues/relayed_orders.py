@@ -16,10 +16,10 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unavailable, Unroutable
 from bus.messages import HostReported
 from bus.protocol import decode, encode
-from bus.relays import HeartbeatRelayed, OrderAnswered, OrderRelayed
-from bus.topics import AGENT_ORDER, HOST_REPORTED
+from bus.topics import HOST_REPORTED
 from bus.vocabulary import MAX_CAUSE, Message
 from bus.worker import Every, On, Worker, answers, messages_of
+from features.shared_queues.messages import AGENT_ORDER, HeartbeatRelayed, OrderAnswered, OrderRelayed
 
 PATIENCE = 0.05  # seconds until the answer that an order is still in progress
 AGAIN_SECONDS = 1.0  # until an order is relayed again, if a service was unreachable for its handler
