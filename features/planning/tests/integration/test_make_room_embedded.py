@@ -22,7 +22,6 @@ from tests.support.waiting import until
 
 LARGE = ("--vcpus", "1", "--memory-mb", "70000", "--disk-gb", "1")
 HOSTS = [f"c1-host0000{number}" for number in range(1, 6)]
-RACKS = dict(zip(HOSTS, ("r1", "r3", "r1", "r2", "r2"), strict=True))
 
 
 @pytest.fixture
@@ -81,20 +80,6 @@ async def test_several_builds_get_several_hosts_or_the_reason_why_not(berth: Liv
     assert "there is no plan [budget]" in sent and "1 build fits: 1 on c1-host00002" in sent
     assert "done: 3 moves; 2 builds fit" in await berth("make-room", *two)
     await berth("boot", *two, "--wait")
-    await berth.clean()
-
-
-async def test_a_gang_gets_room_in_one_rack(berth: LivingBerth) -> None:
-    for host, rack in RACKS.items():
-        await berth("host", "label", host, f"rack={rack}")
-    gang = ("--disk-gb", "1", "--role", "a:2,memory_mb=70000", "--role", "b:1,memory_mb=10000")
-    packed = (*gang, "--pack", "rack")
-    assert "no host" in await berth("boot", *packed, "--wait", ends=1)
-    sent = await berth("make-room", *packed)
-    assert "done: 4 moves; 3 builds fit: " in sent
-    await berth("boot", *packed, "--wait")
-    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
-    assert len({RACKS[row["host"]] for row in rows if row["flavor"].startswith("custom-")}) == 1
     await berth.clean()
 
 

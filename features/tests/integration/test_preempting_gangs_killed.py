@@ -29,6 +29,7 @@ from features.preemption.messages import (
     PriorityEditRequested,
     SetPriority,
 )
+from features.topology.boot_options import TopologyOptions
 from features.waiting.boot_options import PriorityOptions
 from tests.support.berth_processes import Running, running
 from tests.support.waiting import receive_all, until
@@ -39,10 +40,8 @@ LOW, HIGH = 1, 7
 HOSTS = 6  # in two racks; each host has space for two instances
 HALF = options_named(memory_mb=60_000)
 # three roles, each of which needs the place of one instance
-GANG = options_named(
-    role=("ps:1,memory_mb=60000", "worker:1,memory_mb=50000", "evaluator:1,memory_mb=40000"),
-    pack="rack", spread="host",
-)  # fmt: skip
+_ROLES = ("ps:1,memory_mb=60000", "worker:1,memory_mb=50000", "evaluator:1,memory_mb=40000")
+GANG = BootOptions(more=(TopologyOptions(role=_ROLES, pack="rack", spread="host"),))
 _HOLDING = """
     SELECT DISTINCT c.uuid FROM placement.consumers c JOIN placement.allocations a ON a.consumer_id = c.id
 """
