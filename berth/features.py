@@ -27,6 +27,7 @@ FEATURES = (
     "what_if",
     "capacity_plans",
     "policies",
+    "replay",
     "planning",
     "maintenance",
     "capacity_history",

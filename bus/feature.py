@@ -41,6 +41,7 @@ their names, and each may be missing:
                  or None if none of the options is given
     what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
     dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
+    made_room    `reserve(bus, request, ...)` reserves capacity that a plan of moves has made free
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages

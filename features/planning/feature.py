@@ -7,7 +7,7 @@ FEATURE = Feature(
     name="planning",
     says="plans moves that make room, balance hosts or empty them",
     commands={"Moves": {"make-room": "make_room_command", "rebalance": "rebalance_command"}},
-    needs=("moves", "what_if", "reservations"),
+    needs=("moves", "what_if"),
     meters=(
         ("features.planning.room_planning", "scheduler"),
         ("features.planning.balance_planning", "scheduler"),

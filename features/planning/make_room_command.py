@@ -8,6 +8,7 @@ from berth.commands.builds import boot_options, print_notes
 from berth.commands.decision_output import print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
+from berth.features import modules
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
@@ -75,6 +76,8 @@ async def make_room_command(
     reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
     if reserve and request.parts.sections:
         raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
+    if reserve and not modules("made_room"):
+        raise BadSetting("--reserve: no feature of this berth reserves capacity")
     if HOST in within:
         raise BadSetting("--in host=: name a host with --host")
     print_notes(request)

@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from msgspec import structs
 
+from berth.features import modules
 from berth.operations.request_sense import asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -23,8 +25,6 @@ from control_room.core.words import amounts_text, several
 from features.moves.moving import MoveListener, following
 from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
 from features.planning.planned_moves import MovesDone, PlannedMoves
-from features.reservations.messages import Reservation
-from features.reservations.new_reservations import create_reservation
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
@@ -49,7 +49,7 @@ class RoomMade:
 
     plan: RoomPlanned
     done: MovesDone
-    reservation: Reservation | None = None  # holds the capacity that was made free
+    reservation: Any = None  # of the feature that reserves capacity; holds the capacity that was made free
     unreserved: str = ""  # why it does not hold all of it
 
 
@@ -120,25 +120,21 @@ class MakingRoom:
         """
         if result.plan.code or not self._reserve:
             return result
-        request, targets, clock = self._asked.request, result.plan.targets, self._bus.clock
-        reservation = Reservation(
-            id=Clock().uuid(),
-            name=f"room-{self._hold.plan[:8]}",
-            project=request.project,
-            purpose=f"room made for {_builds(request)}"[:MAX_CAUSE],
-            flavor=request.flavor,
-            count=len(request.instances),
-            hosts=tuple(target.host for target in targets),
-            use="open",
-            ends=clock.now() + self._reserve,
-            returns=False,
-        )
-        closed = {each.root: each.instances for each in targets if each.root in self._hold.roots}
+        request, targets = self._asked.request, result.plan.targets
+        [made_room] = modules("made_room")
         try:
-            filled = await create_reservation(self._bus, reservation, clock.now(), closed)
+            reservation, lacking = await made_room.reserve(
+                self._bus,
+                request,
+                name=f"room-{self._hold.plan[:8]}",
+                purpose=f"room made for {_builds(request)}"[:MAX_CAUSE],
+                seconds=self._reserve,
+                hosts=[target.host for target in targets],
+                closed={each.root: each.instances for each in targets if each.root in self._hold.roots},
+            )
         except (OperationRefused, *UNANSWERED) as problem:
             return replace(result, unreserved=str(problem))
-        return replace(result, reservation=reservation, unreserved=filled.reason)
+        return replace(result, reservation=reservation, unreserved=lacking)
 
     async def _close(self, steps: Sequence[PlannedStep]) -> str:
         """Close the targets to which none of the steps goes, because a closed host takes no instance. Return

@@ -151,19 +151,9 @@ async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three
     await berth.clean()
 
 
-async def test_only_the_project_gets_the_room_that_is_reserved(berth: LivingBerth) -> None:
-    other = asyncio.create_task(berth("boot", *LARGE, "--project", "b", "--wait", "1h", "--json"))
-    await until(lambda: _waits(berth))
-    sent = await berth("make-room", *LARGE, "--project", "a", "--reserve", "10m")
-    assert "done: 1 move" in sent and "reserved for project a until" in sent
-    assert await _waits(berth) and not other.done()
-    assert (await berth.boot(*LARGE, "--project", "a"))[1] == "c1-host00002"
-    other.cancel()
-
-
 async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
     boot = asyncio.create_task(berth("boot", *LARGE, "--wait", "1h", "--json"))
-    await until(lambda: _waits(berth))
+    await until(lambda: waits(berth))
     await MakingRoom(
         berth.bus,
         PlanRoom(request=boot_request(BootOptions(vcpus=1, memory_mb=70000, disk_gb=1))),
@@ -174,7 +164,7 @@ async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
     assert (answer["status"], answer["host"]) == ("active", "c1-host00002")
 
 
-async def _waits(berth: LivingBerth) -> bool:
+async def waits(berth: LivingBerth) -> bool:
     return bool((await berth.bus.asker(topics.WAITING)(FindWaiting())).waiting)
 
 
@@ -183,7 +173,7 @@ async def test_the_host_that_a_waiting_request_has_reserved_is_a_target(berth: L
     await berth.boot(*LARGE)
     middle = ("--vcpus", "1", "--memory-mb", "50000", "--disk-gb", "1")
     boot = asyncio.create_task(berth("boot", *middle, "--wait", "1h", "--json"))
-    await until(lambda: _waits(berth))
+    await until(lambda: waits(berth))
     request = boot_request(BootOptions(vcpus=1, memory_mb=50000, disk_gb=1))
     made = await MakingRoom(berth.bus, PlanRoom(request=request), 4, RoomListener()).run()
     assert made.plan.code == "", made

@@ -21,8 +21,8 @@ from features.history.messages import SnapshotPart
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory
 from features.policies.policy_tests import recorded_decisions
-from features.policies.replay import Replay
-from features.policies.replay_command import policy_of
+from features.replay.commands import policy_of
+from features.replay.replay import Replay
 from placement_worker.store.numbered_names import Book
 from tests.integration import test_churn
 from tests.integration.test_churn import ChurningClient

@@ -15,7 +15,7 @@ from features.history.reading import moment_of
 from features.policies.commands import CHANGES, NOT_POSSIBLE, show_test
 from features.policies.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
 from features.policies.policy_tests import recorded_decisions
-from features.policies.replay import Replay, ReplayResult
+from features.replay.replay import Replay, ReplayResult
 
 commands = Commands()
 
