@@ -31,6 +31,7 @@ FEATURES = (
     "capacity_history",
     "adoption",
     "shared_nodes",
+    "clients",
     "keystone",
     "nova",
     "broker_forwarding",
