@@ -76,12 +76,14 @@ class NotAllowed(Exception):
 
 def project_of(member: ProjectMember, named: str) -> str:
     """Return the project `named` by a member, or if `named` is empty, the member's only project. Raise
-    NotAllowed if the member may not act in the project, or has several projects and names none.
+    NotAllowed if the member may not act in the project, or names none and has none or several.
     """
     if named in member.projects:
         return named
     if named not in ("", UNSAID_ID):
         raise NotAllowed(f"project: client {member.name} is not bound to {named}")
+    if not member.projects:
+        raise NotAllowed(f"project: client {member.name} is bound to none")
     if len(member.projects) > 1:
         raise NotAllowed(f"project: name one of {', '.join(member.projects[:10])}")
     return member.projects[0]

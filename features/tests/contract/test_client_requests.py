@@ -413,6 +413,13 @@ async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientReq
     assert [client.name for client in (await intake.clients(FindClients())).clients] == ["both"]
 
 
+async def test_a_client_with_a_role_only_acts_for_no_project(intake: ClientRequests) -> None:
+    await intake.edit(ClientEditRequested(client="ann", role="operator"))
+    assert (await become(intake, "ann", boot())).reason == "project: client ann is bound to none"
+    answered = await intake.ask(ClientAsked(client="ann", query="waiting"))
+    assert answered.refused == "project: client ann is bound to none"
+
+
 async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequests) -> None:
     async def ask(**question: Any) -> Any:
         ((query, message),) = question.items()
