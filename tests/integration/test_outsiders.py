@@ -141,7 +141,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "another client in the body": (
         json.dumps({"client": "rival", "do": "boot", "message": FLAWED | {"reply_to": "rival"}}).encode(),
-        "flavor.vcpus: ",
+        "it came by the key client.shop, and is a message of client.rival",
     ),
     "JSON cut off": (
         json.dumps(
