@@ -171,7 +171,6 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
                 cells=cell_queries(bus),
                 database=Database(site.database_url, namespace="scheduler"),
                 bus=bus,
-                publish=bus.publish,
                 clock=clock,
                 loaded=place.loaded,
             ),

@@ -305,7 +305,6 @@ def scheduler_of(
         cells=cell_queries(bus),
         database=store,
         bus=bus,
-        publish=bus.publish,
         clock=bus.clock,
         options=SchedulerOptions(
             policy=policy(settings),

@@ -34,6 +34,7 @@ FEATURES = (
     "adoption",
     "shared_nodes",
     "shared_queues",
+    "clients",
     "keystone",
     "nova",
     "broker_forwarding",

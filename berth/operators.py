@@ -6,13 +6,11 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from berth.features import authentication_methods
+from berth.features import authentication_methods, modules
 from berth.settings import BadSetting, Settings
 from bus.audit_trail import Operator
-from bus.broker_urls import user_of
-from bus.clients import client_user
 from bus.clock import Clock
-from bus.delivery.recording import Caller, RecordingBus, RelayedBus
+from bus.delivery.recording import Caller, RecordingBus
 from bus.errors import OperationRefused
 from bus.protocol import Transport
 
@@ -21,11 +19,13 @@ def operator_bus(settings: Settings, transport: Transport, through: str, request
     """Return a connection to the bus for the operator that runs this command. The audit trail records the
     command, as `through`, and the id `request` with each act.
 
-    If the broker user is a registered client, a scheduler checks and records the acts, else this connection.
+    A feature may have made the RabbitMQ user of the settings, and returns the connection of such a user. Else
+    this connection checks and records the acts.
     """
-    user, prefix = user_of(settings.bus.amqp_url) or "", client_user("", settings.bus.exchange)
-    if user.startswith(prefix):
-        return RelayedBus(transport, user.removeprefix(prefix))
+    for module in modules("operators"):
+        if (found := module.bus(settings, transport)) is not None:
+            of_feature: RecordingBus = found
+            return of_feature
     bus = RecordingBus(transport)
     bus.identify = partial(command_caller, settings, through, request or bus.clock.uuid())
     return bus

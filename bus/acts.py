@@ -16,11 +16,11 @@ from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregat
 from bus.audit_trail import MAX_STATE, Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
-from bus.clients import DERIVED, ClientEditRequested, FindClients, FindProjects, ProjectsFound, is_derived
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.names import MakeName, NameEdited
 from bus.parts import builtins_of, encoder
+from bus.projects import DERIVED, FindProjects, ProjectsFound, is_derived
 from bus.removed_agents import AgentEditRequested
 from bus.resources import (
     Edited,
@@ -95,7 +95,6 @@ _KERNEL: tuple[Act, ...] = (
     Act("repair", "admin", "claim, release and destroy by hand, as `berth heal` does",
         sent(topics.CLAIM, topics.RELEASE, topics.AGENT_DESTROY)),
     Act("node event", "admin", "publish an event of a bare-metal node", sent(topics.IRONIC_NODE)),
-    Act("client", "admin", "projects and roles of clients", sent(topics.EDIT_CLIENT)),
     Act("credential", "admin", "create, rotate and revoke credentials"),
 )
 # fmt: on
@@ -279,7 +278,7 @@ _OF_PROJECT = (topics.USAGES, topics.FIND_INSTANCES, topics.REFUSED)
 
 
 _TARGETS = (
-    "build", "instances", "consumer", "claims", "provider", "root", "roots", "aggregate", "client", "agent",
+    "build", "instances", "consumer", "claims", "provider", "root", "roots", "aggregate", "agent",
     "name", "node", "providers", "project", "cell",
 )  # fmt: skip
 
@@ -466,9 +465,6 @@ add(
         ),
         CellEditRequested: Requested(state=lambda message: (topics.CELLS, FindCells(counted=False))),
         AgentEditRequested: Requested(real=as_named),
-        ClientEditRequested: Requested(
-            state=lambda message: (topics.CLIENTS, FindClients(names=(message.client,)))
-        ),
         ReleaseRequested: Requested(state=lambda message: allocations_of(message.consumer)),
     },
     (Edited, OwnerGiven, LabelsEdited, AggregateEdited, CellEdited, NameEdited, Released),

@@ -55,6 +55,13 @@ def user_of(url: str) -> str | None:
     return unquote(named) if named else None
 
 
+def client_user(name: str, exchange: str = "berth") -> str:
+    """Return the name of the RabbitMQ user of a program outside berth; its prefix differs from that of cells'
+    users.
+    """
+    return f"{exchange}.client.{name}"
+
+
 def place(url: str) -> str:
     """Return user, addresses and virtual host from the URL of a broker, without the password, for logs."""
     user, vhost = user_of(url), vhost_of(url)

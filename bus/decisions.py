@@ -180,7 +180,6 @@ _ENDS = {
     "unreadable": "the request is invalid: the reason names the field",
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
-    "client": "the client is not registered for the project, or may not send this request",
 }
 _REFUSED_CLAIMS = {"outside_cell": "a cell's claim has something that only other workers may claim"}
 REASONS: dict[str, ReasonTable] = {}  # by title

@@ -30,6 +30,9 @@ their names, and each may be missing:
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
                  declares; `check(settings, refuse)` checks its settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
+    operators    `bus(settings, transport)` returns the connection of an operator whose RabbitMQ user the
+                 feature has made, or None for other users
+    credentials  `listed(bus, settings)` returns the RabbitMQ users that it has made, for `berth credentials`
     boot_options OPTIONS is a dataclass of options that it adds to those of build requests
                  (`berth.operations.host_states.HostRequestOptions`); FORM_FIELDS are the fields with these
                  names in the web form for build requests

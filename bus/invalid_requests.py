@@ -3,7 +3,7 @@ read, and the reply address of the sender, as far as the broker has verified it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -14,14 +14,25 @@ import msgspec
 from msgspec import structs
 
 from bus import parts, topics
-from bus.clients import ClientName, ClientRequested, client_key
 from bus.decisions import INVALID, Decision
 from bus.errors import NOT_JSON, Undecodable
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
-from bus.parts import TYPES, RequestParts, converted, problem_of
+from bus.parts import TYPES, RequestParts
 from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope, M, decode
-from bus.topics import Topic, matches
-from bus.vocabulary import MAX_CAUSE, SHORT, UNSAID_ID, ClassName, Id, Message, ReplyTo, TraitName, Wait, Word
+from bus.topics import Topic, client_key, matches
+from bus.vocabulary import (
+    MAX_CAUSE,
+    SHORT,
+    UNSAID_ID,
+    ClassName,
+    ClientName,
+    Id,
+    Message,
+    ReplyTo,
+    TraitName,
+    Wait,
+    Word,
+)
 
 T = TypeVar("T")
 
@@ -47,7 +58,7 @@ class InvalidRequest:
 
     def id(self, name: str) -> Id:
         """Return the id in a field, or the id of zeros if the field has no valid id."""
-        return self._valid(Id, name, UNSAID_ID)
+        return self.valid(Id, name, UNSAID_ID)
 
     def ids(self, name: str) -> tuple[Id, ...]:
         values = self.fields.get(name)
@@ -55,9 +66,10 @@ class InvalidRequest:
         return tuple([value for value in found if _valid(Id, value, "")])
 
     def cell_of(self) -> str:
-        return self.cell or self._valid(Word, "cell", NO_CELL)
+        return self.cell or self.valid(Word, "cell", NO_CELL)
 
-    def _valid(self, kind: Any, name: str, default: str) -> str:
+    def valid(self, kind: Any, name: str, default: str) -> str:
+        """Return the text in a field, or the default if the text is not of this type."""
         return _valid(kind, self.fields.get(name), default)
 
 
@@ -103,15 +115,12 @@ class RequestKind:
 
 
 KINDS: dict[type[Message], RequestKind] = {}  # by the message of the topic; filled by `add`
-ACTIONS: dict[str, RequestKind] = {}
 
 
 def add(kinds: Iterable[RequestKind]) -> None:
     """Add kinds of requests, such as those of a feature."""
     for kind in kinds:
         KINDS[kind.topic.message] = kind
-        if kind.action:
-            ACTIONS[kind.action] = kind
 
 
 add(
@@ -137,20 +146,15 @@ def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why:
     routing key of the message; both are the same if the message was sent to the queue by its name.
     """
     kind = KINDS.get(topic.message)
-    if topic is not topics.CLIENT_REQUESTED and kind is None:
-        return None
-    fields, reason, cell = _fields_in(envelope), in_words(why), ""
     if kind is None:
-        action, inner = fields.get("do"), fields.get("message")
-        kind = ACTIONS.get(action if isinstance(action, str) else "", ACTIONS["boot"])
-        reason = reason.removeprefix("message.")
-        fields = inner if isinstance(inner, dict) else {}
-    elif topic.pattern.endswith(".{cell}"):
-        cell = bound.rpartition(".")[2]
+        return None
+    fields = _fields_in(envelope)
+    cell = bound.rpartition(".")[2] if topic.pattern.endswith(".{cell}") else ""
     reply_to = _reply_address(bound, key, envelope.client, fields.get("reply_to"))
     if reply_to is None:
         return None
-    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=reason[:MAX_CAUSE], fields=fields))
+    reason = in_words(why)[:MAX_CAUSE]
+    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=reason, fields=fields))
 
 
 def _reply_address(bound: str, key: str, sender: str, named: object) -> str | None:
@@ -171,13 +175,12 @@ def _reply_address(bound: str, key: str, sender: str, named: object) -> str | No
     return address if matches(bound, key) else None
 
 
-_ACTION = re.compile(rb'"do"\s*:\s*"([a-z_]{1,64})"')
-_STATED = re.compile(rb'"(request|build|move|cell|kind|reply_to)"\s*:\s*"([A-Za-z0-9_-]{0,64})"')
+_STATED = re.compile(rb'"(request|build|move|cell|kind|do|reply_to)"\s*:\s*"([A-Za-z0-9_-]{0,64})"')
 
 
 def _fields_in(envelope: Envelope) -> Mapping[str, Any]:
-    """Return the fields of an invalid message. If the message is not JSON, return the ids, names and the
-    action that its text contains, so that the sender can assign the answer to its request.
+    """Return the fields of an invalid message. If the message is not JSON, return the ids and names that its
+    text contains, so that the sender can assign the answer to its request.
     """
     body = bytes(envelope.body)
     if len(body) > MAX_MESSAGE_BYTES:
@@ -185,9 +188,7 @@ def _fields_in(envelope: Envelope) -> Mapping[str, Any]:
     try:
         fields = msgspec.json.decode(body)
     except NOT_JSON:
-        stated = {name.decode(): value.decode() for name, value in reversed(_STATED.findall(body))}
-        action = _ACTION.search(body)
-        return stated if action is None else {"do": action[1].decode(), "message": stated}
+        return {name.decode(): value.decode() for name, value in reversed(_STATED.findall(body))}
     return fields if isinstance(fields, dict) else {}
 
 
@@ -209,8 +210,8 @@ def in_words(problem: str) -> str:
     text = problem
     for regex, description in _DESCRIBED.items():
         text = text.replace(regex, description)
-    for name in (ClientRequested.__name__, *(each.__name__ for each in KINDS)):
-        text = text.removeprefix(f"{name}: ")
+    for kind in KINDS:
+        text = text.removeprefix(f"{kind.__name__}: ")
     found = _AT.search(text)
     where, text = (found[1], text[: found.start()]) if found else ("", text)
     if missing := _MISSING.match(text):
@@ -248,7 +249,7 @@ def fields_of(kind: type[Message], body: bytes | msgspec.Raw) -> Any:
 
 @cache
 def _is_request(kind: type[Message]) -> bool:
-    return kind is ClientRequested or kind in KINDS or _owner(kind) is not None or bool(_with_requests(kind))
+    return kind in KINDS or _owner(kind) is not None or bool(_with_requests(kind))
 
 
 # Fields of parts
@@ -261,8 +262,6 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
     kind = type(message)
     if not isinstance(fields, dict):
         return message
-    if isinstance(message, ClientRequested):
-        return structs.replace(message, message=_action(message))
     changes: dict[str, Any] = {}
     if (owner := _owner(kind)) is not None:
         try:
@@ -286,17 +285,6 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
                 ]
             )
     return structs.replace(message, **changes) if changes else message
-
-
-def _action(asked: ClientRequested) -> Message:
-    """Return the message of a client's request; raise Undecodable if it or the action is invalid."""
-    if asked.do not in ACTIONS:
-        raise Undecodable(f"ClientRequested: no action {asked.do}, only {', '.join(ACTIONS)} - at `$.do`")
-    try:
-        message: Message = converted(ACTIONS[asked.do].topic.message, asked.message)
-    except msgspec.ValidationError as problem:
-        raise Undecodable(f"ClientRequested: {problem_of(problem, 'message')}") from None
-    return with_flat_parts(message, asked.message, ".message")
 
 
 @cache
@@ -331,23 +319,18 @@ def with_unknown(message: M, fields: Any) -> M:
     messages that are no requests are returned as they are. Raise Undecodable if the request is `strict` and
     has such fields.
     """
-    request = message.message if isinstance(message, ClientRequested) else message
-    if type(request) not in KINDS:
+    if type(message) not in KINDS:
         return message
     found: list[str] = []
     _look_in(type(message), None, fields, "", found)
-    if request is not message:
-        _look_in(type(request), None, fields["message"], "", found)
-    if not found:
-        return message
-    noted = _noted(request, tuple(found[:MAX_NOTES]))
-    return noted if request is message else structs.replace(message, message=noted)
+    return with_notes(message, found) if found else message
 
 
-def _noted(request: Any, notes: tuple[str, ...]) -> Any:
-    if request.strict:
+def with_notes(request: Any, notes: Sequence[str]) -> Any:
+    """Return a request with notes about its unknown fields; raise Undecodable if it is `strict`."""
+    if getattr(request, "strict", False):
         raise Undecodable(notes[0])
-    return structs.replace(request, unknown_fields=notes)
+    return structs.replace(request, unknown_fields=tuple(notes[:MAX_NOTES]))
 
 
 def _look_in(kind: Any, of: Place | None, fields: Any, where: str, notes: list[str]) -> None:

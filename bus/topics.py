@@ -13,7 +13,6 @@ from bus import (
     audit_trail,
     cells,
     claims,
-    clients,
     decisions,
     domains,
     guests,
@@ -21,6 +20,7 @@ from bus import (
     ironic,
     messages,
     names,
+    projects,
     queries,
     removed_agents,
     replication,
@@ -65,6 +65,7 @@ class Topic(Generic[M]):
     clients: bool = False  # registered clients may bind the topic
     direct: Literal["", "handled", "stored"] = ""
     relayed: bool = False
+    of_client: bool = False  # each client has its own routing key
 
     def key(self, message: Message) -> str:
         """Return the routing key of a message of this topic."""
@@ -232,8 +233,6 @@ IRONIC_NODE = Topic("ironic.node.{cell}.{event}", ironic.NodeChanged,
 IRONIC_SPOKE = Topic("ironic.spoke", ironic.IronicSpoke,
     "Ironic published events about these nodes: refresh pages that show them", "ironic_sync", "control_room",
     expected=False)
-CLIENT_REQUESTED = Topic("client.{client}", clients.ClientRequested,
-    "boot, delete, move or steer a move, as a registered client", ANYONE, "scheduler")
 
 FIND_CANDIDATES = Query("placement.candidates", queries.FindCandidates, queries.CandidatesFound,
     "hosts and allocations that would fit", ANYONE, "placement")
@@ -297,15 +296,7 @@ TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,
     "provider trees, for a replica of placement's index", "replica", "placement")
 CHANGES = Query("placement.changes", replication.FindChanges, replication.ChangesFound,
     "changes committed after a number, for a replica", "replica", "placement")
-CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
-    "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
-CLIENT_RELAY = Query("scheduler.relay.{client}", clients.ClientRelay, clients.RelayAnswered,
-    "a message that is sent on if the client's role covers it", ANYONE, "scheduler", of_client=True)
-CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,
-    "registered clients with their projects", ANYONE, "scheduler")
-EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, clients.ClientEditAnswered,
-    "register a client for projects, or remove it", ANYONE, "scheduler")
-PROJECTS = Query("scheduler.projects", clients.FindProjects, clients.ProjectsFound,
+PROJECTS = Query("scheduler.projects", projects.FindProjects, projects.ProjectsFound,
     "the projects of builds and requests", ANYONE, "scheduler")
 ACTS_RECORDED = Topic("act.recorded", audit_trail.ActsRecorded,
     "records of what people and programs requested, for the audit trail", ANYONE, "scheduler")
@@ -317,6 +308,7 @@ TOPICS: list[Topic[Any]] = []
 QUERIES: list[Query[Any, Any]] = []
 TOPIC_OF: dict[type[Message], Topic[Any]] = {}
 TOPIC_NAMED: dict[str, Topic[Any]] = {}  # by the name of the message's class, as in an envelope
+CLIENT_KEYS: list[str] = []  # patterns of the routing keys that clients publish with
 
 
 def add(module: ModuleType | Mapping[str, Any]) -> None:
@@ -330,11 +322,22 @@ def add(module: ModuleType | Mapping[str, Any]) -> None:
                 raise ValueError(f"{topic.pattern}: another topic has this pattern or message")
             TOPICS.append(topic)
             TOPIC_OF[topic.message] = TOPIC_NAMED[topic.message.__name__] = topic
+            if topic.of_client:
+                CLIENT_KEYS.append(topic.at().key)
     for query in values:
         if isinstance(query, Query):
             if any(query.name == known.name for known in QUERIES):
                 raise ValueError(f"{query.name}: another query has this name")
             QUERIES.append(query)
+            if query.of_client:
+                CLIENT_KEYS.append(f"ask.{query.at(client='*')}")
+    is_of_client.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def is_of_client(key: str) -> bool:
+    """Return whether clients publish with this routing key, or bind by it what clients publish."""
+    return any(matches(pattern, key) for pattern in CLIENT_KEYS)
 
 
 add(globals())
@@ -345,14 +348,8 @@ def client_topics() -> list[Topic[Any]]:
     return [topic for topic in TOPICS if topic.clients]
 
 
-CLIENT_KEYS: tuple[str, ...] = (
-    CLIENT_REQUESTED.at().key,
-    *(f"ask.{query.at(client='*')}" for query in QUERIES if query.of_client),
-)
-"""Patterns of the routing keys that clients publish with."""
-
-
-@lru_cache(maxsize=4096)
-def is_of_client(key: str) -> bool:
-    """Return whether clients publish with this routing key, or bind by it what clients publish."""
-    return any(matches(pattern, key) for pattern in CLIENT_KEYS)
+def client_key(client: str, key: str) -> str:
+    """Return the routing key for a client's results: `key` if it is the client's name, or begins with this
+    name and `_`; else the client's name.
+    """
+    return key if key == client or key.startswith(f"{client}_") else client

@@ -28,6 +28,9 @@ Id = Annotated[
 Word = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="a name: letters, digits, _ and -")
 ]
+ClientName = Annotated[  # of a program outside berth
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
+]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user

@@ -1,13 +1,11 @@
 """Answers why builds and requests got no host, from the stored decisions and from fallbacks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bus.clock import Clock
 from bus.decisions import FindRefused, RefusedFound
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound
 from bus.sql.database import Database
-from scheduler_worker.placing import Fallback
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
 
 PAGE = 500
@@ -18,8 +16,7 @@ class Explanations:
     """The decisions about requests without a host."""
 
     database: Database
-    fallbacks: Sequence[Fallback]
-    clock: Clock
+    scheduler: Scheduler
 
     async def refused(self, question: FindRefused) -> RefusedFound:
         """Return a page of the builds that ended without a host."""
@@ -30,16 +27,16 @@ class Explanations:
         """Return why a build or request has no host."""
         async with self.database.read() as tx:
             found = await decisions.decision_of(tx, question.id)
-        for fallback in self.fallbacks:
+        for fallback in self.scheduler.fallbacks:
             found = await fallback.explain(question.id, found)
         return found
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the requests that wait for capacity."""
-        for fallback in self.fallbacks:
+        for fallback in self.scheduler.fallbacks:
             if (found := await fallback.waiting(question)) is not None:
                 return found
         return WaitingFound(waiting=(), count=0)
 
     async def prune(self, keep: float) -> None:
-        await self.database.delete_old(decisions.prune, self.clock.now() - keep, PAGE)
+        await self.database.delete_old(decisions.prune, self.scheduler.clock.now() - keep, PAGE)

@@ -84,7 +84,9 @@ from scheduler_worker.dependencies import (
     providers_of,
     together,
 )
+from scheduler_worker.explanations import Explanations
 from scheduler_worker.hosts import HostBook, KnownHosts, Roster
+from scheduler_worker.owners import Owners
 from scheduler_worker.placing import (
     REQUEST_SECONDS,
     BaseFallback,
@@ -138,6 +140,7 @@ __all__ = [
     "Deletes",
     "EndedInstance",
     "Ending",
+    "Explanations",
     "Fallback",
     "FallbackAnswer",
     "Fenced",
@@ -157,6 +160,7 @@ __all__ = [
     "Order",
     "OrderSection",
     "Orders",
+    "Owners",
     "PartsOf",
     "Pick",
     "PlacementQueries",

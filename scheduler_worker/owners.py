@@ -9,18 +9,17 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES, Held
-from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.projects import BuildPlace, FindProjects, ProjectsFound
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.order import place_of
 from scheduler_worker.dependencies import PLACEMENT_ASKED, providers_of
-from scheduler_worker.placing import Fallback, SchedulerPart
-from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
 from scheduler_worker.store.decisions import projects_of
 
 IN_USE = ""  # the project of an id that is in use, but not for a build or request of a known project
@@ -40,11 +39,8 @@ class _Recorded:
 @dataclass(frozen=True)
 class Owners:
     database: Database
-    placement: PlacementQueries
     cells: CellQueries
-    source: CandidateSource
-    fallbacks: Sequence[Fallback]
-    parts: Sequence[SchedulerPart] = ()
+    scheduler: Scheduler
 
     async def find(self, question: FindProjects) -> ProjectsFound:
         """Return the project of each id that is in use.
@@ -58,7 +54,7 @@ class Owners:
             return ProjectsFound()
         async with self.database.read() as tx:
             projects = await projects_of(tx, ids)
-        for fallback in self.fallbacks:
+        for fallback in self.scheduler.fallbacks:
             projects |= await fallback.projects_of(ids)
         recorded = await self._recorded(ids)
         unsure = {id_ for id_ in existing if id_ not in projects} | {
@@ -80,7 +76,7 @@ class Owners:
     async def _recorded(self, ids: Collection[Id]) -> _Recorded:
         recorded = _Recorded()
         for some in portions(ids, PLACEMENT_ASKED):
-            answer = await self.placement.allocations(FindAllocations(consumers=some, others=True))
+            answer = await self.scheduler.placement.allocations(FindAllocations(consumers=some, others=True))
             recorded.consumers |= {consumer.id: consumer for consumer in answer.consumers}
             recorded.objects |= answer.objects
             recorded.retired |= answer.retired
@@ -91,7 +87,7 @@ class Owners:
         feature's object with one of these ids, such as a move, is about. A retired build is looked up only
         in the cell that retired it.
         """
-        everywhere = sorted({host.cell for host in self.source.hosts()} - {""}) if ids else []
+        everywhere = sorted({host.cell for host in self.scheduler.source.hosts()} - {""}) if ids else []
         asked: dict[str, list[Id]] = {}
         for id_ in sorted(ids):
             for cell in [retired[id_]] if retired.get(id_) else everywhere:
@@ -108,7 +104,7 @@ class Owners:
         try:
             for some in portions(ids, BUILDS_ASKED):
                 subjects: dict[Id, Id] = {}  # id of an object of a feature → its build
-                for part in self.parts:
+                for part in self.scheduler.parts:
                     for builds_of in part.builds_of:
                         subjects |= await builds_of(cell, some)
                 builds = sorted({*some, *subjects.values()})
@@ -126,7 +122,7 @@ class Owners:
             for id_, consumer in recorded.consumers.items()
         }
         providers = {provider for each in held.values() for provider in each.allocations}
-        read = await providers_of(self.placement, sorted(providers), ("traits", "owner"))
+        read = await providers_of(self.scheduler.placement, sorted(providers), ("traits", "owner"))
         places = {id_: BuildPlace(cell=cell) for id_, (_, cell) in found.items()}
         for id_, each in held.items():
             place = place_of(each, read)

@@ -17,7 +17,6 @@ import msgspec
 from bus import parts
 from bus.candidates import CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
-from bus.clients import ClientQuery, Permit
 from bus.clock import Clock
 from bus.context import sent_at
 from bus.decisions import RULE_ERROR
@@ -30,8 +29,8 @@ from bus.messages import (
     HostFailed,
     HostReported,
 )
+from bus.projects import ClientQuery, Permit
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
-from bus.topics import Topic
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
@@ -411,7 +410,6 @@ class SchedulerPart:
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
     # Requests of clients of these types, with the functions that permit them.
     client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
-    client_topics: tuple[Topic[Any], ...] = ()  # of these requests, and of their refusals
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
     builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
     # Rows that replace the rows of the kernel or of other features for the same messages.

@@ -13,8 +13,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
-from scheduler_worker.clients import ClientRequests, OperatorRequests
-from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, Publish, SchedulerOptions
+from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.hosts import SAYS_SECONDS, HostRecords, KnownHosts
@@ -49,8 +48,6 @@ PLACEMENT = (
     topics.EDIT_NAME,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES
-PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL]
-REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +58,7 @@ class SchedulerConnections:
     placement: PlacementQueries
     cells: CellQueries
     database: Database
-    bus: RecordingBus  # sends messages of clients with a role, and records their acts
-    publish: Publish
+    bus: RecordingBus  # checks and records what features send for a caller
     clock: Clock
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
     loaded: Callable[[], Awaitable[None]]
@@ -81,7 +77,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 scheduler=scheduler,
                 cells=given.cells,
                 database=database,
-                publish=given.publish,
+                publish=given.bus.publish,
                 asker=given.bus.asker,
                 options=options,
             )
@@ -89,23 +85,10 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
 
     scheduler = Scheduler(hosts, orders, placement, options, parts)
     records = HostRecords(scheduler.book, source, database, clock)
-    roles = OperatorRequests(database, given.bus)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
-    owners = Owners(database, placement, given.cells, source, scheduler.fallbacks, scheduler.parts)
-    explanations = Explanations(database, scheduler.fallbacks, clock)
+    explanations = Explanations(database, scheduler)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
-    cancelling = Cancelling(scheduler.ending, given.publish, scheduler.fallbacks)
-    clients = ClientRequests(
-        database,
-        placement,
-        given.cells,
-        owners,
-        clock,
-        explanations,
-        {kind: permit for part in scheduler.parts for kind, permit in part.client_permits.items()},
-        {name: query for part in scheduler.parts for name, query in part.client_queries.items()},
-    )
-    of_clients = [topic for part in scheduler.parts for topic in part.client_topics]
+    cancelling = Cancelling(scheduler.ending, given.bus.publish, scheduler.fallbacks)
     worker = Worker(
         "scheduler",
         announces=ANNOUNCED,
@@ -119,12 +102,6 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 on_unroutable=scheduler.ending.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
             ),
-            on_many(
-                topics.CLIENT_REQUESTED,
-                clients.request_many,
-                emits=[*PASSED_ON, *REFUSED, *of_clients, topics.ACTS_RECORDED],
-                concurrency=4,  # so that a query to a silent cell does not delay other clients
-            ),
             on(topics.HOST_REPORTED, scheduler.handle, private=True),
             on(topics.HEARTBEATS_MERGED, scheduler.handle_merged, private=True),
             on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
@@ -137,11 +114,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             answers(topics.WAITING, explanations.waiting),
             answers(topics.REFUSED, explanations.refused),
             answers(topics.DECISION, explanations.decision),
-            answers(topics.CLIENT_ASKED, clients.ask, concurrency=16, client="*"),
-            answers(topics.CLIENT_RELAY, roles.relay, concurrency=16, client="*"),
-            answers(topics.CLIENTS, clients.clients),
-            answers(topics.EDIT_CLIENT, clients.edit),
-            answers(topics.PROJECTS, clients.projects),
+            answers(topics.PROJECTS, Owners(database, given.cells, scheduler).find),
             answers(topics.FIND_ACTS, trail.find),
         ],
         asks=(*PLACEMENT, *CELLS),

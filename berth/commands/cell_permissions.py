@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth import composition, worker_roles
-from berth.broker_permissions import BrokerUser, Permissions, UserLimits, definitions, of_cell, of_ferry
+from berth.broker_permissions import (
+    BrokerUser,
+    Permissions,
+    UserLimits,
+    definitions,
+    filled_by,
+    flood_policy,
+    of_cell,
+    of_ferry,
+)
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
@@ -229,9 +238,9 @@ def definitions_of(
 
     If `vhost` is "", the virtual host is that of the central broker's URL.
     """
-    where = vhost or vhost_of(settings.bus.amqp_url)
-    cells = (cell,) if bounded else ()
-    return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)
+    where, exchange = vhost or vhost_of(settings.bus.amqp_url), settings.bus.exchange
+    floods = {flood_policy(cell, exchange): filled_by(cell, exchange)} if bounded else {}
+    return definitions({user: known}, floods, where, settings.cell_limits.queue_bytes)
 
 
 def _control_lines(made: Mapping[str, Any], user: str, vhost: str, limits: UserLimits | None) -> list[str]:

@@ -10,16 +10,13 @@ import msgspec
 
 from berth.commands.audit_log import acts_found
 from berth.commands.cell_permissions import BrokerTool
-from berth.commands.clients import user_of
 from berth.commands.options import Commands
 from berth.commands.terminal import Cli, note, plain_table
 from berth.commands.tokens import id_of, tokens_in
-from berth.features import authentication
+from berth.features import authentication, modules
 from berth.settings import Settings
-from bus import topics
 from bus.audit_trail import ActRecord, FindActs, Role
 from bus.broker_urls import user_of as user_in
-from bus.clients import FindClients, RegisteredClient
 from bus.clock import time_text
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 
@@ -61,7 +58,7 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
         try:
             found += await _in_broker(cli, tool)
         except (Unavailable, Unroutable) as problem:
-            note(f"only tokens are listed, because clients cannot be read: {problem}")
+            note(f"only tokens are listed, because berth does not answer: {problem}")
             status = 1
     rows = ((each.kind, each.name, *_rights(each), time_text(each.since), each.revoke) for each in found)
     titles = ("kind", "name", "role", "cells", "projects", "since (UTC)", "revoke with")
@@ -72,14 +69,16 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
 async def _in_broker(cli: Cli, tool: BrokerTool) -> Iterator[Credential]:
     settings = cli.settings
     async with cli.bus("credentials") as bus:
-        clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients
+        of_features = [
+            each for module in modules("credentials") for each in await module.listed(bus, settings)
+        ]
         since = made_at([record async for record in acts_found(bus, FindActs(act="credential"))])
     try:
         users = await (await tool.users(cli)).users()
     except (Unavailable, BrokerRefused) as problem:
-        note(f"only RabbitMQ users of registered clients are listed: {problem}")
-        users = {user_of(settings, client.name) for client in clients}
-    return broker_credentials(settings, users, clients, since)
+        note(f"of RabbitMQ users, only those that features have recorded are listed: {problem}")
+        users = {credential.id for credential in of_features}
+    return broker_credentials(settings, users, of_features, since)
 
 
 def _rights(credential: Credential) -> tuple[str, str, str]:
@@ -120,23 +119,18 @@ def made_at(records: Sequence[ActRecord]) -> dict[str, float]:
 
 
 def broker_credentials(
-    settings: Settings,
-    users: Collection[str],
-    clients: Sequence[RegisteredClient],
-    since: Mapping[str, float],
+    settings: Settings, users: Collection[str], of_features: Sequence[Credential], since: Mapping[str, float]
 ) -> Iterator[Credential]:
-    """Yield a credential for each RabbitMQ user in `users`, sorted by name: the user of a client, cell, ferry
-    or agent, of berth itself, or of an unknown program. `since`: when users got their passwords.
+    """Yield a credential for each RabbitMQ user in `users`, sorted by name: the user of a cell, ferry or
+    agent, of a feature (`of_features`), of berth itself, or of an unknown program. `since`: when users got
+    their passwords.
     """
-    registered = {user_of(settings, client.name): client for client in clients}
+    known = {credential.id: credential for credential in of_features}
     of_cell = re.compile(rf"{re.escape(settings.bus.exchange)}-([\w-]+)(?:\.(ferry)|\.agent\.([\w-]+))?")
     for user in sorted(users):
         at = since.get(user, 0.0)
-        if (client := registered.get(user)) is not None:
-            yield Credential(
-                kind="client", name=client.name, id=user, role=client.role, cells=client.cells,
-                projects=client.projects, since=at, revoke=f"berth client remove {client.name}",
-            )  # fmt: skip
+        if (credential := known.get(user)) is not None:
+            yield msgspec.structs.replace(credential, since=at)
         elif cell := of_cell.fullmatch(user):
             name, ferry, agent = cell.groups()
             kind = "agent" if agent else "ferry" if ferry else "cell"

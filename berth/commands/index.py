@@ -27,7 +27,7 @@ _MODULES = {
     },
     "Moves": {},  # of features
     "Hosts": {
-        "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
+        "cell": "cells", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
         "pool": "pools",
@@ -48,8 +48,6 @@ _GROUPS = {  # group → its description
     "node": "Publish events of a bare-metal node, like Ironic.",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
-    "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
-    " (docs/howto/client.md).",
     "token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
     "agent": "Agents of hosts and nodes, and the check of an operator's driver.",
     "host": "See what hosts have, and keep new instances away from them.",

@@ -11,8 +11,8 @@ from berth.rest import store
 from berth.rest.store import IdTaken, StoredRequest
 from bus import topics
 from bus.acts import owners_query
-from bus.clients import FindProjects, ProjectsFound
 from bus.delivery.runner import Bus
+from bus.projects import FindProjects, ProjectsFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.vocabulary import Message, portions

@@ -25,12 +25,12 @@ from berth.rest.operations import ANY_CELL, RestOperations
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
 from bus import parts
-from bus.clients import NotAllowed
 from bus.clock import set_within
 from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.http import LongRequests, TooManyRequests
 from bus.messages import BuildRequested
+from bus.projects import NotAllowed
 from bus.queries import FindInstances
 from placement_worker.http.errors import Problem
 from placement_worker.http.recording import origin_of

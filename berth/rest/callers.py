@@ -12,8 +12,8 @@ from msgspec import structs
 
 from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe, is_limited, judged, names_of
 from bus.audit_trail import Operator
-from bus.clients import NotAllowed, ProjectsFound, RegisteredClient
 from bus.messages import BuildRequested
+from bus.projects import NotAllowed, ProjectMember, ProjectsFound
 from bus.vocabulary import UNSAID_ID, Id, Message, portions
 from placement_worker.http.access import AccessPolicy, Identity
 
@@ -49,8 +49,8 @@ class RestCaller:
     acts: list[NotedAct] = field(default_factory=list)
 
     @property
-    def client(self) -> RegisteredClient:
-        return RegisteredClient(name=self.operator.name, projects=(self.operator.project,))
+    def member(self) -> ProjectMember:
+        return ProjectMember(name=self.operator.name, projects=(self.operator.project,))
 
     @property
     def is_limited(self) -> bool:

@@ -30,11 +30,11 @@ from berth.rest.store import StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.acts import ids_of
-from bus.clients import ProjectsFound, permitted_boot
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
+from bus.projects import ProjectsFound, permitted_boot
 from bus.queries import (
     BuildStands,
     FindBuilds,
@@ -96,9 +96,9 @@ class RestOperations:
         """
         if not requests:
             return
-        known, client = await self.accepted.projects(*ids_of(requests)), caller.client
+        known, member = await self.accepted.projects(*ids_of(requests)), caller.member
         for request in requests:
-            permitted_boot(request, client, known)
+            permitted_boot(request, member, known)
 
     async def accept(self, rows: Sequence[StoredRequest], messages: Sequence[Message]) -> None:
         """Store requests and publish their messages, unless the broker has stored all of them before."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bus.clients import client_user
+from bus.broker_urls import client_user
 from bus.errors import Undecodable
 from bus.protocol import (
     FRAME_TYPE,

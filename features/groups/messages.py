@@ -10,8 +10,8 @@ from msgspec import Meta, field, structs
 
 from bus.acts import Act, Requested, Target, completed, sent
 from bus.claims import ConsumerClaim
-from bus.clients import ProjectsFound
 from bus.parts import ClaimParts, Part, RequestParts
+from bus.projects import ProjectsFound
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     UNSAID_ID,

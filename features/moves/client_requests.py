@@ -2,25 +2,16 @@
 
 from dataclasses import dataclass
 
-from bus.clients import (
-    DERIVED,
-    Known,
-    NotAllowed,
-    Projects,
-    RegisteredClient,
-    check_project,
-    is_derived,
-    is_of,
-)
 from bus.errors import Unroutable
 from bus.parts import waits_since
+from bus.projects import DERIVED, Known, NotAllowed, ProjectMember, Projects, check_project, is_derived, is_of
 from bus.protocol import Ask
 from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveSteered
 
 # Rules of what a client may request about moves.
 
 
-def permitted_move(asked: MoveRequested, client: RegisteredClient, known: Projects) -> MoveRequested:
+def permitted_move(asked: MoveRequested, client: ProjectMember, known: Projects) -> MoveRequested:
     """Return a client's request to move an instance; raise NotAllowed if the client may not send it. `known`
     maps the ids of the move and of its build to their projects.
     """
@@ -45,12 +36,12 @@ class MovesOfClients:
     moves: Ask[FindMoves, MovesFound]
 
     async def permit_move(
-        self, asked: MoveRequested, client: RegisteredClient, known: Projects
+        self, asked: MoveRequested, client: ProjectMember, known: Projects
     ) -> MoveRequested:
         return permitted_move(asked, client, known)
 
     async def permit_steering(
-        self, steer: MoveSteered, client: RegisteredClient, known: Projects
+        self, steer: MoveSteered, client: ProjectMember, known: Projects
     ) -> MoveSteered:
         check_project(steer.build, client, known)
         try:
@@ -61,7 +52,7 @@ class MovesOfClients:
             raise NotAllowed("this build has no such move in this cell")
         return steer
 
-    async def find(self, question: FindMoves, client: RegisteredClient, known: Known) -> MovesFound:
+    async def find(self, question: FindMoves, client: ProjectMember, known: Known) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
         found = await self.moves(question)

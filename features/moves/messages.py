@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, field, structs
 
 from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
-from bus.clients import BuildPlace, ProjectsFound
 from bus.decisions import Decision
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.parts import DecisionParts, MoveParts, Part, none_of
+from bus.projects import BuildPlace, ProjectsFound
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
 from bus.topics import ANYONE, Query, Topic, outcome

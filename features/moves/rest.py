@@ -54,7 +54,7 @@ async def request_move(operations: RestOperations, caller: RestCaller, asked: Mo
         # else the caller could read the other project's request
         raise IdTaken(f"{asked.move} is the id of another request")
     if not is_covered:
-        permitted_move(asked, caller.client, owners.projects)
+        permitted_move(asked, caller.member, owners.projects)
     await operations.accept([row], [asked])
     return MoveAccepted(move=asked.move, build=asked.build)
 

@@ -1,7 +1,7 @@
 """The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
 
 from bus import topics
-from bus.clients import ClientQuery
+from bus.projects import ClientQuery
 from bus.worker import WorkerRows, every, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
@@ -11,10 +11,6 @@ from features.moves.messages import (
     MOVE_HALF,
     MOVE_HANDOVER,
     MOVE_PLACED,
-    MOVE_PROGRESS,
-    MOVE_REFUSED,
-    MOVE_REQUESTED,
-    MOVE_STEER,
     FindMoves,
     MovePlaced,
     MoveRefused,
@@ -38,7 +34,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     return SchedulerPart(
         offers=(placing,),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
-        client_topics=(MOVE_REQUESTED, MOVE_STEER, MOVE_REFUSED, MOVE_PROGRESS),
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(

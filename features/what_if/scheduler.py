@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from bus.acts import ids_of
-from bus.clients import ClientQuery, Known, RegisteredClient, permitted_boot
+from bus.projects import ClientQuery, Known, ProjectMember, permitted_boot
 from bus.worker import WorkerRows, answers
 from features.preemption.messages import PREEMPTIONS
 from features.preemption.victim_search import VictimSearch
@@ -18,7 +18,7 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def of_clients(what_ifs: WhatIfs) -> ClientQuery:
-    async def answer(question: WhatIf, client: RegisteredClient, known: Known) -> WhatIfAnswered:
+    async def answer(question: WhatIf, client: ProjectMember, known: Known) -> WhatIfAnswered:
         request = question.request
         projects = await known((), ids_of([request])[1])
         return await what_ifs.answer(

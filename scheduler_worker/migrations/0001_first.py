@@ -1,4 +1,4 @@
-"""The first migration: decisions, hosts, clients, leaders and the audit trail."""
+"""The first migration: decisions, hosts, leaders and the audit trail."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -30,12 +30,6 @@ def _acts() -> None:
 def upgrade() -> None:
     text = sa.Text
     _acts()
-    table("client_projects", columns(text, "client", "project"), keys=2)
-    table(
-        "client_roles",
-        columns(text, "client", "role"),
-        columns(text, "cells"),  # a JSON list; empty: all cells
-    )
     table("decided_builds", columns(text, "build", "decision"))
     op.create_index("decided_builds_decision", "decided_builds", ["decision"])
     table(

@@ -1,98 +1,30 @@
 """`berth cell add` and `remove` can be repeated: user, password and cell stay the same."""
 
 import io
-import re
-import stat
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from rich.console import Console
 
-from berth import broker_inspection, broker_users, composition
-from berth.broker_inspection import DeletedQueues
 from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
-from berth.commands.clients import PASSWORD, ClientOptions, given_password, permit
-from berth.commands.clients import add as add_client
-from berth.commands.clients import remove as remove_client
 from berth.commands.terminal import Cli
-from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient
-from bus.errors import BrokerRefused, OperationRefused, Unavailable
-from bus.local import LocalBroker, LocalTransport
+from bus.errors import OperationRefused, Unavailable
 from bus.removed_agents import AgentEditAnswered, AgentEditRequested
 from bus.worker import Worker, answers
 from placement_worker import Placement
+from tests.support.broker_fakes import SETTINGS, FakeBroker, replace_broker
 from tests.support.buses import Connect, serving
 from tests.support.command_line import plainly
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, silent_placement
-
-SETTINGS = Settings().having(amqp_url="amqp://guest:guest@mq/", cells=("c1",))
-
-
-class FakeBroker:
-    by = "a fake"
-    refuses = False
-
-    def __init__(self, *queues: str) -> None:
-        self.known: dict[str, str] = {}
-        self.closed: list[str] = []
-        self.may_write: dict[str, str] = {}
-        self.exchanges: list[str] = []
-        self.forwarding = ("client.shop.4", "client.shop2.4")
-        self._queues = queues
-
-    async def users(self) -> set[str]:
-        return set(self.known)
-
-    async def take(self, definitions: Mapping[str, Any]) -> None:
-        if self.refuses:
-            raise BrokerRefused("no")
-        self.known |= {definition["name"]: definition["password_hash"] for definition in definitions["users"]}
-        self.may_write |= {each["user"]: each["write"] for each in definitions["permissions"]}
-
-    async def drop(self, user: str, *policies: str) -> None:
-        if self.known.pop(user, None):
-            self.closed.append(user)
-
-    async def queues(self) -> list[str]:
-        return list(self._queues)
-
-    async def writers(self) -> dict[str, str]:
-        return self.may_write
-
-    async def forwarders(self) -> tuple[list[str], list[str]]:
-        return self.exchanges, list(self.forwarding)
-
-    async def close_connections(self, user: str) -> None:
-        self.closed.append(user)
-
-
-def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[str]) -> Connect:
-    """Make the commands use a fake of RabbitMQ's users and queues, and return connections to a local bus."""
-    local = LocalBroker()
-
-    async def fake(*_: Any) -> FakeBroker:
-        return broker
-
-    async def delete(url: str, names: Sequence[str], **_: Any) -> DeletedQueues:
-        deleted.extend(names)
-        return DeletedQueues(messages=len(names))
-
-    patch.setattr(broker_users, "broker_users", fake)
-    patch.setattr(broker_inspection, "delete_queues", delete)
-    patch.setattr(broker_inspection, "delete_exchanges", delete)
-    patch.setattr(composition, "transport", lambda settings, name: LocalTransport(local))
-    return lambda: LocalTransport(local)
 
 
 class Making:
@@ -291,173 +223,3 @@ async def test_a_removal_that_the_cell_did_not_receive_is_reported(agents: Manag
     ):
         await agents.remove()
     assert agents.broker.closed == [AGENT_USER]
-
-
-USER = "berth.client.shop"
-
-
-class Clients:
-    def __init__(self, broker: FakeBroker, directory: Path) -> None:
-        self.broker = broker
-        self.file = directory / "shop.url"
-        self.projects: dict[str, tuple[str, ...]] = {}
-        self.deleted: list[str] = []
-
-    async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
-        before = self.projects.pop(order.client, None)
-        if order.projects:
-            self.projects[order.client] = order.projects
-        known = RegisteredClient(name=order.client, projects=before) if before else None
-        return ClientEditAnswered(before=known)
-
-    async def find(self, question: FindClients) -> ClientsFound:
-        found = [name for name in self.projects if not question.names or name in question.names]
-        rows = (RegisteredClient(name=name, projects=self.projects[name]) for name in found)
-        return ClientsFound(clients=tuple(rows))
-
-    async def add(self, *projects: str, file: bool = False, **given: Any) -> str:
-        out = io.StringIO()
-        options = ClientOptions(project=list(projects), url_file=self.file if file else None, **given)
-        cli = Cli(SETTINGS, False, Console(file=out, width=300))
-        await plainly(add_client(cli, "shop", options, tool=BrokerTool()))
-        return out.getvalue()
-
-    async def permit(self, *names: str, former: bool = False) -> str:
-        out = io.StringIO()
-        cli = Cli(SETTINGS, False, Console(file=out, width=300))
-        await plainly(permit(cli, list(names), former, tool=BrokerTool()))
-        return out.getvalue()
-
-    async def remove(self) -> None:
-        cli = Cli(SETTINGS, False, Console(file=io.StringIO()))
-        await plainly(remove_client(cli, "shop", tool=BrokerTool()))
-
-
-@pytest.fixture
-async def clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Clients]:
-    broker = FakeBroker("client.shop.1", "client.shop2.1", "scheduler:client.+")
-    made = Clients(broker, tmp_path)
-    rows = [answers(topics.EDIT_CLIENT, made.edit), answers(topics.CLIENTS, made.find)]
-    connect = replace_broker(monkeypatch, broker, made.deleted)
-    async with serving(connect, Worker("scheduler", answers=rows)):
-        yield made
-
-
-async def test_a_new_clients_password_is_printed_once(clients: Clients) -> None:
-    printed = await clients.add("web")
-    assert f"amqp://{USER}:" in printed
-    before = clients.broker.known[USER]
-    assert "amqp://" not in await clients.add("web", "batch")
-    assert clients.projects == {"shop": ("web", "batch")}
-    assert clients.broker.known[USER] == before
-
-
-async def test_the_url_is_written_to_a_private_file(clients: Clients) -> None:
-    assert "amqp://" not in await clients.add("web", file=True)
-    assert stat.S_IMODE(clients.file.stat().st_mode) == 0o600
-    assert urlsplit(clients.file.read_text()).username == USER
-    with pytest.raises(OperationRefused, match="--rotate makes a new one"):
-        await clients.add("web", file=True)
-
-
-async def test_a_given_password_is_not_printed(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD, "correct-horse-battery")
-    assert "correct-horse" not in await clients.add("web")
-
-
-async def test_a_rotation_closes_the_connections_of_the_old_password(clients: Clients) -> None:
-    await clients.add("web")
-    before = clients.broker.known[USER]
-    assert f"amqp://{USER}:" in await clients.add("web", rotate=True)
-    assert clients.broker.closed == [USER]
-    assert clients.broker.known[USER] != before
-
-
-async def test_a_user_of_no_registered_client_is_not_taken(clients: Clients) -> None:
-    clients.broker.known[USER] = "another's"
-    with pytest.raises(OperationRefused, match="of no registered client"):
-        await clients.add("web")
-    assert (clients.broker.known, clients.projects) == ({USER: "another's"}, {})
-
-
-@pytest.mark.parametrize("before", [(), ("old",)], ids=["new", "registered"])
-async def test_a_failed_step_undoes_the_previous_steps(clients: Clients, before: tuple[str, ...]) -> None:
-    if before:
-        await clients.add(*before)
-    known, clients.broker.refuses = dict(clients.broker.known), True
-    with pytest.raises(BrokerRefused):
-        await clients.add("web")
-    assert clients.projects == ({"shop": before} if before else {})
-    assert clients.broker.known == known
-
-
-def may_write(clients: Clients, exchange: str) -> bool:
-    return re.search(clients.broker.may_write[USER], exchange) is not None
-
-
-async def test_a_client_may_write_to_the_exchange_of_clients_only(clients: Clients) -> None:
-    await clients.add("web")
-    assert may_write(clients, "berth.clients")
-    assert not any(may_write(clients, f"berth{other}") for other in ("", ".queues", ".delay", ".dead"))
-
-
-async def test_a_client_with_former_permissions_keeps_them_until_it_is_permitted_anew(
-    clients: Clients,
-) -> None:
-    await clients.add("web")
-    assert "may still publish" in await clients.permit(former=True)
-    assert may_write(clients, "berth") and may_write(clients, "berth.clients")
-    assert "berth client permit shop" in await clients.add("web", "batch")
-    assert may_write(clients, "berth") and clients.broker.closed == []
-    await clients.permit("shop")
-    assert not may_write(clients, "berth")
-    assert clients.broker.closed == [USER]
-
-
-async def test_permissions_made_anew_delete_what_forwards_messages(clients: Clients) -> None:
-    await clients.add("web")
-    await clients.permit(former=True)
-    clients.broker.exchanges = ["berth", "client.shop.3", "client.shop2.3"]
-    await clients.permit()
-    assert clients.deleted == ["client.shop.3", "client.shop.4"]
-    await clients.permit()
-    assert clients.broker.closed == [USER], "it had nothing left to lose"
-
-
-async def test_permissions_of_an_unknown_client_are_refused(clients: Clients) -> None:
-    with pytest.raises(OperationRefused, match="client shop is not registered"):
-        await clients.permit("shop")
-
-
-async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: Clients) -> None:
-    await clients.add("web")
-    await clients.remove()
-    assert (clients.projects, clients.broker.known, clients.deleted) == ({}, {}, ["client.shop.1"])
-    with pytest.raises(OperationRefused, match="not registered"):
-        await clients.remove()
-
-
-@pytest.mark.parametrize("name", ["", "c1.ferry", "a_b", "-x", "x" * 33, "a b", "shop.1", "ä"])
-def test_an_invalid_client_name_is_refused(name: str) -> None:
-    with pytest.raises(BadSetting, match="client"):
-        checked(ClientEditRequested(client=name, projects=("p",)))
-
-
-@pytest.mark.parametrize("text", ["short", "with a tab\tin the middle", "ümlaut-password"])
-def test_a_password_that_cannot_be_used_is_refused_without_naming_it(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD, text)
-    with pytest.raises(BadSetting) as refused:
-        given_password(None)
-    assert text not in str(refused.value)
-
-
-def test_the_password_comes_from_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD, "from-the-environment")
-    assert given_password(None) == "from-the-environment"
-    file = tmp_path / "password"
-    file.write_text("from-the-file\n")
-    assert given_password(file) == "from-the-file"

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from berth.commands import credentials
+from berth.commands.credentials import Credential
 from berth.settings import Settings
 from bus.audit_trail import ActRecord, Operator, Outcome
-from bus.clients import RegisteredClient
 from tests.support.command_line import CommandLine, no_berth_answers
 from tests.support.ids import uid
 
@@ -60,9 +60,15 @@ async def test_tokens_are_listed_although_rabbitmq_does_not_answer(
     assert "ann" in shown and "only tokens are listed" in shown
 
 
-def listed(*users: str, clients: tuple[RegisteredClient, ...] = ()) -> list[dict[str, Any]]:
+ANN = Credential(
+    kind="client", name="ann", id="berth.client.ann", role="operator", cells=("c1",),
+    revoke="berth client remove ann",
+)  # fmt: skip
+
+
+def listed(*users: str, of_features: tuple[Credential, ...] = ()) -> list[dict[str, Any]]:
     settings = Settings().having(amqp_url="amqp://boss:x@127.0.0.1/")
-    found = credentials.broker_credentials(settings, users, clients, {"berth.client.ann": 7.0})
+    found = credentials.broker_credentials(settings, users, of_features, {"berth.client.ann": 7.0})
     return [msgspec.to_builtins(each) for each in found]
 
 
@@ -81,8 +87,7 @@ def listed(*users: str, clients: tuple[RegisteredClient, ...] = ()) -> list[dict
     ],
 )  # fmt: skip
 def test_a_rabbitmq_user_is_listed_with_its_purpose(user: str, facts: dict[str, Any]) -> None:
-    ann = RegisteredClient(name="ann", projects=(), role="operator", cells=("c1",))
-    (found,) = listed(user, clients=(ann,))
+    (found,) = listed(user, of_features=(ANN,))
     assert found["id"] == user
     assert {name: found[name] for name in facts} == facts
 

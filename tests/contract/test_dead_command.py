@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +11,10 @@ from berth import composition, dead_letters
 from berth.commands import dead
 from berth.commands.terminal import Cli
 from berth.settings import BadSetting, Settings
-from bus import topics
-from bus.clients import ClientRequested
-from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequested, BuildRequested
+from bus.messages import BuildDeleted, BuildDeleteRequested, BuildRequested
 from bus.protocol import DeadLetter, QueueSpec, encode
 from bus.requests import Flavor
-from bus.worker import Worker, on
 from tests.support.acting_region import CLOSE, ActingRegion
 from tests.support.buses import serving
 from tests.support.envelopes import a_letter
@@ -237,26 +232,6 @@ async def test_a_replayed_letter_keeps_the_key_by_which_its_sender_is_judged(bro
     await dead.replay(Cli(Settings()), ["letter"])
     (item,) = broker.queues[queue].items
     assert item.envelope.key == "client.shop"
-
-
-async def test_a_message_of_another_clients_key_stays_refused_when_it_is_replayed() -> None:
-    """The consumer repeats the judgement: the body may not name another client than the verified key."""
-    broker, seen = LocalBroker(), list[ClientRequested]()
-
-    async def handle(asked: ClientRequested) -> None:
-        seen.append(asked)
-
-    worker = Worker("scheduler", consumes=[on(topics.CLIENT_REQUESTED, handle)])
-    cancel = BuildCancelRequested(build=uid(1))
-    async with serving(lambda: LocalTransport(broker), worker):
-        for key, id_ in (("client.shop", "theirs"), ("client.rival", "own")):
-            asked = ClientRequested(client="rival", do="delete", message=cancel)
-            letter = a_json_letter(id_, queue="scheduler:client.*", key=key, type="ClientRequested")
-            broker.store_dead_letter(replace(letter, body=encode(asked)))
-            assert await dead_letters.replay(LocalTransport(broker), Clock(), [id_], print) == 1
-        await until(lambda: seen and list(broker.dead) == ["theirs"])
-    assert len(seen) == 1
-    assert broker.dead["theirs"].sender == "client.shop"
 
 
 async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_recorded(

@@ -7,6 +7,7 @@ import pytest
 from aio_pika import connect
 from aio_pika.abc import AbstractChannel
 
+from bus import topics
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport, reconnecting
@@ -112,15 +113,16 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
 
 
 async def test_a_deleted_exchange_of_clients_is_declared_again(
-    connected: Connected, operator: AbstractChannel, bus_name: str
+    connected: Connected, operator: AbstractChannel, bus_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(topics, "CLIENT_KEYS", ["outsider.*"])
     transport = await connected()
-    inbox = await transport.consume(QueueSpec("q", ("client.*",)), 10)
+    inbox = await transport.consume(QueueSpec("q", ("outsider.*",)), 10)
     await operator.exchange_delete(f"{bus_name}.clients")
 
     async def events() -> bool:
         try:
-            await publish(transport, an_envelope(1, key="client.shop"))
+            await publish(transport, an_envelope(1, key="outsider.shop"))
         except Unroutable:  # not bound again yet
             return False
         return True

@@ -55,7 +55,7 @@ def let_in(broker: RabbitMQ, exchange: str, **users: broker_permissions.Permissi
         f"{exchange}-{name}": broker_permissions.BrokerUser(PASSWORD, may) for name, may in users.items()
     }
     file = broker.directory / f"{exchange}.json"
-    file.write_text(json.dumps(broker_permissions.definitions(known, exchange=exchange)))
+    file.write_text(json.dumps(broker_permissions.definitions(known)))
     broker.control("import_definitions", str(file))
 
 

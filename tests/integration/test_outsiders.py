@@ -21,12 +21,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from berth.client import BusClient
 from berth.configuration import read
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.clock import monotonic
-from bus.delivery.recording import RelayedBus
 from bus.errors import OperationRefused
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.parts import MoveParts
@@ -34,6 +32,8 @@ from bus.protocol import encode
 from bus.rabbit import RabbitTransport
 from bus.requests import Flavor, Hints
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
+from features.clients.bus_client import BusClient
+from features.clients.relayed_bus import RelayedBus
 from features.moves.messages import MoveRequested, MoveSteered
 from tests.support.berth_processes import ROOT, Up
 from tests.support.request_parts import with_parts
@@ -111,7 +111,7 @@ def printed_by(site: BerthWithClients, example: str) -> str:
     [
         ("aio_pika", r"build\.ended\.c[12]\.shop_\w+ .*'status': 'active'.*'host': 'c"),
         ("pika", r"build\.ended\.c[12]\.shop .*'status': 'active'.*'host': 'c"),
-        ("berth.client", r"active c[12]-"),
+        ("features.clients", r"active c[12]-"),
     ],
 )
 def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(
@@ -141,7 +141,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "another client in the body": (
         json.dumps({"client": "rival", "do": "boot", "message": FLAWED | {"reply_to": "rival"}}).encode(),
-        "flavor.vcpus: ",
+        "it came by the key client.shop, and is a message of client.rival",
     ),
     "JSON cut off": (
         json.dumps(

@@ -14,8 +14,8 @@ from bus.cells import (
     RegisterCell,
     RegisteredCell,
 )
-from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.messages import BuildDeleteRequested
+from bus.projects import BuildPlace, FindProjects, ProjectsFound
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.worker import Answers, Worker, answers, on, on_many
 from tests.support.ids import uid

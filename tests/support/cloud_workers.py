@@ -92,7 +92,7 @@ def served_scheduler(
     store = database or Database("sqlite+aiosqlite://", inline=True)
     needs = SchedulerConnections(
         source=source, placement=queries, cells=cell_queries(bus), database=store,
-        bus=cast(RecordingBus, bus), publish=bus.publish, clock=clock, options=options, loaded=loaded,
+        bus=cast(RecordingBus, bus), clock=clock, options=options, loaded=loaded,
     )  # fmt: skip
     worker = scheduler_worker(needs, parts_of_scheduler(Settings()))
     if database is not None:

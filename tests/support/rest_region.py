@@ -20,10 +20,10 @@ from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded
 from bus.claims import Choice
-from bus.clients import BuildPlace, FindProjects, ProjectsFound
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildPlaced, Selection
+from bus.projects import BuildPlace, FindProjects, ProjectsFound
 from bus.queries import BuildsFound, BuildStands, DecisionFound, FindBuilds, InstancesFound, WaitingFound
 from bus.requests import BuildSpec, Flavor
 from bus.sql.database import Database

@@ -10,10 +10,10 @@ from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, des
 from bus.aggregates import AggregateEditRequested, DropAggregate
 from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
-from bus.clients import ProjectsFound
 from bus.domains import LabelEditRequested
 from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.names import MakeName, NameEditRequested, RenameName
+from bus.projects import ProjectsFound
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.topics import ANYONE

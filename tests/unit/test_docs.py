@@ -354,12 +354,6 @@ def test_bash_completion_lists_subcommands_and_values(words: str, completed: str
     assert reply.stdout.split() == [completed], reply.stderr
 
 
-def test_examples_that_publish_raise_an_error_for_a_message_that_no_queue_takes() -> None:
-    texts = [one.text for page in PAGES for one in snippets(page) if one.language == "python"]
-    publishing = [text for text in texts if "mandatory=True" in text and "aio_pika" in text]
-    assert publishing and all("on_return_raises=True" in text for text in publishing)
-
-
 def test_every_rule_and_weigher_has_a_description() -> None:
     made = policy(Settings())
     rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]

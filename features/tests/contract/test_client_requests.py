@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,15 +11,6 @@ from msgspec import structs
 from berth.features import packages
 from bus.audit_trail import ActRecord, FindActs
 from bus.claims import CLEANUP, Choice, holder_consumer
-from bus.clients import (
-    UNKNOWN,
-    ClientAsked,
-    ClientEditRequested,
-    ClientQuery,
-    ClientRequested,
-    FindClients,
-    Permit,
-)
 from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer
@@ -31,6 +23,7 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
+from bus.projects import UNKNOWN, ClientQuery, Permit
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -48,6 +41,8 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsage
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Id, Message
+from features.clients.client_requests import ClientRequests
+from features.clients.messages import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.client_requests import MovesOfClients
@@ -66,10 +61,8 @@ from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.audit_trail import AuditTrail
-from scheduler_worker.clients import ClientRequests
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.extension import BaseFallback, SchedulerPart
-from scheduler_worker.owners import Owners
+from scheduler_worker.extension import BaseFallback, Owners, SchedulerPart
 from scheduler_worker.store import decisions
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
@@ -197,8 +190,6 @@ async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     lookups = MoveLookups(fake, fake, fake, fake, cloud.moves)
-    parts = [SchedulerPart(builds_of=(lookups.builds_of,))]
-    owners = Owners(database, fake, fake, fake, [TakenRequests(cloud.taken)], parts)
     moves = MovesOfClients(cloud.moves)
     queries = {
         "waiting": waiting_of_clients(fake),
@@ -210,7 +201,16 @@ async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
         MoveRequested: moves.permit_move,
         MoveSteered: moves.permit_steering,
     }
-    made = ClientRequests(database, fake, fake, owners, TurnedClock(5.0).clock, fake, permits, queries)
+    part = SchedulerPart(builds_of=(lookups.builds_of,), client_permits=permits, client_queries=queries)
+    scheduler: Any = SimpleNamespace(
+        placement=cloud,
+        source=cloud,
+        clock=TurnedClock(5.0).clock,
+        parts=(part,),
+        fallbacks=(TakenRequests(cloud.taken),),
+    )
+    owners = Owners(database, fake, scheduler)
+    made = ClientRequests(database, scheduler, fake, owners, fake)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -388,7 +388,7 @@ async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequ
 async def test_an_act_that_is_requested_again_is_recorded_again(intake: ClientRequests) -> None:
     asked = asking(own(OURS))
     envelope = an_envelope(key="client.shop", id="chosen by the client")
-    trail = AuditTrail(intake.owners.database, intake.clock, 100.0, 100.0)
+    trail = AuditTrail(intake.owners.database, intake.scheduler.clock, 100.0, 100.0)
 
     async def handled(repeated: bool) -> int:
         with handling([(envelope, asked)], [asked] if repeated else ()):
@@ -411,6 +411,13 @@ async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientReq
     assert answered.before.projects == ("p1",)
     assert isinstance(await become(intake, "shop", boot()), BuildUnplaceable)
     assert [client.name for client in (await intake.clients(FindClients())).clients] == ["both"]
+
+
+async def test_a_client_with_a_role_only_acts_for_no_project(intake: ClientRequests) -> None:
+    await intake.edit(ClientEditRequested(client="ann", role="operator"))
+    assert (await become(intake, "ann", boot())).reason == "project: client ann is bound to none"
+    answered = await intake.ask(ClientAsked(client="ann", query="waiting"))
+    assert answered.refused == "project: client ann is bound to none"
 
 
 async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequests) -> None:

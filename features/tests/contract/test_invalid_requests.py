@@ -5,6 +5,7 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -12,11 +13,11 @@ import pytest
 
 from berth.features import packages
 from bus import topics
-from bus.clients import ClientEditRequested, FindProjects, ProjectsFound
 from bus.decisions import INVALID
 from bus.delivery.runner import Bus
 from bus.invalid_requests import refusal_of
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
+from bus.projects import FindProjects, ProjectsFound
 from bus.protocol import (
     MAX_MESSAGE_BYTES,
     UNVERIFIED,
@@ -32,6 +33,8 @@ from bus.sql.migrations import migrate
 from bus.topics import TOPIC_OF
 from bus.vocabulary import UNSAID_ID, Message
 from bus.worker import Worker, on, on_many
+from features.clients.client_requests import ClientRequests
+from features.clients.messages import CLIENT_REQUESTED, ClientEditRequested
 from features.moves.messages import (
     MOVE_PROGRESS,
     MOVE_REFUSED,
@@ -40,7 +43,6 @@ from features.moves.messages import (
     MoveProgress,
     MoveRefused,
 )
-from scheduler_worker.clients import ClientRequests
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
@@ -240,7 +242,8 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("scheduler"))
     nothing, owners = cast(Any, None), cast(Any, UnusedIds())
-    api = ClientRequests(database, nothing, nothing, owners, TurnedClock(5.0).clock, nothing, {}, {})
+    scheduler: Any = SimpleNamespace(clock=TurnedClock(5.0).clock, parts=())
+    api = ClientRequests(database, scheduler, nothing, owners, nothing)
     await api.edit(ClientEditRequested(client="shop", projects=("p1",)))
     passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, MOVE_REQUESTED, MOVE_STEER]
     refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, MOVE_REFUSED, MOVE_PROGRESS]
@@ -248,9 +251,7 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     scheduler = Worker(
         "scheduler",
         consumes=[
-            on_many(
-                topics.CLIENT_REQUESTED, api.request_many, emits=[*passed_on, *refused, topics.ACTS_RECORDED]
-            ),
+            on_many(CLIENT_REQUESTED, api.request_many, emits=[*passed_on, *refused, topics.ACTS_RECORDED]),
             on(topics.BUILD_REQUESTED, handled.take),
             on(topics.BUILD_CANCEL, handled.cancel, emits=[topics.BUILD_CANCELLED]),
             on(MOVE_REQUESTED, handled.take),
@@ -362,7 +363,7 @@ def test_only_the_sender_that_the_broker_has_verified_is_answered(
     body = a_boot(boot, "bank") if bound == "client.*" else boot
     envelope = Envelope(id="1", type="", key=key, body=msgspec.Raw(json.dumps(body).encode()))
     envelope.sent_by(sender)
-    topic = topics.CLIENT_REQUESTED if bound == "client.*" else topics.BUILD_REQUESTED
+    topic = CLIENT_REQUESTED if bound == "client.*" else topics.BUILD_REQUESTED
     answer: Any = refusal_of(topic, bound, key, envelope, "flavor: the field is missing")
     assert (answer.reply_to if answer else None) == reply_to
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-from berth import broker_permissions
+from berth.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
@@ -20,12 +20,12 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
-from bus import topics
 from bus.audit_trail import Role
-from bus.broker_urls import vhost_of
-from bus.clients import ClientEditRequested, FindClients, RegisteredClient, client_user
+from bus.broker_urls import client_user, vhost_of
 from bus.errors import OperationRefused
 from bus.masking import printable
+from features.clients.broker_permissions import LIMITS, floods, permissions_of
+from features.clients.messages import CLIENTS, EDIT_CLIENT, ClientEditRequested, FindClients, RegisteredClient
 
 PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters
@@ -72,7 +72,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
     admin = await tool.users(cli)
     is_new = user not in await admin.users()
     async with cli.bus("client") as bus:
-        found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
+        found = (await bus.asker(CLIENTS)(FindClients(names=(name,)))).clients
         if not is_new and not found and not rotate:
             unknown = f"RabbitMQ user {user} exists and is of no registered client"
             raise OperationRefused(f"{unknown}: --rotate gives it a new password")
@@ -83,8 +83,8 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
         url = as_user(options.broker or settings.bus.amqp_url, user, password)
         is_former = not is_new and await _is_former(settings, admin, user)
         may = _permissions(settings, name, order.role, is_former=is_former)
-        users = {user: broker_permissions.BrokerUser(password, may, broker_permissions.CLIENT_LIMITS)}
-        edit = bus.asker(topics.EDIT_CLIENT)
+        users = {user: BrokerUser(password, may, LIMITS)}
+        edit = bus.asker(EDIT_CLIENT)
         async with undone_on_failure() as undo:
             before = _edit_to(found[0] if found else RegisteredClient(name=name, projects=()))
             undo(f"the projects of client {name}", partial(edit, before))
@@ -122,7 +122,7 @@ async def permit(
     _need_service_mode(cli.settings)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
-        found = (await bus.asker(topics.CLIENTS)(FindClients(names=tuple(names or ())))).clients
+        found = (await bus.asker(CLIENTS)(FindClients(names=tuple(names or ())))).clients
     if unknown := set(names or ()) - {client.name for client in found}:
         raise OperationRefused(f"client {min(unknown)} is not registered")
     settings, closed = cli.settings, list[str]()
@@ -130,7 +130,7 @@ async def permit(
         user, may = user_of(settings, client.name), _permissions(settings, client.name, client.role)
         was_former = await _is_former(settings, admin, user)
         given = _permissions(settings, client.name, client.role, is_former=former)
-        users = {user: broker_permissions.BrokerUser("", given, broker_permissions.CLIENT_LIMITS)}
+        users = {user: BrokerUser("", given, LIMITS)}
         await admin.take(_definitions(settings, users))
         if was_former and not former:
             await _close(settings, admin, user, may.configure)
@@ -196,7 +196,7 @@ def _rights(client: ClientEditRequested) -> str:
 async def _show(cli: Cli, name: str) -> None:
     _need_service_mode(cli.settings)
     async with cli.bus("client") as bus:
-        found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
+        found = (await bus.asker(CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
         raise OperationRefused(f"client {name} is not registered")
     facts = [
@@ -230,27 +230,24 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
-        before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
+        before = (await bus.asker(EDIT_CLIENT)(order)).before
         had_user = user in await admin.users()
         await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
-    may = broker_permissions.of_client(name, cli.settings.bus.exchange, has_role=True)
+    may = permissions_of(name, cli.settings.bus.exchange, has_role=True)
     queues = await queues_of(admin, may.configure)
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
 
 
-def _permissions(
-    settings: Settings, name: str, role: Role, *, is_former: bool = False
-) -> broker_permissions.Permissions:
-    return broker_permissions.of_client(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
+def _permissions(settings: Settings, name: str, role: Role, *, is_former: bool = False) -> Permissions:
+    return permissions_of(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
 
 
-def _definitions(settings: Settings, users: Mapping[str, broker_permissions.BrokerUser]) -> dict[str, Any]:
-    vhost = vhost_of(settings.bus.amqp_url)
-    return broker_permissions.definitions(users, (), settings.bus.exchange, vhost, bounds_clients=True)
+def _definitions(settings: Settings, users: Mapping[str, BrokerUser]) -> dict[str, Any]:
+    return definitions(users, floods(settings.bus.exchange), vhost_of(settings.bus.amqp_url))
 
 
 async def _is_former(settings: Settings, admin: RecordedUsers, user: str) -> bool:
@@ -278,4 +275,4 @@ def given_password(file: Path | None) -> str:
 
 
 async def _drop(admin: RecordedUsers, user: str) -> None:
-    await admin.drop(user, broker_permissions.queue_policy(user))
+    await admin.drop(user, queue_policy(user))

@@ -6,8 +6,8 @@ from bus.claims import holder_consumer
 from bus.errors import OperationRefused
 from bus.vocabulary import Message
 from bus.worker import Worker, on
+from features.clients.tests.support.relayed_region import a_client
 from features.moves.messages import MOVE_REQUESTED, MoveRequested, MoveSteered
-from tests.contract.test_operator_requests import a_client
 from tests.support.ids import uid
 from tests.support.waiting import until
 

@@ -1,74 +1,28 @@
 """Clients with a role: the table of acts decides about every topic and query of the bus."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from berth.features import packages
 from bus import topics
 from bus.acts import ACTS, RANK
 from bus.cells import CellEdited, FindCells
-from bus.clients import ClientRelay, RegisteredClient
 from bus.context import handling
-from bus.delivery.recording import RecordingBus, RelayedBus
 from bus.errors import OperationRefused
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.protocol import decode, encode
-from bus.queries import FindInstances, InstancesFound
+from bus.queries import FindInstances
 from bus.requests import Flavor
-from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.topics import Query, Topic
 from bus.vocabulary import Message
-from bus.worker import Answers, Worker, answers
-from scheduler_worker.clients import OperatorRequests, relayed
-from scheduler_worker.store.decisions import bind
+from features.clients.messages import ClientRelay
+from features.clients.operator_requests import relayed
+from features.clients.tests.support.relayed_region import a_client
 from tests.contract.test_messages import GOLDEN
-from tests.support.acting_region import CLOSE, ActingRegion
-from tests.support.buses import serving
+from tests.support.acting_region import CLOSE
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.waiting import until
-
-
-class RelayedRegion(ActingRegion):
-    """A region that receives the acts of clients through a scheduler."""
-
-    def __init__(self, bus: RecordingBus, database: Database) -> None:
-        super().__init__()
-        self.intake = OperatorRequests(database, bus)
-
-    async def instances(self, question: FindInstances) -> InstancesFound:
-        return InstancesFound(instances=(), last=question.project)
-
-    def worker(self, *further: Answers) -> Worker:
-        return super().worker(
-            answers(topics.CLIENT_RELAY, self.intake.relay, client="*"),
-            answers(topics.FIND_INSTANCES, self.instances, cell="c1"),
-            *further,
-        )
-
-
-@asynccontextmanager
-async def a_client(
-    role: Any, *workers: Worker, **limits: tuple[str, ...]
-) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
-    database, broker = Database("sqlite+aiosqlite://", inline=True), LocalBroker()
-    await migrate(database, *packages("scheduler"))
-    limits = {"projects": (), **limits}
-    async with database.write() as tx:
-        await bind(tx, RegisteredClient(name="ann", role=role, **limits))
-    async with RecordingBus(LocalTransport(broker)) as own:
-        region = RelayedRegion(own, database)
-        async with (
-            serving(lambda: LocalTransport(broker), region.worker(), *workers),
-            RelayedBus(LocalTransport(broker), "ann") as bus,
-        ):
-            yield bus, region
-    await database.close()
 
 
 async def test_an_admin_edits_and_the_record_names_the_client() -> None:
@@ -179,7 +133,7 @@ async def test_results_arrive_at_the_client() -> None:
     async with a_client("operator") as (bus, region):
         listener = await bus.listen(topics.BUILD_ENDED.at(reply_to="x"))
         ended = BuildEnded(build=uid(1), request=uid(1), cell="c1", status="active", reply_to="ann_x")
-        await region.intake.bus.publish(ended)
+        await region.intake.publish(ended)
         assert await listener.get() == ended
 
 

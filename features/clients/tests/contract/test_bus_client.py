@@ -1,16 +1,16 @@
-"""The client for RabbitMQ of `berth.client`: what `publish` and `ask` promise."""
+"""The client for RabbitMQ: what `publish` and `ask` promise."""
 
 import uuid
 
 import aio_pika
 import pytest
 
-from berth.client import BusClient
 from bus.errors import Unroutable
 from bus.messages import BuildRequested
 from bus.queries import FindWaiting, WaitingFound
 from bus.rabbit.topology import BrokerNames
 from bus.requests import Flavor
+from features.clients.bus_client import BusClient
 
 pytestmark = pytest.mark.rabbitmq
 

@@ -13,8 +13,7 @@ from msgspec import structs
 
 from berth.features import add_messages
 from bus import protocol
-from bus.broker_urls import user_of
-from bus.clients import ClientAnswered, ClientAsked, ClientRequested, client_user
+from bus.broker_urls import client_user, user_of
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.invalid_requests import KINDS
@@ -22,6 +21,7 @@ from bus.parts import converted
 from bus.rabbit.topology import BrokerNames
 from bus.topics import client_topics
 from bus.vocabulary import Message
+from features.clients.messages import ClientAnswered, ClientAsked, ClientRequested
 
 A = TypeVar("A", bound=Message)
 

@@ -1,0 +1,123 @@
+"""Projects: the queries that find the project of an id, and the rules of what a member of projects may
+request: for these projects only, and nothing that is reserved for operators.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import field, structs
+
+from bus.messages import BuildRequested
+from bus.vocabulary import UNSAID_ID, Id, LargeMap, LongList, Message, Text, Value
+
+
+class FindProjects(Message, frozen=True, kw_only=True):
+    """A query for the projects of ids: `existing` ones of builds and requests, and `new` ones that a request
+    gives to a build, request or move, and that may be in use for any object.
+    """
+
+    new: LongList[Id] = ()
+    existing: LongList[Id] = ()
+    places: bool = False  # also return the cells and hosts of the builds with these ids
+
+
+class BuildPlace(Value, frozen=True, kw_only=True):
+    """The cell and the host of a build, as placement has recorded them."""
+
+    cell: Text
+    root: Text = ""  # empty: on no host, such as a shelved instance
+    host: Text = ""  # name of the host
+
+
+class ProjectsFound(Message, frozen=True, kw_only=True):
+    """The answer to FindProjects: the project of each id that any worker has a record of. The project is
+    empty if the id is in use, but not for a build or request of a known project.
+    """
+
+    projects: LargeMap[Id, Text] = field(default_factory=dict)
+    places: LargeMap[Id, BuildPlace] = field(default_factory=dict)
+
+
+DERIVED = "use random uuids: those of version 5 are derived from other ids"
+UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
+
+Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
+
+
+Known = Callable[[Collection[Id], Collection[Id]], Awaitable[Projects]]  # projects of new and existing ids
+
+
+@dataclass(frozen=True)
+class ProjectMember:
+    """A client (a program outside berth) or a user, with the projects in which it may act."""
+
+    name: str
+    projects: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ClientQuery:
+    """A query that clients may send: the type of the question, and the function that answers it for a client
+    with data of the client's projects only, or raises NotAllowed.
+    """
+
+    asks: type[Message]
+    answer: Callable[[Any, ProjectMember, Known], Awaitable[Message]]
+
+
+# Returns a client's request with what berth adds to it; raises NotAllowed if the client may not send it.
+Permit = Callable[[Any, ProjectMember, Projects], Awaitable[Message]]
+
+
+class NotAllowed(Exception):
+    """The error that a client or user may not do what it requested. The text gives the reason."""
+
+
+def project_of(member: ProjectMember, named: str) -> str:
+    """Return the project `named` by a member, or if `named` is empty, the member's only project. Raise
+    NotAllowed if the member may not act in the project, or names none and has none or several.
+    """
+    if named in member.projects:
+        return named
+    if named not in ("", UNSAID_ID):
+        raise NotAllowed(f"project: client {member.name} is not bound to {named}")
+    if not member.projects:
+        raise NotAllowed(f"project: client {member.name} is bound to none")
+    if len(member.projects) > 1:
+        raise NotAllowed(f"project: name one of {', '.join(member.projects[:10])}")
+    return member.projects[0]
+
+
+def check_project(build: Id, member: ProjectMember, known: Projects) -> None:
+    """Raise NotAllowed unless the build is of a project of the member; `known` maps ids to their projects."""
+    if not is_of(member, known.get(build)):
+        raise NotAllowed(UNKNOWN)
+
+
+def is_derived(id_: Id) -> bool:
+    """Return whether an id may be one that berth derives from another id (a UUID of version 5), such as the
+    id of the consumer that holds the source of a move. It can be in use before any worker has recorded it.
+    """
+    return id_[14] == "5"
+
+
+def is_of(member: ProjectMember, project: str | None) -> bool:
+    return bool(project) and project in member.projects
+
+
+def permitted_boot(request: BuildRequested, member: ProjectMember, known: Projects) -> BuildRequested:
+    """Return a member's build request with its project; raise NotAllowed if the member may not send it.
+    `known` maps the ids of existing requests and instances to their projects.
+    """
+    project = project_of(member, request.project)
+    if request.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if not all(is_of(member, known.get(id_, project)) for id_ in (request.request, *request.instances)):
+        raise NotAllowed("request, instances: use new uuids")
+    if any(is_derived(id_) for id_ in (request.request, *request.instances)):
+        raise NotAllowed(f"request, instances: {DERIVED}")
+    for name in ("same_host", "different_host"):
+        if not all(is_of(member, known.get(build)) for build in getattr(request.hints, name)):
+            raise NotAllowed(f"hints.{name}: {UNKNOWN}")
+    return structs.replace(request, project=project)

@@ -1,0 +1,264 @@
+"""Accepts or refuses the requests and queries of clients, according to the projects of each client.
+
+A client can publish only with its routing key, so the broker has verified the sender `client` of each
+message. A build of another project is treated exactly as an unknown one. Permitted messages are published
+again with the routing keys of operators, so no other handler distinguishes clients from operators.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from bus import acts
+from bus.audit_trail import ActRecord
+from bus.clock import Clock
+from bus.context import is_repeated, stored_context
+from bus.decisions import FindRefused, RefusedFound
+from bus.delivery.recording import Caller, in_messages
+from bus.errors import Poison, Undecodable, Unroutable
+from bus.invalid_requests import in_words, refused, with_flat_parts, with_notes, with_unknown
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.parts import converted, problem_of
+from bus.projects import (
+    ClientQuery,
+    FindProjects,
+    Known,
+    NotAllowed,
+    Permit,
+    ProjectMember,
+    Projects,
+    check_project,
+    permitted_boot,
+    project_of,
+)
+from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
+from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
+from bus.sql.database import Database
+from bus.topics import client_key
+from bus.vocabulary import Id, Message
+from bus.worker import Outcome
+from features.clients.messages import (
+    ClientAnswered,
+    ClientAsked,
+    ClientEditAnswered,
+    ClientEditRequested,
+    ClientRequested,
+    ClientsFound,
+    FindClients,
+    RegisteredClient,
+    actions,
+)
+from features.clients.operator_requests import operator_of
+from features.clients.store import bind, registered
+from scheduler_worker.extension import CellQueries, Explanations, Owners, Scheduler
+
+
+@dataclass(eq=False)
+class ClientRequests:
+    database: Database
+    scheduler: Scheduler  # its parts are made before the first request
+    cells: CellQueries
+    owners: Owners
+    explanations: Explanations
+
+    @cached_property
+    def _permits(self) -> Mapping[type[Message], Permit]:
+        of_features = [part.client_permits for part in self.scheduler.parts]
+        permits: dict[type[Message], Permit] = {
+            BuildRequested: _permit_boot,
+            BuildCancelRequested: _permit_delete,
+        }
+        return {**permits, **{kind: permit for some in of_features for kind, permit in some.items()}}
+
+    @cached_property
+    def _queries(self) -> Mapping[str, ClientQuery]:
+        of_features = [part.client_queries for part in self.scheduler.parts]
+        return {
+            "builds": ClientQuery(FindBuilds, self._builds),
+            "instances": ClientQuery(FindInstances, self._instances),
+            "ended_without_host": ClientQuery(FindRefused, self._ended_without_host),
+            "decision": ClientQuery(FindDecision, self._decision),
+            "allocations": ClientQuery(FindAllocations, self._allocations),
+            "usages": ClientQuery(FindUsages, self._usages),
+            **{name: query for some in of_features for name, query in some.items()},
+        }
+
+    async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
+        async with self.database.write() as tx:
+            before = await registered(tx, [order.client])
+            client = RegisteredClient(
+                name=order.client, projects=order.projects, role=order.role, cells=order.cells
+            )
+            await bind(tx, client)
+        return ClientEditAnswered(before=before[0] if before else None)
+
+    async def clients(self, question: FindClients) -> ClientsFound:
+        async with self.database.read() as tx:
+            return ClientsFound(clients=tuple(await registered(tx, question.names)))
+
+    async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Outcome]:
+        """Return for each client request what to publish: the same request as from an operator, or a refusal
+        to the client. An invalid request becomes a dead letter, and is answered.
+        """
+        requests = [_request_in(each) for each in asked]
+        valid = [
+            (each, request)
+            for each, request in zip(asked, requests, strict=True)
+            if not isinstance(request, Poison)
+        ]
+        if not valid:
+            return requests
+        clients = await self._registered({each.client for each, _ in valid})
+        known = await self._known(*acts.ids_of(request for _, request in valid))
+        judged = [
+            await self._judged(request, each.client, clients.get(each.client), known)
+            for each, request in valid
+        ]
+        records = [
+            _record(each, request, outcome, clients.get(each.client), self.scheduler.clock)
+            for (each, request), outcome in zip(valid, judged, strict=True)
+        ]
+        outcomes: Iterator[Outcome] = iter([(judged[0], *in_messages(records)), *judged[1:]])
+        return [request if isinstance(request, Poison) else next(outcomes) for request in requests]
+
+    async def _judged(self, act: Any, name: str, client: RegisteredClient | None, known: Projects) -> Message:
+        """Return the act as of an operator, or its refusal."""
+        key = client_key(name, act.reply_to)
+        try:
+            member = _member(name, client)
+            if act.reply_to not in ("", key):
+                raise NotAllowed(f"reply_to: {name}, or {name}_ and a name, not {act.reply_to}")
+            return await self._permits[type(act)](structs.replace(act, reply_to=key), member, known)
+        except NotAllowed as why:
+            return refused(act, str(why), "client", key)
+
+    async def ask(self, asked: ClientAsked) -> ClientAnswered:
+        client = (await self._registered({asked.client})).get(asked.client)
+        try:
+            return await self._answer(asked, _member(asked.client, client))
+        except NotAllowed as refused:
+            return ClientAnswered(refused=str(refused))
+        except Unroutable:
+            return ClientAnswered(refused="no such cell answers")
+
+    async def _answer(self, asked: ClientAsked, client: ProjectMember) -> ClientAnswered:
+        query = self._queries.get(asked.query)
+        if query is None:
+            raise NotAllowed(f"query: no {asked.query}, only {', '.join(self._queries)}")
+        try:
+            question = asked.message
+            if not isinstance(question, query.asks):
+                question = with_flat_parts(converted(query.asks, question), question)
+        except msgspec.ValidationError as problem:
+            raise NotAllowed(in_words(problem_of(problem, "message"))) from None
+        return ClientAnswered(answer=await query.answer(question, client, self._known))
+
+    async def _builds(self, question: FindBuilds, client: ProjectMember, known: Known) -> BuildsFound:
+        builds = (await self.cells.builds(question)).builds
+        mine = [build for build in builds if build.placed.spec.project in client.projects]
+        return BuildsFound(builds=tuple(mine))
+
+    async def _instances(
+        self, question: FindInstances, client: ProjectMember, known: Known
+    ) -> InstancesFound:
+        project = project_of(client, question.project)
+        return await self.cells.instances(structs.replace(question, project=project))
+
+    async def _ended_without_host(
+        self, question: FindRefused, client: ProjectMember, known: Known
+    ) -> RefusedFound:
+        project = project_of(client, question.project)
+        return await self.explanations.refused(structs.replace(question, project=project))
+
+    async def _decision(self, question: FindDecision, client: ProjectMember, known: Known) -> DecisionFound:
+        decision = await self.explanations.decision(question)
+        project = decision.request.project if decision.request is not None else None
+        if project is None and decision.parts.builds:
+            project = (await known((), decision.parts.builds)).get(decision.parts.builds[0])
+        mine = tuple(each for each in decision.held if each.project in client.projects)
+        return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
+
+    async def _allocations(
+        self, question: FindAllocations, client: ProjectMember, known: Known
+    ) -> AllocationsFound:
+        if not question.consumers:
+            return AllocationsFound(consumers=(), generations={})
+        held = await self.scheduler.placement.allocations(FindAllocations(consumers=question.consumers))
+        mine = [consumer for consumer in held.consumers if consumer.project in client.projects]
+        return AllocationsFound(consumers=tuple(mine), generations={})
+
+    async def _usages(self, question: FindUsages, client: ProjectMember, known: Known) -> UsagesFound:
+        project = project_of(client, question.project)
+        return await self.scheduler.placement.usages(structs.replace(question, project=project))
+
+    async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
+        async with self.database.read() as tx:
+            return {client.name: client for client in await registered(tx, names)}
+
+    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
+        question = FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)))
+        return (await self.owners.find(question)).projects
+
+
+def _member(name: str, client: RegisteredClient | None) -> ProjectMember:
+    if client is None:
+        raise NotAllowed(f"client {name} is not registered")
+    return ProjectMember(client.name, client.projects)
+
+
+def _request_in(asked: ClientRequested) -> Any:
+    """Return the request of a client as a message of the type of its action, or Poison if it is invalid."""
+    if isinstance(asked.message, Message):
+        return asked.message
+    known = actions()
+    if asked.do not in known:
+        return Poison(f"ClientRequested: no action {asked.do}, only {', '.join(known)} - at `$.do`")
+    try:
+        read: Any = converted(known[asked.do].topic.message, asked.message)
+        request: Any = with_unknown(with_flat_parts(read, asked.message, ".message"), asked.message)
+        notes = (*asked.unknown_fields, *request.unknown_fields)
+        return with_notes(request, notes) if asked.unknown_fields else request
+    except msgspec.ValidationError as problem:
+        return Poison(f"ClientRequested: {problem_of(problem, 'message')}")
+    except Undecodable as problem:
+        return Poison(str(problem))
+
+
+async def _permit_boot(request: BuildRequested, client: ProjectMember, known: Projects) -> BuildRequested:
+    return permitted_boot(request, client, known)
+
+
+async def _permit_delete(
+    request: BuildCancelRequested, client: ProjectMember, known: Projects
+) -> BuildCancelRequested:
+    check_project(request.build, client, known)
+    return structs.replace(request, anywhere=True)
+
+
+def _record(
+    asked: ClientRequested, request: Message, outcome: Message, client: RegisteredClient | None, clock: Clock
+) -> ActRecord:
+    """Return the audit record of a client's request. Its id is new, because a client chooses the ids of its
+    messages, and may use one again.
+    """
+    act, operator = acts.act_of(request), operator_of(asked.client, client)
+    # clients with projects need no role, so `operator` stands for the role
+    operator = structs.replace(operator, role="operator" if client else "", is_program=True)
+    message = stored_context(asked).id
+    caller = Caller(operator=operator, interface="bus", through=f"client.{asked.client}", request=message)
+    record = caller.record(clock.uuid(), clock.now(), act.name if act else "", acts.describe(request))
+    denied = type(outcome) is not type(request)
+    return structs.replace(
+        record,
+        # boot requests are not copied: the decision or the cell's record contains them
+        asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
+        outcome="denied" if denied else "done",
+        repeated=is_repeated(asked),
+        detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))
+        if denied
+        else "",
+    )

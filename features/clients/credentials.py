@@ -1,0 +1,23 @@
+"""The credentials of clients, for `berth credentials`."""
+
+from berth.commands.credentials import Credential
+from berth.settings import Settings
+from bus.broker_urls import client_user
+from bus.delivery.runner import Bus
+from features.clients.messages import CLIENTS, FindClients
+
+
+async def listed(bus: Bus, settings: Settings) -> list[Credential]:
+    clients = (await bus.asker(CLIENTS)(FindClients())).clients
+    return [
+        Credential(
+            kind="client",
+            name=client.name,
+            id=client_user(client.name, settings.bus.exchange),
+            role=client.role,
+            cells=client.cells,
+            projects=client.projects,
+            revoke=f"berth client remove {client.name}",
+        )
+        for client in clients
+    ]
