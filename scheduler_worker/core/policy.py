@@ -14,7 +14,6 @@ import numpy as np
 
 from bus import parts
 from bus.messages import BuildRequested
-from bus.queries import Candidate
 from scheduler_worker.core.rule import (
     ITS_OWN,
     Alternative,
@@ -34,7 +33,6 @@ from scheduler_worker.core.rules import DEFAULT_RULES, HINTS, RULES, RULES_CALLE
 # A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 
 
-DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
 # Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
@@ -44,7 +42,6 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "DiskWeigher": ("disk",),
     "IoOpsWeigher": ("io_ops",),
     "HypervisorVersionWeigher": ("hypervisor_version",),
-    "PCIWeigher": ("pci",),
     "BuildFailureWeigher": ("build_failure",),
     "NumInstancesWeigher": ("num_instances",),
     "MetricsWeigher": ("metrics",),
@@ -90,16 +87,6 @@ def load() -> Weigher:
 def hypervisor_version() -> Weigher:
     """Prefer hosts with a newer version of the hypervisor."""
     return Weigher("hypervisor_version", lambda view, alternative: view.fact("hypervisor_version", 0.0), 1.0)
-
-
-def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Prefer hosts with fewer free devices, so that hosts with many remain for requests that need many."""
-    every = tuple(classes)
-
-    def value(view: View, alternative: Alternative) -> Number:
-        return -sum((view.free(resource_class) for resource_class in every), 0.0)
-
-    return Weigher("pci", value, 1.0)
 
 
 def build_failure() -> Weigher:
@@ -161,19 +148,6 @@ def _share(amount: Number) -> Number:
     return min(amount, 1.0) if isinstance(amount, float) else np.minimum(amount, 1.0)
 
 
-def devices(*, unused: float = 1.0, left: float = 0.5) -> Weigher:
-    """Choose among the candidates of one host: fill used NUMA cells, GPUs and network ports first.
-
-    A candidate loses `unused` for each unused provider that it takes, and `left` times the fraction that
-    stays free on each provider. A negative multiplier spreads. Hosts are not compared.
-    """
-
-    def of_candidate(candidate: Candidate) -> float:
-        return fullness(candidate, unused, left)
-
-    return Weigher("devices", lambda view, alternative: 0.0, 1.0, of_candidate=of_candidate)
-
-
 def image_cached() -> Weigher:
     """Prefer hosts that have cached the image, to save the download if hosts are about equal."""
 
@@ -192,34 +166,14 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         io_ops,
         load,
         hypervisor_version,
-        pci,
         build_failure,
         num_instances,
         metrics,
         preferred_traits,
         preferred_resources,
-        devices,
         image_cached,
     )
 }
-
-
-def fullness(candidate: Candidate, unused: float, left: float) -> float:
-    """Return the score of a candidate, lower if it takes unused providers or leaves much of them free."""
-    value = 0.0
-    capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
-    for provider, asked in candidate.allocations.items():
-        if provider not in capacities:
-            continue
-        capacity, free = capacities[provider], free_amounts[provider]
-        is_unused, share = True, 0.0
-        for name, amount in asked.items():
-            has, total = free[name], capacity[name]
-            if has != total:
-                is_unused = False
-            share += (has - amount) / (total or 1)
-        value -= left * share / len(asked) + (unused if is_unused else 0.0)
-    return value
 
 
 Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options

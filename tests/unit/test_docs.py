@@ -375,8 +375,6 @@ def test_every_rule_and_weigher_has_a_description() -> None:
         ("filters", "num_instances", {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
          {"on": True, "options": {"max_instances_per_host": 3}}),
         ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
-        ("weighers", "pci", {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
-         {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}}),
         ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
     ],
 )  # fmt: skip

@@ -112,7 +112,7 @@ def test_weighers_are_added_to_the_default_ones_and_their_multipliers_changed() 
 
 def test_the_kernels_filters_and_weighers_of_nova_are_known_by_their_classes() -> None:
     assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 18
-    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 10
+    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 9
     rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
     weighers_of(weighers=[*WEIGHERS_CALLED, *WEIGHERS_OF_OTHERS])
 
@@ -132,12 +132,10 @@ def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> No
 
 
 def test_options_are_converted_to_their_types() -> None:
-    options = {"io_ops": {"max_io_ops_per_host": "2", "for_nova": "false"}, "pci": {"classes": "PGPU, VGPU"}}
-    policy = ChoicePolicy.from_names(["io_ops"], ["pci"], options=options)
-    (io_ops,), (pci,) = policy.rules, policy.weighers
+    options = {"io_ops": {"max_io_ops_per_host": "2", "for_nova": "false"}}
+    (io_ops,) = ChoicePolicy.from_names(["io_ops"], options=options).rules
     assert io_ops.refuses(the_facts(building=2), a_wish()) == "building 2 already, at most 2 at once"
     assert io_ops.refuses(the_facts(building=2), a_wish(is_external=True)) is None
-    assert pci.value(OneHost(the_facts(free={"PGPU": 1, "VGPU": 2, "PCI_DEVICE": 4})), a_wish()) == -3
 
 
 @pytest.mark.parametrize(
@@ -358,7 +356,6 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "metrics": [{}, {"weight_setting": {"t": -1.0}}, {"weight_setting": {"t": 1.0, "p": 2.0}}],
     "io_ops": [{}, {"max_io_ops_per_host": 1}, {"for_nova": True}],
     "num_instances": [{}, {"max_instances_per_host": 3}],
-    "pci": [{}, {"classes": []}, {"classes": ["VCPU"]}],
 }
 MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
 

@@ -12,7 +12,8 @@ from bus.requests import Flavor, Hints, Image
 from features.nova_filters.filters import FILTERS, WEIGHERS
 from features.nova_filters.image_weigher import image_properties
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Unreadable
+from scheduler_worker.core.request import Unreadable
+from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from tests.support.random_hosts import assert_array_agrees, assert_mask_agrees, clouds, random_alternatives
 from tests.support.rule_builders import a_wish, alternatives, flavor, the_facts
 from tests.support.scheduler_builders import a_request
