@@ -75,7 +75,7 @@ def request_options(settings: Settings) -> RequestOptions:
     """Return the options for decoding build requests, from settings already checked."""
     requests = settings.requests
     return RequestOptions(
-        readers=features.flavor_readers(settings),
+        readers=features.request_readers(settings),
         max_wait=requests.max_wait,
         unscoped=any(rule.reads_unscoped for rule in policy(settings).rules),
         tenant_aggregates=requests.tenant_aggregates != "off",

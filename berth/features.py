@@ -88,13 +88,13 @@ def rule_options(settings: Any) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def flavor_readers(settings: Any = None) -> tuple[Any, ...]:
-    """Return the readers of flavors of all features. Without settings they accept every name that a setting
+def request_readers(settings: Any = None) -> tuple[Any, ...]:
+    """Return the readers of requests of all features. Without settings they accept every name that a setting
     may define.
     """
     found = []
     for feature in features():
-        if (module := module_of(feature, "flavor_reader")) is not None:
+        if (module := module_of(feature, "request_reader")) is not None:
             has_settings = settings is not None and feature.settings is not None
             found.append(module.reader(settings.of(feature.settings) if has_settings else None))
     return tuple(found)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from berth.features import flavor_readers
+from berth.features import request_readers
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from scheduler_worker import RequestOptions, Unreadable, alternatives_of
 from scheduler_worker.core.rule import Alternative
 
-_EVERYWHERE = RequestOptions(readers=flavor_readers(), max_wait=math.inf, unscoped=True)
+_EVERYWHERE = RequestOptions(readers=request_readers(), max_wait=math.inf, unscoped=True)
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from bus.queries import Candidate
 from features.guest_hardware.settings import GuestHardwareSettings
-from scheduler_worker.extension import Alternative, MoreRules, Number, View, Weigher
+from scheduler_worker.core.extension import MoreRules, Number, View, Weigher
+from scheduler_worker.extension import Alternative
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 

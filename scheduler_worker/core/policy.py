@@ -33,7 +33,6 @@ from scheduler_worker.core.rules import DEFAULT_RULES, HINTS, RULES, RULES_CALLE
 # A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 
 
-UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
 # Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
@@ -41,10 +40,7 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "CPUWeigher": ("cpu",),
     "DiskWeigher": ("disk",),
     "IoOpsWeigher": ("io_ops",),
-    "HypervisorVersionWeigher": ("hypervisor_version",),
     "BuildFailureWeigher": ("build_failure",),
-    "NumInstancesWeigher": ("num_instances",),
-    "MetricsWeigher": ("metrics",),
     "free_ram": ("ram",),
     "free_vcpu": ("cpu",),
     "builds_in_flight": ("io_ops",),
@@ -84,43 +80,11 @@ def load() -> Weigher:
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
-def hypervisor_version() -> Weigher:
-    """Prefer hosts with a newer version of the hypervisor."""
-    return Weigher("hypervisor_version", lambda view, alternative: view.fact("hypervisor_version", 0.0), 1.0)
-
-
 def build_failure() -> Weigher:
     """Prefer hosts with fewer recent failed builds; one failure costs 2 points of the score, three cost 6."""
     return Weigher(
         "build_failure", lambda view, alternative: -view.fact("failures"), 6.0, least_span=FEW_FAILURES
     )
-
-
-def num_instances() -> Weigher:
-    """Prefer hosts with more instances; a negative multiplier prefers the emptiest hosts."""
-    return Weigher(
-        "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
-    )
-
-
-def metrics(
-    *,
-    weight_setting: Mapping[str, float] | None = None,
-    required: bool = True,
-    weight_of_unavailable: float = UNAVAILABLE,
-) -> Weigher:
-    """Prefer hosts by reported metrics times their ratios: `weight_setting = {temperature = -1.0}`.
-
-    If `required`, the filter `metrics` is enabled as well, and it rejects a host that lacks one of the
-    metrics; if not, such a host gets the value `weight_of_unavailable`.
-    """
-    ratios = tuple((weight_setting or {}).items())
-
-    def value(view: View, alternative: Alternative) -> Number:
-        weights = sum(view.metric(name) * ratio for name, ratio in ratios)
-        return view.where(view.known(weights), weights, weight_of_unavailable) if ratios else 0.0
-
-    return Weigher("metrics", value, 1.0)
 
 
 def preferred_traits() -> Weigher:
@@ -165,10 +129,7 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         disk,
         io_ops,
         load,
-        hypervisor_version,
         build_failure,
-        num_instances,
-        metrics,
         preferred_traits,
         preferred_resources,
         image_cached,
@@ -204,9 +165,8 @@ class MoreRules:
     enabled: bool = True  # whether they are enabled by default
     called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
     hints: Mapping[str, str] = field(default_factory=dict)  # scheduler hint → name of its filter
-    # hint → function of its value, which raises ValueError with the reason if the value is invalid
-    checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
-    scopes: tuple[str, ...] = ()  # scopes of extra specs that they read
+    # filter → whether options of it, or of the weigher of this name, enable it
+    enabled_by: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,8 +183,7 @@ class RuleBook:
     needless: Mapping[str, str]
     from_plain: Made
     hints: dict[str, str] = field(default_factory=dict)  # as in MoreRules
-    checks: dict[str, Callable[[str], object]] = field(default_factory=dict)
-    scopes: set[str] = field(default_factory=set)
+    enabled_by: dict[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
     def add(self, more: MoreRules) -> None:
         """Add filters or weighers of a feature."""
@@ -239,8 +198,7 @@ class RuleBook:
             self.default[at:at] = names
         self.called.update(more.called)
         self.hints.update(more.hints)
-        self.checks.update(more.checks)
-        self.scopes.update(more.scopes)
+        self.enabled_by.update(more.enabled_by)
 
 
 def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
@@ -270,7 +228,9 @@ def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
     with the changes `+NAME` and `-NAME`. With the default filters, a setting of a filter also enables this
     filter.
     """
-    of_options = [name for name in options if name in FILTER_BOOK.built_in and name != "metrics"]
+    of_options = [
+        name for name in options if name in FILTER_BOOK.built_in and name not in FILTER_BOOK.enabled_by
+    ]
     default = [*dict.fromkeys((*FILTER_BOOK.default, *of_options))]
     return default if names is None else with_changes(default, names)
 
@@ -491,10 +451,9 @@ class ChoicePolicy:
         check_options(given, custom)
         rules = rules_named(filter_names(filters, given), given, custom)
         weighed = weighers_named(weighers, given, custom)
-        counted = given.get("metrics", {})
-        if counted.get("weight_setting") and counted.get("required", True):
-            every = (*rules, *rules_named(("metrics",), given, custom))
-            rules = tuple({each.name: each for each in every}.values())
+        enabled = [name for name, enables in FILTER_BOOK.enabled_by.items() if enables(given.get(name, {}))]
+        every = (*rules, *rules_named(enabled, given, custom))
+        rules = tuple({each.name: each for each in every}.values())
         return cls(rules, weighed, custom=custom)
 
     def reads(self, name: str) -> bool:

@@ -3,7 +3,6 @@
 Limits from aggregates' metadata and disabled cells are computed once per change of aggregates or cells.
 """
 
-import ipaddress
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +21,11 @@ from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.requests import Flavor, Image, ResourceGroup
+from bus.requests import Flavor, Hints, Image, ResourceGroup
 from bus.resources import PROCESSORS
 from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.order import flavors_of
-from scheduler_worker.core.policy import FILTER_BOOK
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.core.rules import TENANT, listed
 
 # Section: reads values of a request, and warns about extra specs without effect.
 
@@ -165,27 +162,33 @@ class QuestionDraft:
                     raise Unreadable(f"{self.where}.extra_specs: {why}")
 
 
-@dataclass(frozen=True)
-class FlavorReader:
-    """A feature's reading of extra specs and image properties.
+Addition = Callable[[QuestionDraft], None]  # adds requirements to a draft
 
-    It is not asked about a flavor without extra specs and an image without properties.
-    """
 
-    # returns functions that add to a draft what the flavor and the image require, one for each alternative,
-    # the preferred first; raises Unreadable if they contradict themselves. The text names the flavor's field
-    # in the request.
-    alternatives: Callable[[Flavor, Image | None, str], Sequence[Callable[[QuestionDraft], None]]]
-    specs: frozenset[str]  # extra specs that it reads
+def _no_additions(flavor: Flavor, image: Image | None, where: str) -> Sequence[Addition]:
+    return (lambda draft: None,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestReader:
+    """A feature's reading of extra specs, image properties and scheduler hints."""
+
+    # returns additions of what the flavor and the image require, one for each alternative, the preferred
+    # first; raises Unreadable if they contradict themselves. The text names the flavor's field in the
+    # request. It is not called for a flavor without extra specs and an image without properties.
+    alternatives: Callable[[Flavor, Image | None, str], Sequence[Addition]] = _no_additions
+    specs: frozenset[str] = frozenset()  # extra specs that it reads
     numbered: frozenset[str] = frozenset()  # prefixes of further ones, each followed by a number
-    scopes: frozenset[str] = frozenset()  # scopes of which it or a hypervisor reads all extra specs
+    scopes: frozenset[str] = frozenset()  # scopes of which it, a filter or a hypervisor reads all extra specs
+    # returns warnings about hints without effect; raises Unreadable if a hint is invalid
+    check_hints: Callable[[Hints], Sequence[str]] = lambda hints: ()
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: caches use it as a key
 class RequestOptions:
-    """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
+    """The readers of features and the settings by which requests are interpreted. The defaults are Nova's."""
 
-    readers: tuple[FlavorReader, ...] = ()  # of features
+    readers: tuple[RequestReader, ...] = ()
     max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
     unscoped: bool = False  # an enabled filter reads extra specs without scope: do not warn about them
     tenant_aggregates: bool = False  # with True, a project that aggregates name may use only their hosts
@@ -202,7 +205,7 @@ def unknown(flavor: Flavor, where: str, options: RequestOptions) -> Iterator[str
         raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
     read = _READ.union(*(reader.specs for reader in options.readers))
     numbered = {prefix for reader in options.readers for prefix in reader.numbered}
-    scopes = _OTHER_READERS.union(FILTER_BOOK.scopes, *(reader.scopes for reader in options.readers))
+    scopes = _OTHER_READERS.union(*(reader.scopes for reader in options.readers))
     for key in flavor.extra_specs:
         if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
             continue
@@ -335,7 +338,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # id of an aggregate that has n
 Named = Callable[[str], Sequence[str]]  # returns the roots of the hosts with a name or root
 
 
-def check_hints(request: BuildRequested) -> tuple[str, ...]:
+def check_hints(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
     """Return a warning for each scheduler hint that has no effect. Raise Unreadable if a hint is invalid."""
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
@@ -345,24 +348,7 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
         named_instances = set(getattr(hints, hint)) & set(request.instances)
         if named_instances:
             raise Unreadable(f"hints.{hint}: {min(named_instances)} is one of the instances asked for")
-    for hint, check in FILTER_BOOK.checks.items():
-        if value := getattr(hints, hint):
-            try:
-                check(value)
-            except ValueError as problem:
-                raise Unreadable(f"hints.{hint}: {problem}") from None
-    if hints.build_near_host_ip:
-        try:
-            near = ipaddress.ip_address(hints.build_near_host_ip)
-        except ValueError:
-            why = f"{hints.build_near_host_ip!r} is no IP address"
-            raise Unreadable(f"hints.build_near_host_ip: {why}") from None
-        bits = hints.cidr.removeprefix("/")
-        if not bits.isdecimal() or int(bits) > near.max_prefixlen:
-            raise Unreadable(f"hints.cidr: {hints.cidr!r} is none of /0 to /{near.max_prefixlen}")
-    elif hints.cidr != "/24":
-        return ("hints.cidr: means something only with hints.build_near_host_ip",)
-    return ()
+    return tuple([note for reader in options.readers for note in reader.check_hints(hints)])
 
 
 def destination(
@@ -414,7 +400,7 @@ def alternatives_of(
     name or root; `names` returns all host names, to suggest a similar name for an unknown one.
     """
     _check(request, options)
-    notes = check_hints(request)
+    notes = check_hints(request, options)
     only: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     if request.forced_host or request.wanted_host or request.ignore_hosts:
@@ -534,6 +520,9 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
     )
 
 
+TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
+
+
 @dataclass(frozen=True)
 class Prefilters:
     """Limits that operators set for all requests: aggregates for certain projects or traits only, and
@@ -570,6 +559,12 @@ class Prefilters:
         if question is alternative.question:
             return alternative
         return replace(alternative, question=question, notes=notes)
+
+
+def listed(aggregate: Aggregate, key: str) -> list[str]:
+    """Return the values, separated by commas, that an aggregate has for a metadata key."""
+    text = aggregate.metadata.get(key)
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
 def prefilters(

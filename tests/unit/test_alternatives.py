@@ -9,7 +9,7 @@ from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT, seconds_of
-from scheduler_worker.core.request import MAX_NOTES, FlavorReader, QuestionDraft, RequestOptions, Unreadable
+from scheduler_worker.core.request import MAX_NOTES, QuestionDraft, RequestOptions, RequestReader, Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import alternatives, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL
@@ -249,10 +249,6 @@ def image(**properties: str) -> Image:
         # Hints.
         ({"hints": Hints(same_host=(uid(7, "b"),), different_host=(uid(7, "b"),))},
          "hints.same_host and hints.different_host both name"),
-        ({"hints": Hints(build_near_host_ip="10.0.0")},
-         "hints.build_near_host_ip: '10.0.0' is no IP address"),
-        ({"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/33")},
-         "hints.cidr: '/33' is none of /0 to /32"),
     ],
     ids=str,
 )  # fmt: skip
@@ -273,7 +269,6 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
          ["flavor.extra_specs: ssd: has no scope, and no enabled rule reads it"]),
         ({"or_else": (flavor({"zzz:q": "1"}),)}, ["or_else[0].extra_specs: zzz:q: not known here"]),
         ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
-        ({"hints": Hints(cidr="/16")}, ["hints.cidr: means something only with hints.build_near_host_ip"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -293,8 +288,10 @@ def test_each_alternative_of_a_reader_is_one_of_the_flavor() -> None:
     def requiring(trait: str) -> Callable[[QuestionDraft], None]:
         return lambda draft: draft.root_required.update({trait: "x:y"})
 
-    def of(*traits: str) -> FlavorReader:
-        return FlavorReader(lambda *_: [requiring(trait) for trait in traits], frozenset({"x:y"}))
+    def of(*traits: str) -> RequestReader:
+        return RequestReader(
+            alternatives=lambda *_: [requiring(trait) for trait in traits], specs=frozenset({"x:y"})
+        )
 
     options, reading = RequestOptions(readers=(of("A", "B"), of("C"))), flavor({"x:y": "1"})
     ways = alternatives(options, flavor=reading, or_else=(SMALL,))

@@ -150,7 +150,6 @@ def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published
         (["--or-else", "trait:A="], "--or-else trait:A=: the flavor has no such extra spec to leave out"),
         # The scheduler would refuse these as well
         (["--or-else", "resources:VCPU=few"], "or_else[0].extra_specs['resources:VCPU']: 'few' is no whole"),
-        (["--hint", "build_near_host_ip=10.0.0"], "hints.build_near_host_ip: "),
     ],
     ids=str,
 )

@@ -27,7 +27,7 @@ from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
-from scheduler_worker.core.rule import Alternative
+from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from scheduler_worker.extension import HostLimit, NoNarrowing
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
@@ -259,9 +259,13 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+def near(host: HostFacts, alternative: Alternative) -> str | None:
+    return "too far" if alternative.request.hints.build_near_host_ip else None
+
+
 @pytest.mark.parametrize(("request_", "reply"), HELPS.values(), ids=HELPS)
 def test_remedies_of_refused_requests(request_: BuildRequested, reply: tuple[str, ...]) -> None:
-    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "simple_cidr_affinity"))
+    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "near"), custom={"near": near})
     hall = a_hall(*HOSTS, policy=policy)
     for host_state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(host_state, cell=host.cell)
@@ -331,7 +335,16 @@ async def test_pairs_of_remedies_are_not_built_after_the_search_limit(
 
 
 SEEDS, REFUSALS = 10, 20  # worlds, and refusals of each
-POLICY = ChoicePolicy.from_names(("up", "enabled", "zone", "aggregate_multi_tenancy_isolation"))
+
+
+def dedicated() -> Rule:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        return "of other projects" if any(host.metadata("filter_tenant_id")) else None
+
+    return Rule("dedicated", refuses, code="tenant")
+
+
+POLICY = ChoicePolicy.from_names(("up", "enabled", "zone", "dedicated"), custom={"dedicated": dedicated})
 CLOSED = ("disabled", "tenant")
 
 
@@ -439,7 +452,7 @@ def relaxed(reply: str, request: BuildRequested) -> BuildRequested:
         elif "trait CUSTOM_A" in one:
             request = replace(request, flavor=replace(request.flavor, extra_specs={}))
         else:
-            assert "disabled" in one or "aggregate_multi_tenancy_isolation" in one, one
+            assert "disabled" in one or "dedicated" in one, one
     return request
 
 

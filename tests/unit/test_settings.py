@@ -125,7 +125,7 @@ def test_a_file_of_another_user_is_used_only_if_it_is_named(monkeypatch: pytest.
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
         ("scheduler_rules", "io_ops.max_io_ops_per_host=4", {"io_ops": {"max_io_ops_per_host": "4"}}),
-        ("scheduler_rules", '{"metrics": {"required": false}}', {"metrics": {"required": False}}),
+        ("scheduler_rules", '{"io_ops": {"for_nova": false}}', {"io_ops": {"for_nova": False}}),
     ],
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:

@@ -12,7 +12,7 @@ from bus.queries import FindCandidates
 from bus.requests import Image
 from bus.vocabulary import MAX_INT
 from features.guest_hardware.core.aliases import PciAlias
-from features.guest_hardware.flavor_reader import flavor_reader
+from features.guest_hardware.request_reader import request_reader
 from scheduler_worker.core.request import RequestOptions, Unreadable
 from scheduler_worker.core.rule import Alternative
 from tests.support import rule_builders
@@ -27,7 +27,7 @@ ALIASES = {
 
 
 def options(image_traits: Collection[str] = ()) -> RequestOptions:
-    return RequestOptions(readers=(flavor_reader(ALIASES, image_traits),))
+    return RequestOptions(readers=(request_reader(ALIASES, image_traits),))
 
 
 OPTIONS = options()

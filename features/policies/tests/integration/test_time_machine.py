@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 BOOTS, STATES = 100_000, 200
 ONE = ("--vcpus", "1", "--memory-mb", "1024", "--disk-gb", "1")
 AT_MOST_ONE = (
-    "--with", "rules.filters=+num_instances", "--with", "rules.num_instances.max_instances_per_host=1",
+    "--with", "rules.filters=+features.policies.tests.support.own_filters:at_most_one",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from features.guest_hardware.core.devices import Device, add_devices, devices_of
 from features.guest_hardware.core.guest_specs import GuestSpecs
 from features.guest_hardware.core.numa_cells import add_numa_cells, has_cells, page_choices
 from features.guest_hardware.settings import GuestHardwareSettings
-from scheduler_worker.core.extension import FlavorReader, QuestionDraft
+from scheduler_worker.core.extension import QuestionDraft, RequestReader
 
 _TOPOLOGY = """
     hw:cpu_policy hw:cpu_thread_policy hw:cpu_dedicated_mask hw:emulator_threads_policy hw:numa_nodes
@@ -31,17 +31,17 @@ class _AnyAlias(Mapping[str, PciAlias]):
         return 0
 
 
-def reader(settings: GuestHardwareSettings | None) -> FlavorReader:
+def reader(settings: GuestHardwareSettings | None) -> RequestReader:
     """Return the reader of flavors with these settings; None: with every alias, and no traits of images."""
     if settings is None:
-        return flavor_reader(_AnyAlias(), ())
-    return flavor_reader(pci_aliases(settings.pci_aliases), settings.image_traits)
+        return request_reader(_AnyAlias(), ())
+    return request_reader(pci_aliases(settings.pci_aliases), settings.image_traits)
 
 
-def flavor_reader(aliases: Mapping[str, PciAlias], image_traits: Collection[str]) -> FlavorReader:
+def request_reader(aliases: Mapping[str, PciAlias], image_traits: Collection[str]) -> RequestReader:
     """Return the reader of flavors with these PCI aliases, and with the traits of images of these kinds."""
-    return FlavorReader(
-        partial(_alternatives, aliases, image_traits),
+    return RequestReader(
+        alternatives=partial(_alternatives, aliases, image_traits),
         specs=frozenset({*CAPABILITIES, *_TOPOLOGY}),
         numbered=frozenset({"hw:numa_cpus.", "hw:numa_mem."}),
         scopes=frozenset({"os"}),
