@@ -1,16 +1,15 @@
 """Converts settings to the scheduler's configuration: filters, weighers, and options for build requests."""
 
 import importlib
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from berth.features import add_filters
+from berth import features
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import DEVICES, NUMA_POLICIES, BadChoice, ChoicePolicy, PciAlias, RequestOptions
+from scheduler_worker import BadChoice, ChoicePolicy, RequestOptions
 
-add_filters()
+features.add_filters()
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
 
@@ -47,19 +46,10 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of filters and weighers, by the name of the filter or weigher.
-
-    The weigher `pci` also counts the resource classes of PCI aliases, unless the settings list its classes.
-    """
+    """Return the options of filters and weighers, by the name of the filter or weigher."""
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
-    aliases = [
-        aliases_text.split()[0]
-        for aliases_text in settings.requests.pci_aliases.values()
-        if aliases_text.split()
-    ]
-    if aliases:
-        classes = dict.fromkeys((*DEVICES, *aliases))
-        options_of["pci"] = {"classes": list(classes), **options_of.get("pci", {})}
+    for name, options in features.rule_options(settings).items():
+        options_of[name] = {**options, **options_of.get(name, {})}
     return options_of
 
 
@@ -81,41 +71,14 @@ def _function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-_WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
-_NAME = re.compile(r"[A-Z0-9_]{1,255}")
-
-
 def request_options(settings: Settings) -> RequestOptions:
-    """Return the options for decoding build requests, such as PCI aliases, from settings already checked."""
+    """Return the options for decoding build requests, from settings already checked."""
     requests = settings.requests
     return RequestOptions(
-        pci_aliases=pci_aliases(requests.pci_aliases),
-        image_metadata_traits="metadata" in requests.image_traits,
-        image_type_traits="type" in requests.image_traits,
+        readers=features.request_readers(settings),
         max_wait=requests.max_wait,
         unscoped=any(rule.reads_unscoped for rule in policy(settings).rules),
         tenant_aggregates=requests.tenant_aggregates != "off",
         tenant_aggregates_required=requests.tenant_aggregates == "required",
         isolate_aggregates=requests.isolate_aggregates,
     )
-
-
-def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
-    """Return PCI aliases by name, from settings like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`."""
-    return {name: _alias(name, value) for name, value in texts.items()}
-
-
-def _alias(name: str, value: str) -> PciAlias:
-    if not _WORD.fullmatch(name):
-        raise ValueError(f"{name!r} is no name: up to 48 letters, digits, _ and -")
-    parts = value.split()
-    policies = [part.removeprefix("numa=") for part in parts if part.startswith("numa=")]
-    names = [part for part in parts if not part.startswith("numa=")]
-    strange = [repr(part) for part in names if not _NAME.fullmatch(part)]
-    if not names or strange or len(policies) > 1:
-        wrong = f"{name} has {strange[0] if strange else repr(value)}"
-        raise ValueError(f"takes a resource class, traits, and once numa=POLICY: {wrong}")
-    for policy in policies:
-        if policy not in NUMA_POLICIES:
-            raise ValueError(f"{name}: numa={policy} is none of {', '.join(NUMA_POLICIES)}")
-    return PciAlias(names[0], tuple(names[1:]), NUMA_POLICIES[policies[0]] if policies else "legacy")

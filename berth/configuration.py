@@ -330,14 +330,8 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
-    from berth.choice import chosen, pci_aliases
+    from berth.choice import chosen
 
-    try:
-        pci_aliases(settings.requests.pci_aliases)
-    except ValueError as problem:
-        refuse("pci_aliases", str(problem))
-    if unknown := set(settings.requests.image_traits) - {"type", "metadata"}:
-        refuse("image_traits", f"{min(unknown)!r} is neither type nor metadata")
     chosen(settings, refuse)
 
 

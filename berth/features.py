@@ -1,6 +1,6 @@
 """The list of features, the only place that names them. What a feature adds is found in its folder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from bus.feature import Feature, FeatureProcess, PartNeeds
 
 FEATURES = (
     "nova_filters",
+    "guest_hardware",
     "reservations",
     "preemption",
     "groups",
@@ -80,6 +81,27 @@ def add_filters() -> None:
             FILTER_BOOK.add(more)
         for more in module.WEIGHERS:
             WEIGHER_BOOK.add(more)
+
+
+def rule_options(settings: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the options of filters and weighers that follow from the settings of features."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for feature in features():
+        if (module := module_of(feature, "filters")) is not None and hasattr(module, "options"):
+            found |= module.options(settings.of(feature.settings))
+    return found
+
+
+def request_readers(settings: Any = None) -> tuple[Any, ...]:
+    """Return the readers of requests of all features. Without settings they accept every name that a setting
+    may define.
+    """
+    found = []
+    for feature in features():
+        if (module := module_of(feature, "request_reader")) is not None:
+            has_settings = settings is not None and feature.settings is not None
+            found.append(module.reader(settings.of(feature.settings) if has_settings else None))
+    return tuple(found)
 
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:

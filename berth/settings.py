@@ -91,13 +91,8 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The interpretation of build requests: PCI aliases, traits, tenants (docs/requests.md)."""
+    """The interpretation of build requests: waiting time, tenants (docs/requests.md)."""
 
-    # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
-    pci_aliases: dict[str, str] = field(default_factory=dict)
-    # what of an image becomes required traits of the host: type (its disk_format), metadata (properties such
-    # as hw_disk_bus), or both
-    image_traits: tuple[str, ...] = ()
     max_wait: float = 7 * 86400.0  # longest time that a request may wait for capacity
     # whether a project with host aggregates of its own may use only their hosts: off, optional or required
     # optional: a project without such an aggregate may use all other hosts; required: it may use none

@@ -18,7 +18,11 @@ their names, and each may be missing:
                  clock)` is its part of `berth doctor`, and NOTE is printed by `berth credentials`. Every
                  command imports the module, so it must load fast
     filters      FILTERS and WEIGHERS are its filters and weighers, each a tuple of
-                 `scheduler_worker.extension.MoreRules`
+                 `scheduler_worker.core.extension.MoreRules`. `options(settings)` returns their options that
+                 follow from its settings; it may be missing
+    request_reader  `reader(settings)` returns a `scheduler_worker.core.extension.RequestReader` for extra
+                 specs, image properties and hints. `settings` is None in a client, which does not know them.
+                 Commands import the module, so it must not load database code
     http         HTTP is its part of the Placement API over HTTP
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends

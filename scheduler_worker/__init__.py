@@ -5,7 +5,6 @@ code.
 """
 
 from scheduler_worker.core.policy import (
-    DEVICES,
     FILTER_BOOK,
     NEEDLESS,
     WEIGHER_BOOK,
@@ -16,19 +15,15 @@ from scheduler_worker.core.policy import (
     all_weighers,
 )
 from scheduler_worker.core.ranking import replay, scores_of
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
+from scheduler_worker.core.request import RequestOptions, Unreadable, alternatives_of
 
 __all__ = [
-    "DEVICES",
     "FILTER_BOOK",
     "NEEDLESS",
-    "NUMA_POLICIES",
     "WEIGHER_BOOK",
     "BadChoice",
     "ChoicePolicy",
     "Choosable",
-    "PciAlias",
     "RequestOptions",
     "Unreadable",
     "all_rules",

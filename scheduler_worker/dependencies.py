@@ -15,7 +15,7 @@ from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, porti
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.order import LONGEST_PAUSE, PATIENCE, Order, place_of
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.queries import PlacementQueries
 

@@ -1,4 +1,4 @@
-"""The names of the scheduler that features may import, and what a scheduler gives to their parts.
+"""The names of the scheduler that features may import, besides those of `scheduler_worker.core.extension`.
 
 A feature extends the scheduler by the purposes of orders, and by a `SchedulerPart` with narrowings and
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
@@ -39,7 +39,6 @@ from scheduler_worker.core.policy import (
     WEIGHER_BOOK,
     BadChoice,
     ChoicePolicy,
-    MoreRules,
     filter_names,
     with_changes,
 )
@@ -53,24 +52,19 @@ from scheduler_worker.core.ranking import (
     replay,
     scores_of,
 )
+from scheduler_worker.core.request import TENANT, listed
 from scheduler_worker.core.rule import (
     PLAIN,
     AllowedHosts,
     Alternative,
     ClaimPart,
-    HostFacts,
     HostLimit,
-    Number,
-    Rule,
     RuleError,
     Scope,
     Together,
     Unfit,
-    View,
-    Weigher,
-    array_rule,
 )
-from scheduler_worker.core.rules import RULES_OF_PLACEMENT, listed
+from scheduler_worker.core.rules import RULES_OF_PLACEMENT
 from scheduler_worker.core.tally import MOST_SEARCHES, Found, Tally
 from scheduler_worker.dependencies import (
     PLACEMENT_ASKED,
@@ -120,6 +114,7 @@ __all__ = [
     "REQUEST_SECONDS",
     "RULES_OF_PLACEMENT",
     "SOON",
+    "TENANT",
     "TRIES_UNDELIVERABLE",
     "WEIGHER_BOOK",
     "AllHosts",
@@ -149,14 +144,11 @@ __all__ = [
     "HasReservations",
     "HeldAllocations",
     "HostBook",
-    "HostFacts",
     "HostLimit",
     "HostsNow",
     "KnownHosts",
-    "MoreRules",
     "Narrowing",
     "NoNarrowing",
-    "Number",
     "Order",
     "OrderSection",
     "Orders",
@@ -172,7 +164,6 @@ __all__ = [
     "Remedies",
     "Replayed",
     "Roster",
-    "Rule",
     "RuleError",
     "Scheduler",
     "SchedulerNeeds",
@@ -186,11 +177,8 @@ __all__ = [
     "Together",
     "Unfit",
     "Verdict",
-    "View",
-    "Weigher",
     "all_helps",
     "alternates_of",
-    "array_rule",
     "attempts_of",
     "capacities",
     "claims_of",

@@ -52,16 +52,8 @@ from scheduler_worker.core.order import (
 )
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import HasReservations
-from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
-from scheduler_worker.core.rule import (
-    ITS_OWN,
-    Alternative,
-    ClaimPart,
-    RequestOptions,
-    RuleError,
-    Unreadable,
-    as_anybodys,
-)
+from scheduler_worker.core.request import Prefilters, RequestOptions, Unreadable, alternatives_of, prefilters
+from scheduler_worker.core.rule import ITS_OWN, Alternative, ClaimPart, RuleError, as_anybodys
 from scheduler_worker.core.tally import MOST_SEARCHES, Late, Tally
 from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
 from scheduler_worker.hosts import CROSSED, KnownHosts

@@ -2,30 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from berth.features import request_readers
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
-from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_of
+from scheduler_worker import RequestOptions, Unreadable, alternatives_of
 from scheduler_worker.core.rule import Alternative
 
-
-class _AnyAlias(Mapping[str, PciAlias]):
-    """A mapping with a PCI alias for every name: only the scheduler's settings list the valid names."""
-
-    def __getitem__(self, name: str) -> PciAlias:
-        return PciAlias("CUSTOM_ANY")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-_EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscoped=True)
+_EVERYWHERE = RequestOptions(readers=request_readers(), max_wait=math.inf, unscoped=True)
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:

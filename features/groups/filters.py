@@ -3,16 +3,8 @@
 from features.groups.core.joined_group import group_of_alternative, members_on
 from features.groups.core.members import AFFINITY
 from features.groups.messages import GroupPolicy
-from scheduler_worker.extension import (
-    Alternative,
-    HostFacts,
-    MoreRules,
-    Number,
-    Rule,
-    View,
-    Weigher,
-    array_rule,
-)
+from scheduler_worker.core.extension import HostFacts, MoreRules, Number, Rule, View, Weigher, array_rule
+from scheduler_worker.extension import Alternative
 
 CODE = "server_group"
 READS = ("parts",)

@@ -4,7 +4,7 @@ from berth.choice import policy, rule_options
 from berth.importing.client import PlacementClient, Rejected, each
 from berth.importing.placement_contents import PlacementContents
 from berth.operations.publishing import leaves
-from berth.settings import Settings
+from berth.settings import Settings, by_name
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.nova.conf import nova_options, nova_scheduler_options
@@ -70,7 +70,7 @@ def _bridge(settings: Settings) -> BridgeFacts:
             limits_io_ops=bool(rule_options(settings).get("io_ops", {}).get("for_nova")),
             tenant_aggregates=settings.requests.tenant_aggregates,
             isolate_aggregates=settings.requests.isolate_aggregates,
-            image_traits=settings.requests.image_traits,
+            image_traits=by_name(settings).get("image_traits", ()),  # of a feature
         ),
         scheduler=nova_scheduler_options(settings) if settings.ironic.connection.nova_conf else None,
     )

@@ -5,11 +5,11 @@ from functools import reduce
 from operator import and_
 
 from bus.aggregates import Aggregate
-from features.nova_filters.core.extra_specs import demands, meets
-from scheduler_worker.extension import Alternative, HostFacts, Number, Rule, View, array_rule, listed
+from features.nova_filters.core.extra_specs import AGGREGATES, demands, meets
+from scheduler_worker.core.extension import HostFacts, Number, Rule, View, array_rule
+from scheduler_worker.extension import TENANT, Alternative, listed
 
-SCOPE = "aggregate_instance_extra_specs"
-_AGGREGATES = f"{SCOPE}:"
+_AGGREGATES = f"{AGGREGATES}:"
 _IMAGES = ("hw_", "img_", "os_")  # prefixes of Nova's image properties
 _OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
@@ -23,6 +23,20 @@ def aggregate_type_affinity() -> Rule:
         lambda host, alternative: f"its aggregates are for flavor {', '.join(_listed_by_any(host, key))}",
         reads=("flavor.name",),
     )
+
+
+def aggregate_multi_tenancy_isolation() -> Rule:
+    """Accept hosts if their aggregates name the request's project (`filter_tenant_id*`) or no project."""
+
+    def admits(view: View, alternative: Alternative) -> Number:
+        project = alternative.request.project
+        reserved = view.within(_names_tenants)
+        return (reserved == 0) | (view.within(lambda aggregate: project in _tenants(aggregate)) == 1)
+
+    def why(host: HostFacts, alternative: Alternative) -> str:
+        return f"its aggregates are for projects other than {alternative.request.project}"
+
+    return array_rule("aggregate_multi_tenancy_isolation", admits, why, code="tenant", reads=("project",))
 
 
 def aggregate_image_properties_isolation(
@@ -97,3 +111,11 @@ def _open_to(view: View, key: str, value: str) -> Number:
 
 def _meets(key: str, demand: str) -> Callable[[Aggregate], bool]:
     return lambda aggregate: any(meets(value, demand) for value in listed(aggregate, key))
+
+
+def _names_tenants(aggregate: Aggregate) -> bool:
+    return any(key.startswith(TENANT) and value.strip() for key, value in aggregate.metadata.items())
+
+
+def _tenants(aggregate: Aggregate) -> list[str]:
+    return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in listed(aggregate, key)]

@@ -4,5 +4,5 @@ from bus.feature import Feature
 
 FEATURE = Feature(
     name="nova_filters",
-    says="filters and a weigher of Nova for extra specs, images, aggregates' metadata and queries over hosts",
+    says="filters and weighers of Nova for extra specs, images, projects, metrics, metadata and hints",
 )

@@ -1,16 +1,30 @@
 """The filters and weighers of the feature: their positions, and their names in Nova."""
 
-from features.nova_filters import aggregate_filters, host_filters
+from collections.abc import Mapping
+from typing import Any
+
+from features.nova_filters import weighers
 from features.nova_filters.aggregate_filters import (
     aggregate_image_properties_isolation,
     aggregate_instance_extra_specs,
+    aggregate_multi_tenancy_isolation,
     aggregate_type_affinity,
 )
-from features.nova_filters.core.query import parsed
-from features.nova_filters.host_filters import compute_capabilities, json
+from features.nova_filters.host_filters import (
+    all_hosts,
+    compute_capabilities,
+    json,
+    metrics,
+    num_instances,
+    simple_cidr_affinity,
+)
 from features.nova_filters.image_filters import image_properties, isolated_hosts
-from features.nova_filters.image_weigher import image_properties as image_properties_weigher
-from scheduler_worker.extension import MoreRules
+from scheduler_worker.core.extension import MoreRules
+
+
+def _are_required(metrics: Mapping[str, Any]) -> bool:
+    return bool(metrics.get("weight_setting")) and metrics.get("required", True)
+
 
 FILTERS = (
     MoreRules(
@@ -20,16 +34,23 @@ FILTERS = (
             "ComputeCapabilitiesFilter": ("compute_capabilities",),
             "ImagePropertiesFilter": ("image_properties",),
         },
-        scopes=(host_filters.SCOPE,),
     ),
     MoreRules(
-        made=(isolated_hosts,),
-        before="metrics",
-        enabled=False,
-        called={"IsolatedHostsFilter": ("isolated_hosts",)},
+        made=(simple_cidr_affinity, aggregate_multi_tenancy_isolation),
+        called={
+            "SimpleCIDRAffinityFilter": ("simple_cidr_affinity",),
+            "AggregateMultiTenancyIsolation": ("aggregate_multi_tenancy_isolation",),
+        },
+        hints={"build_near_host_ip": "simple_cidr_affinity"},
+    ),
+    MoreRules(
+        made=(all_hosts,), before="few_failures", enabled=False, called={"AllHostsFilter": ("all_hosts",)}
     ),
     MoreRules(
         made=(
+            num_instances,
+            isolated_hosts,
+            metrics,
             json,
             aggregate_image_properties_isolation,
             aggregate_instance_extra_specs,
@@ -37,20 +58,32 @@ FILTERS = (
         ),
         enabled=False,
         called={
+            "NumInstancesFilter": ("num_instances",),
+            "AggregateNumInstancesFilter": ("num_instances",),
+            "IsolatedHostsFilter": ("isolated_hosts",),
+            "MetricsFilter": ("metrics",),
             "JsonFilter": ("json",),
             "AggregateImagePropertiesIsolation": ("aggregate_image_properties_isolation",),
             "AggregateInstanceExtraSpecsFilter": ("aggregate_instance_extra_specs",),
             "AggregateTypeAffinityFilter": ("aggregate_type_affinity",),
         },
         hints={"query": "json"},
-        checks={"query": parsed},
-        scopes=(aggregate_filters.SCOPE,),
+        enabled_by={"metrics": _are_required},
     ),
 )
 WEIGHERS = (
     MoreRules(
-        made=(image_properties_weigher,),
-        before="metrics",
-        called={"ImagePropertiesWeigher": ("image_properties",)},
+        made=(weighers.hypervisor_version,),
+        before="build_failure",
+        called={"HypervisorVersionWeigher": ("hypervisor_version",)},
+    ),
+    MoreRules(
+        made=(weighers.num_instances, weighers.image_properties, weighers.metrics),
+        before="preferred_traits",
+        called={
+            "NumInstancesWeigher": ("num_instances",),
+            "ImagePropertiesWeigher": ("image_properties",),
+            "MetricsWeigher": ("metrics",),
+        },
     ),
 )

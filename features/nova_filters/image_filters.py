@@ -8,7 +8,8 @@ from bus.reports import HostState
 from bus.requests import Image
 from features.nova_filters.core.attributes import capability
 from features.nova_filters.core.extra_specs import OPERATORS
-from scheduler_worker.extension import Alternative, HostFacts, Rule
+from scheduler_worker.core.extension import HostFacts, Rule
+from scheduler_worker.extension import Alternative
 
 # Names of image properties: the present name, then the former one.
 _ARCHITECTURE = ("hw_architecture", "architecture")

@@ -14,7 +14,6 @@ import numpy as np
 
 from bus import parts
 from bus.messages import BuildRequested
-from bus.queries import Candidate
 from scheduler_worker.core.rule import (
     ITS_OWN,
     Alternative,
@@ -34,8 +33,6 @@ from scheduler_worker.core.rules import DEFAULT_RULES, HINTS, RULES, RULES_CALLE
 # A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 
 
-DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
-UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
 # Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
@@ -43,11 +40,7 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "CPUWeigher": ("cpu",),
     "DiskWeigher": ("disk",),
     "IoOpsWeigher": ("io_ops",),
-    "HypervisorVersionWeigher": ("hypervisor_version",),
-    "PCIWeigher": ("pci",),
     "BuildFailureWeigher": ("build_failure",),
-    "NumInstancesWeigher": ("num_instances",),
-    "MetricsWeigher": ("metrics",),
     "free_ram": ("ram",),
     "free_vcpu": ("cpu",),
     "builds_in_flight": ("io_ops",),
@@ -87,53 +80,11 @@ def load() -> Weigher:
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
-def hypervisor_version() -> Weigher:
-    """Prefer hosts with a newer version of the hypervisor."""
-    return Weigher("hypervisor_version", lambda view, alternative: view.fact("hypervisor_version", 0.0), 1.0)
-
-
-def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Prefer hosts with fewer free devices, so that hosts with many remain for requests that need many."""
-    every = tuple(classes)
-
-    def value(view: View, alternative: Alternative) -> Number:
-        return -sum((view.free(resource_class) for resource_class in every), 0.0)
-
-    return Weigher("pci", value, 1.0)
-
-
 def build_failure() -> Weigher:
     """Prefer hosts with fewer recent failed builds; one failure costs 2 points of the score, three cost 6."""
     return Weigher(
         "build_failure", lambda view, alternative: -view.fact("failures"), 6.0, least_span=FEW_FAILURES
     )
-
-
-def num_instances() -> Weigher:
-    """Prefer hosts with more instances; a negative multiplier prefers the emptiest hosts."""
-    return Weigher(
-        "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
-    )
-
-
-def metrics(
-    *,
-    weight_setting: Mapping[str, float] | None = None,
-    required: bool = True,
-    weight_of_unavailable: float = UNAVAILABLE,
-) -> Weigher:
-    """Prefer hosts by reported metrics times their ratios: `weight_setting = {temperature = -1.0}`.
-
-    If `required`, the filter `metrics` is enabled as well, and it rejects a host that lacks one of the
-    metrics; if not, such a host gets the value `weight_of_unavailable`.
-    """
-    ratios = tuple((weight_setting or {}).items())
-
-    def value(view: View, alternative: Alternative) -> Number:
-        weights = sum(view.metric(name) * ratio for name, ratio in ratios)
-        return view.where(view.known(weights), weights, weight_of_unavailable) if ratios else 0.0
-
-    return Weigher("metrics", value, 1.0)
 
 
 def preferred_traits() -> Weigher:
@@ -161,19 +112,6 @@ def _share(amount: Number) -> Number:
     return min(amount, 1.0) if isinstance(amount, float) else np.minimum(amount, 1.0)
 
 
-def devices(*, unused: float = 1.0, left: float = 0.5) -> Weigher:
-    """Choose among the candidates of one host: fill used NUMA cells, GPUs and network ports first.
-
-    A candidate loses `unused` for each unused provider that it takes, and `left` times the fraction that
-    stays free on each provider. A negative multiplier spreads. Hosts are not compared.
-    """
-
-    def of_candidate(candidate: Candidate) -> float:
-        return fullness(candidate, unused, left)
-
-    return Weigher("devices", lambda view, alternative: 0.0, 1.0, of_candidate=of_candidate)
-
-
 def image_cached() -> Weigher:
     """Prefer hosts that have cached the image, to save the download if hosts are about equal."""
 
@@ -191,35 +129,12 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         disk,
         io_ops,
         load,
-        hypervisor_version,
-        pci,
         build_failure,
-        num_instances,
-        metrics,
         preferred_traits,
         preferred_resources,
-        devices,
         image_cached,
     )
 }
-
-
-def fullness(candidate: Candidate, unused: float, left: float) -> float:
-    """Return the score of a candidate, lower if it takes unused providers or leaves much of them free."""
-    value = 0.0
-    capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
-    for provider, asked in candidate.allocations.items():
-        if provider not in capacities:
-            continue
-        capacity, free = capacities[provider], free_amounts[provider]
-        is_unused, share = True, 0.0
-        for name, amount in asked.items():
-            has, total = free[name], capacity[name]
-            if has != total:
-                is_unused = False
-            share += (has - amount) / (total or 1)
-        value -= left * share / len(asked) + (unused if is_unused else 0.0)
-    return value
 
 
 Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
@@ -250,9 +165,8 @@ class MoreRules:
     enabled: bool = True  # whether they are enabled by default
     called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
     hints: Mapping[str, str] = field(default_factory=dict)  # scheduler hint → name of its filter
-    # hint → function of its value, which raises ValueError with the reason if the value is invalid
-    checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
-    scopes: tuple[str, ...] = ()  # scopes of extra specs that they read
+    # filter → whether options of it, or of the weigher of this name, enable it
+    enabled_by: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -269,8 +183,7 @@ class RuleBook:
     needless: Mapping[str, str]
     from_plain: Made
     hints: dict[str, str] = field(default_factory=dict)  # as in MoreRules
-    checks: dict[str, Callable[[str], object]] = field(default_factory=dict)
-    scopes: set[str] = field(default_factory=set)
+    enabled_by: dict[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
     def add(self, more: MoreRules) -> None:
         """Add filters or weighers of a feature."""
@@ -285,8 +198,7 @@ class RuleBook:
             self.default[at:at] = names
         self.called.update(more.called)
         self.hints.update(more.hints)
-        self.checks.update(more.checks)
-        self.scopes.update(more.scopes)
+        self.enabled_by.update(more.enabled_by)
 
 
 def _plain_weigher(name: str, value: Callable[[HostFacts, Alternative], float]) -> Weigher:
@@ -316,7 +228,9 @@ def filter_names(names: Iterable[str] | None, options: Options) -> list[str]:
     with the changes `+NAME` and `-NAME`. With the default filters, a setting of a filter also enables this
     filter.
     """
-    of_options = [name for name in options if name in FILTER_BOOK.built_in and name != "metrics"]
+    of_options = [
+        name for name in options if name in FILTER_BOOK.built_in and name not in FILTER_BOOK.enabled_by
+    ]
     default = [*dict.fromkeys((*FILTER_BOOK.default, *of_options))]
     return default if names is None else with_changes(default, names)
 
@@ -537,10 +451,9 @@ class ChoicePolicy:
         check_options(given, custom)
         rules = rules_named(filter_names(filters, given), given, custom)
         weighed = weighers_named(weighers, given, custom)
-        counted = given.get("metrics", {})
-        if counted.get("weight_setting") and counted.get("required", True):
-            every = (*rules, *rules_named(("metrics",), given, custom))
-            rules = tuple({each.name: each for each in every}.values())
+        enabled = [name for name, enables in FILTER_BOOK.enabled_by.items() if enables(given.get(name, {}))]
+        every = (*rules, *rules_named(enabled, given, custom))
+        rules = tuple({each.name: each for each in every}.values())
         return cls(rules, weighed, custom=custom)
 
     def reads(self, name: str) -> bool:

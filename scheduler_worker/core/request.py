@@ -3,45 +3,81 @@
 Limits from aggregates' metadata and disabled cells are computed once per change of aggregates or cells.
 """
 
-import ipaddress
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
-from itertools import islice
-from math import gcd
-from operator import or_
+from difflib import get_close_matches
+from functools import lru_cache
+from heapq import nlargest
+from itertools import islice, product, takewhile
+from string import digits
 from typing import Literal, NamedTuple
 
 import msgspec
-import os_traits  # type: ignore[import-untyped]
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.requests import Flavor, Image, ResourceGroup
+from bus.requests import Flavor, Hints, Image, ResourceGroup
 from bus.resources import PROCESSORS
 from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.order import flavors_of
-from scheduler_worker.core.policy import FILTER_BOOK
-from scheduler_worker.core.rule import (
-    MAX_NOTES,
-    NUMA_POLICIES,
-    Alternative,
-    GuestSpecs,
-    RequestOptions,
-    SpecValue,
-    Unreadable,
-    nearest,
-    unknown,
-)
-from scheduler_worker.core.rules import TENANT, listed
+from scheduler_worker.core.rule import Alternative
 
-# Section: translates flavor and image into groups of resources, devices and traits for the search of
-# candidates.
+# Section: reads values of a request, and warns about extra specs without effect.
+
+
+MAX_NOTES = 20  # most warnings about one list of a request
+_LONGEST = 2000  # most characters of a warning, which may quote a long value
+_LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
+_COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
+_NUMBER = re.compile(r"[0-9]{1,10}")
+# Extra specs that only the hypervisor reads; it receives them with the build order.
+_OF_THE_HYPERVISOR = """
+    hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
+    hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
+    hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
+    hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
+""".split()  # noqa: SIM905 - shorter than a list
+# Scopes of extra specs that Ironic or hypervisors read.
+_OTHER_READERS = frozenset({"quota", "hw_rng", "hw_video", "powervm", "vmware"})
+_SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*")
+
+
+class Unreadable(ValueError):
+    """The error for a request that contradicts itself or is invalid; the text names the field."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
+
+    def alike(other: str) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+    like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
+    return f"; did you mean {like[0]}?" if like else ""
+
+
+@dataclass(frozen=True)
+class SpecValue:
+    """The value of an extra spec or image property, with the field's name for error messages."""
+
+    value: str
+    at: str
+
+    def whole(self, least: int = 0, most: int = MAX_INT) -> int:
+        if not _NUMBER.fullmatch(self.value) or not least <= int(self.value) <= most:
+            raise Unreadable(f"{self.at}: {self.value!r} is no whole number from {least} to {most}")
+        return int(self.value)
+
+
+# Section: translates flavor and image into groups of resources and traits for the search of candidates.
 
 
 _KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
@@ -50,30 +86,9 @@ _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _ANY = re.compile(r"any[A-Za-z0-9_-]*")
 _MAX_SUFFIX = 64
 
+_READ = frozenset({"group_policy", "same_subtree"})  # further extra specs that the kernel reads
+
 GroupPolicy = Literal["none", "isolate"]
-MAX_DEVICES = 64
-_ALIAS = re.compile(r"\s*([A-Za-z0-9_-]{1,48})\s*(?::\s*([0-9]{1,3})\s*)?")
-_SOUND = ("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio")
-_SWITCHES = {
-    "hw:virtio_packed_ring": "COMPUTE_NET_VIRTIO_PACKED",
-    "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
-    "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
-}
-_ONLY_WITH = {  # extra spec → the extra spec without which it has no effect, as in Nova
-    "hw:tpm_model": "hw:tpm_version",
-    "hw:tpm_secret_security": "hw:tpm_version",
-    "hw:mem_encryption_model": "hw:mem_encryption",
-    "hw:ephemeral_encryption_format": "hw:ephemeral_encryption",
-}
-_PREFIXES = {  # property → prefix of its traits
-    "hw_architecture": "HW_ARCH_",
-    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_emulation_architecture": "COMPUTE_ARCH_",
-    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_",
-    "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
-}
-_TYPES = "COMPUTE_IMAGE_TYPE_"
 
 
 @dataclass(slots=True)
@@ -145,6 +160,64 @@ class QuestionDraft:
                 if each_group.forbidden.keys() >= set(some):
                     why = f"one of {', '.join(some)} is wanted, and all are forbidden"
                     raise Unreadable(f"{self.where}.extra_specs: {why}")
+
+
+Addition = Callable[[QuestionDraft], None]  # adds requirements to a draft
+
+
+def _no_additions(flavor: Flavor, image: Image | None, where: str) -> Sequence[Addition]:
+    return (lambda draft: None,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestReader:
+    """A feature's reading of extra specs, image properties and scheduler hints."""
+
+    # returns additions of what the flavor and the image require, one for each alternative, the preferred
+    # first; raises Unreadable if they contradict themselves. The text names the flavor's field in the
+    # request. It is not called for a flavor without extra specs and an image without properties.
+    alternatives: Callable[[Flavor, Image | None, str], Sequence[Addition]] = _no_additions
+    specs: frozenset[str] = frozenset()  # extra specs that it reads
+    numbered: frozenset[str] = frozenset()  # prefixes of further ones, each followed by a number
+    scopes: frozenset[str] = frozenset()  # scopes of which it, a filter or a hypervisor reads all extra specs
+    # returns warnings about hints without effect; raises Unreadable if a hint is invalid
+    check_hints: Callable[[Hints], Sequence[str]] = lambda hints: ()
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: caches use it as a key
+class RequestOptions:
+    """The readers of features and the settings by which requests are interpreted. The defaults are Nova's."""
+
+    readers: tuple[RequestReader, ...] = ()
+    max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
+    unscoped: bool = False  # an enabled filter reads extra specs without scope: do not warn about them
+    tenant_aggregates: bool = False  # with True, a project that aggregates name may use only their hosts
+    tenant_aggregates_required: bool = False  # with True, a project that no aggregate names may use no host
+    isolate_aggregates: bool = False  # aggregates with required traits accept only requests for these
+
+
+def unknown(flavor: Flavor, where: str, options: RequestOptions) -> Iterator[str]:
+    """Yield a warning sentence for each extra spec of a flavor that neither berth nor a hypervisor reads.
+    `where` names the flavor's field in the request. Raise Unreadable for `accel:` specs.
+    """
+    if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
+        why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
+        raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
+    read = _READ.union(*(reader.specs for reader in options.readers))
+    numbered = {prefix for reader in options.readers for prefix in reader.numbered}
+    scopes = _OTHER_READERS.union(*(reader.scopes for reader in options.readers))
+    for key in flavor.extra_specs:
+        if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
+            continue
+        scope, colon, name = key.partition(":")
+        is_numbered = key[-1:].isdecimal() and key.rstrip(digits) in numbered
+        if is_numbered or (colon and scope in scopes):
+            continue
+        alike = nearest(key, [*read, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
+        if colon or alike:
+            yield f"{where}.extra_specs: {key}: not known here{alike}"
+        elif not options.unscoped:
+            yield f"{where}.extra_specs: {key}: has no scope, and no enabled rule reads it"
 
 
 def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
@@ -238,116 +311,8 @@ def fill(draft: QuestionDraft, flavor: Flavor) -> None:
             resources[name] = amount
 
 
-def _traits(prefix: str, *values: str) -> dict[str, str]:
-    return {value: prefix + re.sub(r"[-.]", "_", value.upper()) for value in values}
-
-
-_MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx")
-_DEFAULT_MODEL = "amd-sev"
-# Values of extra specs → the trait that the host must have; empty: none.
-_TRAITS = {
-    "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
-    "hw:tpm_model": _traits("COMPUTE_SECURITY_", "tpm-tis", "tpm-crb"),
-    "hw:tpm_secret_security": _traits("COMPUTE_SECURITY_TPM_SECRET_SECURITY_", "user", "host", "deployment"),
-    "os:secure_boot": {"required": "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "optional": "", "disabled": ""},
-    "hw:maxphysaddr_mode": {
-        "passthrough": "COMPUTE_ADDRESS_SPACE_PASSTHROUGH",
-        "emulate": "COMPUTE_ADDRESS_SPACE_EMULATED",
-    },
-    "hw:viommu_model": _traits("COMPUTE_VIOMMU_MODEL_", "intel", "smmuv3", "virtio", "auto"),
-    "hw:sound_model": _traits("COMPUTE_SOUND_MODEL_", *_SOUND),
-    "hw:ephemeral_encryption_format": _traits("COMPUTE_EPHEMERAL_ENCRYPTION_", "luks", "plain"),
-}
-_TOPOLOGY = """
-    hw:cpu_policy hw:cpu_thread_policy hw:cpu_dedicated_mask hw:emulator_threads_policy hw:numa_nodes
-    hw:mem_page_size hw:mem_encryption hw:pmem hw:pci_numa_affinity_policy pci_passthrough:alias
-"""
-# Extra specs from which request groups and required traits are made.
-READ = frozenset({*_TRAITS, *_SWITCHES, *_ONLY_WITH, *_TOPOLOGY.split(), "group_policy", "same_subtree"})
-
-
-def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Add to the draft request the host traits and memory encryption context that extra specs require."""
-    for key, known in _TRAITS.items():
-        spec = specs.get(key) if _has_effect(key, specs) else None
-        if spec is not None and (trait := known[spec.one_of(*known)]):
-            draft.root_required[trait] = spec.at
-    for key, trait in _SWITCHES.items():
-        spec = specs.get(key)
-        if spec is not None and spec.yes():
-            draft.root_required[trait] = spec.at
-    model, version = specs.get("hw:tpm_model"), specs.get("hw:tpm_version")
-    if model is not None and version is not None and (model.value, version.value) == ("tpm-crb", "1.2"):
-        raise Unreadable(f"{model.at}: 'tpm-crb', and {version.at}: '1.2': it is of version 2.0")
-    _add_encryption(draft, specs)
-    if (spec := specs.of_flavor("hw:pmem")) is not None:
-        for label in spec.value.split(","):
-            name = label.strip().upper()
-            if not re.fullmatch(r"[A-Z0-9_]{1,200}", name):
-                raise Unreadable(f"{spec.at}: {label!r} is no name of a namespace")
-            draft.ask("", f"CUSTOM_PMEM_NAMESPACE_{name}", 1)
-
-
-def _has_effect(key: str, specs: GuestSpecs) -> bool:
-    """Return whether the extra spec that `key` needs is present, and not false if it is true or false."""
-    if (other := _ONLY_WITH.get(key)) is None:
-        return True
-    spec = specs.get(other)
-    return spec is not None and (other not in _SWITCHES or spec.yes())
-
-
-def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    spec = specs.get("hw:mem_encryption")
-    if spec is None or not spec.yes():
-        return
-    firmware = specs.of_image("hw_firmware_type")
-    if firmware is not None and firmware.value.lower() != "uefi":
-        raise Unreadable(f"{spec.at}: it needs UEFI, and {firmware.at}: {firmware.value!r}")
-    draft.ask("_mem_encryption", "MEM_ENCRYPTION_CONTEXT", 1)
-    model = specs.one_of("hw:mem_encryption_model", *_MODELS) or _DEFAULT_MODEL
-    draft.groups["_mem_encryption"].required[_MODELS[model]] = spec.at
-
-
-def add_devices(
-    draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int, *, near: bool = True
-) -> bool:
-    """Add a request group for each PCI device. With NUMA affinity, device n is near NUMA cell n of the
-    guest's `cells`. With `near`, the NUMA policy "preferred" counts as "required". Return whether any device
-    prefers affinity.
-    """
-    spec = specs.of_flavor("pci_passthrough:alias")
-    alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
-    if spec is None:
-        return False
-    number, prefers = 0, False
-    for part in spec.value.split(","):
-        match = _ALIAS.fullmatch(part)
-        if match is None:
-            raise Unreadable(f"{spec.at}: {part.strip()!r} is no alias with a number, as in a1:2,b:1")
-        name, count = match[1], int(match[2] or 1)
-        alias = options.pci_aliases.get(name)
-        if alias is None:
-            alike = nearest(name, options.pci_aliases)
-            raise Unreadable(f"{spec.at}: there is no alias {name!r} (the setting pci_aliases){alike}")
-        if not count or number + count > MAX_DEVICES:
-            raise Unreadable(f"{spec.at}: {count} of {name!r}: from 1 to {MAX_DEVICES} devices in all")
-        for _ in range(count):
-            suffix = f"_pci{number}_{name}"
-            draft.ask(suffix, alias.resource_class, 1)
-            draft.groups[suffix].required |= dict.fromkeys(alias.traits, spec.at)
-            policy = alternative or alias.numa_policy
-            prefers = prefers or (policy == "preferred" and cells > 0)
-            if cells and (policy == "required" or (policy == "preferred" and near)):
-                draft.same.append((f"_numa{number % cells}", suffix))
-            elif policy == "socket":
-                draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = spec.at
-            number += 1
-    return prefers
-
-
-def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add to the draft request the traits that the image requires. If enabled in `options`, also add traits
-    for the image's properties and disk format."""
+def add_image(draft: QuestionDraft, image: Image | None) -> None:
+    """Add to the draft request the traits that the image requires."""
     if image is None:
         return
     required = draft.groups[""].required
@@ -359,241 +324,6 @@ def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions
             if value != "required":
                 raise Unreadable(f"{at}: {value!r}: an image can only have it required")
             required.setdefault(key.removeprefix("trait:"), at)
-        elif key in _PREFIXES and options.image_metadata_traits:
-            draft.root_required[_image_trait(_PREFIXES[key], value, at)] = at
-        elif key == "disk_format" and options.image_type_traits:
-            draft.root_required[_image_trait(_TYPES, value, at)] = at
-
-
-def _image_trait(prefix: str, value: str, at: str) -> str:
-    name = prefix + value.strip().replace("-", "_").upper()
-    known = set(os_traits.get_traits(prefix=prefix))
-    if name not in known:
-        values = [trait.removeprefix(prefix).lower() for trait in known]
-        raise Unreadable(f"{at}: no host can report {value!r}{nearest(value.lower(), values)}")
-    return name
-
-
-# Section: translates the guest's NUMA cells, dedicated processors and page sizes into request groups.
-#
-# Each NUMA cell of the guest is a group, `_numa0` and so on, that one provider must supply: a NUMA cell of
-# the host, or the host itself if it reports no NUMA cells.
-
-
-HYPERTHREADING = "HW_CPU_HYPERTHREADING"
-MAX_CELLS = 64
-MAX_CPUS = 100_000
-SMALL_KB = 4
-_LARGE_KB = (1024**2, 2 * 1024)  # 1 GB and 2 MB, the sizes that `hw:mem_page_size=large` permits
-_SIZE = re.compile(r"([0-9]{1,9})\s*(|[kmg]i?b?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1, "m": 1024, "g": 1024**2}
-_RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
-
-
-def _page_class(kb: int) -> str:
-    for unit, size in (("GB", 1024**2), ("MB", 1024)):
-        if kb % size == 0:
-            return f"CUSTOM_MEMORY_PAGES_{kb // size}{unit}"
-    return f"CUSTOM_MEMORY_PAGES_{kb}KB"
-
-
-@dataclass(frozen=True)
-class GuestCell:
-    """A NUMA cell of the guest: its processors as a bit mask (bit n is processor n), and its memory."""
-
-    cpus: int
-    memory_mb: int
-
-
-def page_choices(specs: GuestSpecs) -> tuple[int, ...]:
-    """Return the page sizes in KB that a guest accepts, the best first; 0 stands for ordinary memory."""
-    spec = _page_size(specs)
-    text = "small" if spec is None else spec.value.strip().lower()
-    if spec is None or text == "small":
-        return (0,)
-    if text not in ("large", "any"):
-        kb = _page_kb(spec)
-        return (0 if kb == SMALL_KB else kb,)
-    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # KB that divide each cell's memory
-    fitting = [kb for kb in _LARGE_KB if memory % kb == 0]
-    if text == "any":
-        return (*fitting, 0)
-    if not fitting:
-        why = f"what a cell gets of {specs.flavor.memory_mb} is no multiple of a large page"
-        also = f"(1GB, 2MB), and {spec.at}: {spec.value!r}"
-        raise Unreadable(f"{specs.where}.memory_mb: {why} {also}")
-    return tuple(fitting)
-
-
-def _page_size(specs: GuestSpecs) -> SpecValue | None:
-    flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
-    if image is None:
-        return flavor
-    text = flavor.value.strip().lower() if flavor is not None else ""
-    if flavor is None or text not in ("large", "any"):
-        if flavor is not None and text == image.value.strip().lower():
-            return flavor
-        other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not set it"
-        raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
-    chosen = image.value.strip().lower()
-    is_small = chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
-    if text == "large" and is_small:
-        raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
-    return flavor if chosen == "any" else image
-
-
-def _page_kb(spec: SpecValue) -> int:
-    parts = _SIZE.fullmatch(spec.value.strip())
-    kb = int(parts[1]) * _UNITS[parts[2][:1].lower()] if parts else 0
-    if not 0 < kb <= MAX_INT:
-        raise Unreadable(f"{spec.at}: {spec.value!r} is none of small, large, any and no size (2MB, 1GB)")
-    return kb
-
-
-def add_numa_cells(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
-    """Add a request group for each NUMA cell of the guest, with pages of `page_kb`; return the number of
-    cells, or 0 without a NUMA topology.
-    """
-    policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
-    pinned = policy != "shared"
-    dedicated = _dedicated(specs, policy)
-    nodes = specs.get("hw:numa_nodes")
-    one_more = specs.one_of("hw:emulator_threads_policy", "share", "isolate") == "isolate"
-    threads = specs.one_of("hw:cpu_thread_policy", "prefer", "isolate", "require")
-    for key, requested in (("hw:cpu_thread_policy", bool(threads)), ("hw:emulator_threads_policy", one_more)):
-        if requested and not pinned:
-            raise Unreadable(f"{_at(specs, key)}: only with hw:cpu_policy=dedicated or mixed")
-    if nodes is None:
-        for prefix in ("hw:numa_cpus.", "hw:numa_mem."):
-            for _, spec in specs.numbered(prefix):
-                raise Unreadable(f"{spec.at}: only with hw:numa_nodes")
-    if nodes is None and not pinned and specs.of_flavor("hw:mem_page_size") is None:
-        return 0
-    cells = _cells(specs)
-    _alone(draft, specs, page_kb)
-    if threads == "require":
-        draft.root_required[HYPERTHREADING] = _at(specs, "hw:cpu_thread_policy")
-    elif threads == "isolate":
-        draft.root_forbidden[HYPERTHREADING] = _at(specs, "hw:cpu_thread_policy")
-    for number, cell in enumerate(cells):
-        suffix = f"_numa{number}"
-        draft.groups.setdefault(suffix, GroupDraft())
-        pinned_cpus = (cell.cpus & dedicated).bit_count()
-        draft.ask(suffix, "VCPU", cell.cpus.bit_count() - pinned_cpus)
-        draft.ask(suffix, "PCPU", pinned_cpus + (one_more and number == 0))
-        _ask_memory(draft, suffix, cell.memory_mb, page_kb, specs.where)
-    if len(cells) > 1:
-        draft.isolated = tuple(f"_numa{number}" for number in range(len(cells)))
-    return len(cells)
-
-
-def _dedicated(specs: GuestSpecs, policy: str) -> int:
-    mask = specs.get("hw:cpu_dedicated_mask")
-    if policy != "mixed":
-        if mask is not None:
-            raise Unreadable(f"{mask.at}: only with hw:cpu_policy=mixed")
-        return -1 if policy == "dedicated" else 0  # -1: every bit is set
-    at = _at(specs, "hw:cpu_policy")
-    if mask is None:
-        raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, the list of dedicated processors")
-    count = _cpu_count(specs)
-    numbers = _numbers(mask, count)
-    if not numbers or numbers.bit_count() == count:
-        why = f"must name some and not all of the {count} processors ({specs.where}.vcpus), for {at} is mixed"
-        raise Unreadable(f"{mask.at}: {mask.value!r} {why}")
-    return numbers
-
-
-def _cells(specs: GuestSpecs) -> list[GuestCell]:
-    flavor, where, nodes = specs.flavor, specs.where, specs.get("hw:numa_nodes")
-    count = 1 if nodes is None else nodes.whole(1, MAX_CELLS)
-    vcpus = _cpu_count(specs)
-    cpus, memory = dict(specs.numbered("hw:numa_cpus.")), dict(specs.numbered("hw:numa_mem."))
-    for requested in (cpus, memory):
-        for number, spec in requested.items():
-            if number >= count:
-                raise Unreadable(f"{spec.at}: there are {count} cells (hw:numa_nodes), the first is 0")
-    if not cpus and not memory:
-        for name, amount in (("vcpus", vcpus), ("memory_mb", flavor.memory_mb)):
-            if amount % count:
-                why = f"{amount} does not divide by {count} (hw:numa_nodes)"
-                how = "assign processors and memory to cells with hw:numa_cpus.N and hw:numa_mem.N"
-                raise Unreadable(f"{where}.{name}: {why}: {how}")
-        each, size = vcpus // count, flavor.memory_mb // count
-        return [GuestCell(_span(n * each, n * each + each - 1), size) for n in range(count)]
-    for name, requested in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
-        for number in range(count):
-            if number not in requested:
-                raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: set it for every cell")
-    cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
-    union = reduce(or_, (cell.cpus for cell in cells))
-    if sum(cell.cpus.bit_count() for cell in cells) != vcpus or union != _span(0, vcpus - 1):
-        why = f"must name each of the {vcpus} processors ({where}.vcpus) once"
-        raise Unreadable(f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} {why}")
-    together = sum(cell.memory_mb for cell in cells)
-    if together != flavor.memory_mb:
-        why = f"are {together} together, and {where}.memory_mb is {flavor.memory_mb}"
-        raise Unreadable(f"{where}.extra_specs: hw:numa_mem.0 to .{count - 1} {why}")
-    return cells
-
-
-def _alone(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> None:
-    classes = {"VCPU", "PCPU", "MEMORY_MB", *([_page_class(page_kb)] if page_kb else [])}
-    spec = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
-    for suffix, group in draft.groups.items():
-        for name in group.resources:
-            if name in classes:
-                also = f"{draft.where}.extra_specs['resources{suffix}:{name}'], and {spec.at if spec else ''}"
-                raise Unreadable(f"{also}: request processors and memory by one of them")
-
-
-def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where: str) -> None:
-    resources = draft.groups[suffix].resources
-    if not page_kb:
-        resources["MEMORY_MB"] = mb
-        return
-    if mb * 1024 % page_kb:
-        raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {page_kb} KB")
-    resources[_page_class(page_kb)] = mb * 1024 // page_kb
-    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # 0: the guest's memory is requested as pages
-
-
-def _cpu_count(specs: GuestSpecs) -> int:
-    vcpus = specs.flavor.vcpus
-    if not 0 < vcpus <= MAX_CPUS:
-        raise Unreadable(f"{specs.where}.vcpus: {vcpus}: a guest with a topology has from 1 to {MAX_CPUS}")
-    return vcpus
-
-
-def _span(first: int, last: int) -> int:
-    return (1 << last + 1) - (1 << first)
-
-
-def _numbers(spec: SpecValue, count: int) -> int:
-    """Convert a list of processors such as `0-3,^1,6`, all below `count`, to a bit mask."""
-    in_ = out = 0
-    for part in spec.value.split(","):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            raise Unreadable(f"{spec.at}: {spec.value!r} is no list of processors (0-3,^1,6)")
-        first, last = int(match[2]), int(match[3] or match[2])
-        if last < first or last > MAX_CPUS:
-            raise Unreadable(f"{spec.at}: {part.strip()!r} is no range of processors")
-        if match[1]:
-            out |= _span(first, last)
-        else:
-            in_ |= _span(first, last)
-    named = in_ & ~out
-    if strange := named >> count:
-        first = count + (strange & -strange).bit_length() - 1
-        raise Unreadable(f"{spec.at}: there is no processor {first}: the guest has {count}")
-    return named
-
-
-def _at(specs: GuestSpecs, key: str) -> str:
-    spec = specs.get(key)
-    assert spec is not None
-    return spec.at
 
 
 MAX_GROUPS = 200
@@ -608,7 +338,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # id of an aggregate that has n
 Named = Callable[[str], Sequence[str]]  # returns the roots of the hosts with a name or root
 
 
-def check_hints(request: BuildRequested) -> tuple[str, ...]:
+def check_hints(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
     """Return a warning for each scheduler hint that has no effect. Raise Unreadable if a hint is invalid."""
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
@@ -618,24 +348,7 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
         named_instances = set(getattr(hints, hint)) & set(request.instances)
         if named_instances:
             raise Unreadable(f"hints.{hint}: {min(named_instances)} is one of the instances asked for")
-    for hint, check in FILTER_BOOK.checks.items():
-        if value := getattr(hints, hint):
-            try:
-                check(value)
-            except ValueError as problem:
-                raise Unreadable(f"hints.{hint}: {problem}") from None
-    if hints.build_near_host_ip:
-        try:
-            near = ipaddress.ip_address(hints.build_near_host_ip)
-        except ValueError:
-            why = f"{hints.build_near_host_ip!r} is no IP address"
-            raise Unreadable(f"hints.build_near_host_ip: {why}") from None
-        bits = hints.cidr.removeprefix("/")
-        if not bits.isdecimal() or int(bits) > near.max_prefixlen:
-            raise Unreadable(f"hints.cidr: {hints.cidr!r} is none of /0 to /{near.max_prefixlen}")
-    elif hints.cidr != "/24":
-        return ("hints.cidr: means something only with hints.build_near_host_ip",)
-    return ()
+    return tuple([note for reader in options.readers for note in reader.check_hints(hints)])
 
 
 def destination(
@@ -676,21 +389,18 @@ class _FlavorRead(NamedTuple):
     preferred: dict[str, float]  # preferred trait → weight
     preferred_amounts: dict[str, tuple[int, float]]
     notes: tuple[str, ...]
-    prefers_near_devices: bool = False
 
 
 def alternatives_of(
     request: BuildRequested, options: RequestOptions, named: Named, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Alternative, ...]:
-    """Return an alternative for each flavor and acceptable page size, in the sequence of preference.
-
-    A device that prefers a NUMA cell of the guest yields two alternatives: with the affinity, then without.
+    """Return the alternatives of each flavor, in the sequence of preference: one, or those of readers.
 
     Raise Unreadable if the request contradicts itself. `named` returns the roots of all hosts with a given
     name or root; `names` returns all host names, to suggest a similar name for an unknown one.
     """
     _check(request, options)
-    notes = check_hints(request)
+    notes = check_hints(request, options)
     only: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     if request.forced_host or request.wanted_host or request.ignore_hosts:
@@ -704,8 +414,8 @@ def alternatives_of(
             where = request.parts.sections[alternative_index].where
         asked = _shapes.encode((where, flavor, request.image, place))
         every_read = _read(asked, options)
-        # For a section, only the preferred page size and NUMA affinity are tried.
-        for question, preferred, amounts, read_notes, _ in (
+        # For a section, only the preferred alternative of readers is tried.
+        for question, preferred, amounts, read_notes in (
             every_read[:1] if request.parts.sections else every_read
         ):
             if only or never:
@@ -773,37 +483,20 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 @lru_cache(maxsize=1024)
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     where, flavor, image, place = _places.decode(asked)
-    specs = GuestSpecs(flavor, image, where)
-    notes = tuple(islice(unknown(flavor, where, READ, FILTER_BOOK.scopes, options.unscoped), MAX_NOTES))
+    notes = tuple(islice(unknown(flavor, where, options), MAX_NOTES))
+    has_specs = flavor.extra_specs or (image is not None and image.properties)
+    readers = options.readers if has_specs else ()
     found = []
-    for page_kb in page_choices(specs):
-        near = _with_pages(specs, image, place, options, page_kb)
-        found.append(near)
-        if near.prefers_near_devices:
-            found.append(_with_pages(specs, image, place, options, page_kb, near=False))
-    return tuple([read._replace(notes=notes) for read in found])
-
-
-def _with_pages(
-    specs: GuestSpecs,
-    image: Image | None,
-    place: _Place,
-    options: RequestOptions,
-    page_kb: int,
-    *,
-    near: bool = True,
-) -> _FlavorRead:
-    flavor = specs.flavor
-    draft = draft_of(flavor, specs.where)
-    cells = add_numa_cells(draft, specs, page_kb)
-    prefers = add_devices(draft, specs, options, cells, near=near)
-    add_capabilities(draft, specs)
-    add_image(draft, image, options)
-    fill(draft, flavor)
-    tie(draft, flavor)
-    draft.settle_traits()
-    question = _question(draft, place)
-    return _FlavorRead(question, draft.preferred, draft.preferred_amounts, (), prefers)
+    for additions in product(*(reader.alternatives(flavor, image, where) for reader in readers)):
+        draft = draft_of(flavor, where)
+        for add in additions:
+            add(draft)
+        add_image(draft, image)
+        fill(draft, flavor)
+        tie(draft, flavor)
+        draft.settle_traits()
+        found.append(_FlavorRead(_question(draft, place), draft.preferred, draft.preferred_amounts, notes))
+    return tuple(found)
 
 
 def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
@@ -825,6 +518,9 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
         cell=cell,
         zone=zone,
     )
+
+
+TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
 
 
 @dataclass(frozen=True)
@@ -863,6 +559,12 @@ class Prefilters:
         if question is alternative.question:
             return alternative
         return replace(alternative, question=question, notes=notes)
+
+
+def listed(aggregate: Aggregate, key: str) -> list[str]:
+    """Return the values, separated by commas, that an aggregate has for a metadata key."""
+    text = aggregate.metadata.get(key)
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
 def prefilters(

@@ -1,14 +1,10 @@
 """Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
-import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from heapq import nlargest
-from itertools import takewhile
 from math import isfinite, isnan
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -19,8 +15,8 @@ from bus.decisions import RULE_ERROR
 from bus.messages import BuildPlaced, BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
-from bus.requests import Flavor, Image
-from bus.vocabulary import MAX_CAUSE, MAX_INT, Allocations, Id
+from bus.requests import Flavor
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
 
 # The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders.
 
@@ -500,155 +496,3 @@ def array_rule(
         return why(host, alternative)
 
     return Rule(name, refuses, admits=admits, concerns=concerns, **fields)
-
-
-# Section: reads extra specs and image properties.
-
-
-MAX_NOTES = 20  # most warnings about one list of a request
-_LONGEST = 2000  # most characters of a warning, which may quote a long value
-_LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
-_COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
-_NUMBER = re.compile(r"[0-9]{1,10}")
-_YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-# Extra specs that only the hypervisor reads; it receives them with the build order.
-_OF_THE_HYPERVISOR = """
-    hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
-    hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
-    hw:input_bus hw:locked_memory hw:maxphysaddr_bits hw:pointer_model hw:redirected_usb_ports
-    hw:rescue_bus hw:serial_port_count hw:usb_model hw:vif_multiqueue_enabled hw:watchdog_action
-""".split()  # noqa: SIM905 - shorter than a list
-# Scopes of extra specs that Ironic or hypervisors read.
-_OTHER_READERS = ("quota", "os", "hw_rng", "hw_video", "powervm", "vmware")
-_SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
-NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
-NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args(NumaPolicy)}
-
-
-class Unreadable(ValueError):
-    """The error for a request that contradicts itself or is invalid; the text names the field."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
-
-    def alike(other: str) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-
-    like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
-    return f"; did you mean {like[0]}?" if like else ""
-
-
-@dataclass(frozen=True)
-class SpecValue:
-    """The value of an extra spec or image property, with the field's name for error messages."""
-
-    value: str
-    at: str
-
-    def one_of(self, *allowed: str) -> str:
-        value = self.value.strip().lower()
-        if value not in allowed:
-            raise Unreadable(f"{self.at}: {self.value!r} is none of {', '.join(allowed)}")
-        return value
-
-    def yes(self) -> bool:
-        value = self.value.strip().lower()
-        if value not in _YES | _NO:
-            raise Unreadable(f"{self.at}: {self.value!r} is neither true nor false")
-        return value in _YES
-
-    def whole(self, least: int = 0, most: int = MAX_INT) -> int:
-        if not _NUMBER.fullmatch(self.value) or not least <= int(self.value) <= most:
-            raise Unreadable(f"{self.at}: {self.value!r} is no whole number from {least} to {most}")
-        return int(self.value)
-
-
-class GuestSpecs:
-    """Properties of a guest from the flavor (`hw:cpu_policy`) and from the image (`hw_cpu_policy`)."""
-
-    def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
-        self.flavor = flavor
-        self.where = where  # the request's field that contains the flavor, for error messages
-        self._properties = image.properties if image is not None else {}
-
-    def of_flavor(self, key: str) -> SpecValue | None:
-        value = self.flavor.extra_specs.get(key)
-        return None if value is None else SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
-
-    def of_image(self, name: str) -> SpecValue | None:
-        value = self._properties.get(name)
-        return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
-
-    def get(self, key: str) -> SpecValue | None:
-        """Return a property, by its key in the flavor, from the flavor or the image; None if neither has it.
-        Raise Unreadable if they set different values.
-        """
-        flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
-        if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
-            raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
-        return flavor or image
-
-    def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value of a flavor or image property, or "" if it is missing. Raise Unreadable if it is
-        not an allowed value."""
-        spec = self.get(key)
-        return "" if spec is None else spec.one_of(*allowed)
-
-    def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """Yield number and value of each extra spec of this prefix and a number, as in `hw:numa_cpus.0`."""
-        for key, value in self.flavor.extra_specs.items():
-            number = key.removeprefix(prefix)
-            if number != key and number.isdecimal():
-                yield int(number), SpecValue(value, f"{self.where}.extra_specs[{key!r}]")
-
-
-def unknown(
-    flavor: Flavor, where: str, read: Collection[str], scopes: Collection[str], unscoped_are_read: bool
-) -> Iterator[str]:
-    """Yield a warning sentence for each extra spec of a flavor that neither berth nor a hypervisor reads.
-    `read` has the specs that berth reads, `scopes` the scopes that filters read; `where` names the flavor's
-    field in the request. With `unscoped_are_read`, an enabled filter reads all specs without a scope. Raise
-    Unreadable for `accel:` specs.
-    """
-    if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
-        why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
-        raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
-    for key in flavor.extra_specs:
-        if key in read or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
-            continue
-        scope, colon, name = key.partition(":")
-        if colon and (scope in _OTHER_READERS or scope in scopes):
-            continue
-        alike = nearest(key, [*read, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"])
-        if colon or alike:
-            yield f"{where}.extra_specs: {key}: not known here{alike}"
-        elif not unscoped_are_read:
-            yield f"{where}.extra_specs: {key}: has no scope, and no enabled rule reads it"
-
-
-@dataclass(frozen=True)
-class PciAlias:
-    """The devices that a flavor requests by an alias: their resource class, traits and NUMA affinity."""
-
-    resource_class: str
-    traits: tuple[str, ...] = ()
-    numa_policy: NumaPolicy = "legacy"  # `required`: on a NUMA cell of the guest's processors
-
-
-@dataclass(frozen=True, eq=False)  # compared by identity: caches use it as a key
-class RequestOptions:
-    """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
-
-    pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
-    # with True, image properties such as hw_disk_bus become required traits of the host
-    image_metadata_traits: bool = False
-    image_type_traits: bool = False  # with True, the image's disk_format becomes a required trait of the host
-    max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
-    unscoped: bool = False  # an enabled filter reads extra specs without scope: do not warn about them
-    tenant_aggregates: bool = False  # with True, a project that aggregates name may use only their hosts
-    tenant_aggregates_required: bool = False  # with True, a project that no aggregate names may use no host
-    isolate_aggregates: bool = False  # aggregates with required traits accept only requests for these

@@ -1,13 +1,9 @@
-"""The kernel's filters: the state of a host, its zone and project, and the other instances on it."""
+"""The kernel's filters: the state of a host, its zone, its builds, and the instances that hints name."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, reduce
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from operator import and_
 
-from bus.aggregates import Aggregate
 from bus.host_health import DISABLED, FORCED_DOWN, why_disabled
-from scheduler_worker.core.rule import Alternative, HostFacts, Number, OneHost, Rule, View, array_rule
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
 
 def same_host() -> Rule:
@@ -32,49 +28,7 @@ def different_host() -> Rule:
     )
 
 
-def simple_cidr_affinity() -> Rule:
-    """Accept hosts with an address in the network that the hints `build_near_host_ip` and `cidr` describe;
-    reject hosts without a known address.
-    """
-
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
-        hints = alternative.request.hints
-        if not hints.build_near_host_ip:
-            return None
-        network = _network(hints.build_near_host_ip, hints.cidr)
-        if network is None:
-            return f"{hints.build_near_host_ip}{hints.cidr} is no network"
-        address = host.state.ip if host.state is not None else ""
-        if not address:
-            return "it does not report its address"
-        try:
-            near = ip_address(address) in network
-        except ValueError:
-            near = False
-        return None if near else f"its address {address} is not in {network}"
-
-    return Rule(
-        "simple_cidr_affinity",
-        refuses,
-        reads=("hints.build_near_host_ip", "hints.cidr"),
-        concerns=lambda alternative: bool(alternative.request.hints.build_near_host_ip),
-    )
-
-
-@lru_cache(maxsize=256)
-def _network(address: str, cidr: str) -> IPv4Network | IPv6Network | None:
-    try:
-        return ip_network(f"{address}/{cidr.removeprefix('/')}", strict=False)
-    except ValueError:
-        return None
-
-
 _FORCED_DOWN = "forced down by an operator"
-
-
-def all_hosts() -> Rule:
-    """Accept every host."""
-    return Rule("all_hosts", lambda host, alternative: None, concerns=lambda alternative: False)
 
 
 def up() -> Rule:
@@ -172,99 +126,17 @@ def few_failures(*, max_build_failures: float = 2.5) -> Rule:
     )
 
 
-def num_instances(*, max_instances_per_host: int = 50) -> Rule:
-    """Accept hosts with fewer instances than `max_instances_per_host`; aggregates may override it.
-
-    For a host that has sent no report, only builds sent recently are counted.
-    """
-    key = "max_instances_per_host"
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        instances = view.fact("instances", 0.0) + view.fact("sent")
-        return instances < view.override(key, max_instances_per_host)
-
-    def why(host: HostFacts, alternative: Alternative) -> str:
-        instances = host.sent + (host.state.instances if host.state is not None else 0)
-        return f"{instances} instances there already, at most {host.limit(key, max_instances_per_host):g}"
-
-    return array_rule("num_instances", admits, why)
-
-
-def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
-    """Accept hosts that report all metrics in `weight_setting`, which the weigher `metrics` also reads."""
-    names = tuple(weight_setting or ())
-
-    def why(host: HostFacts, alternative: Alternative) -> str:
-        view = OneHost(host)
-        missing = [name for name in names if not view.known(view.metric(name))]
-        return f"it does not report {', '.join(missing)}"
-
-    return array_rule(
-        "metrics",
-        lambda view, alternative: reduce(and_, [view.known(view.metric(name)) for name in names]),
-        why,
-        lambda alternative: bool(names),
-    )
-
-
-TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
-
-
-def aggregate_multi_tenancy_isolation() -> Rule:
-    """Accept hosts if their aggregates name the request's project (`filter_tenant_id*`) or no project."""
-
-    def admits(view: View, alternative: Alternative) -> Number:
-        project = alternative.request.project
-        reserved = view.within(_names_tenants)
-        return (reserved == 0) | (view.within(lambda aggregate: project in _tenants(aggregate)) == 1)
-
-    def why(host: HostFacts, alternative: Alternative) -> str:
-        return f"its aggregates are for projects other than {alternative.request.project}"
-
-    return array_rule("aggregate_multi_tenancy_isolation", admits, why, code="tenant", reads=("project",))
-
-
-def listed(aggregate: Aggregate, key: str) -> list[str]:
-    """Return the values, separated by commas, that an aggregate has for a metadata key."""
-    text = aggregate.metadata.get(key)
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
-
-
-def _names_tenants(aggregate: Aggregate) -> bool:
-    return any(key.startswith(TENANT) and value.strip() for key, value in aggregate.metadata.items())
-
-
-def _tenants(aggregate: Aggregate) -> list[str]:
-    return [id_ for key in aggregate.metadata if key.startswith(TENANT) for id_ in listed(aggregate, key)]
-
-
 # The built-in filters. A function with the name of the filter makes it; the arguments are the filter's
 # options.
 
 
 RULES: Mapping[str, Callable[..., Rule]] = {
-    made.__name__: made
-    for made in (
-        up,
-        enabled,
-        zone,
-        io_ops,
-        same_host,
-        different_host,
-        aggregate_multi_tenancy_isolation,
-        simple_cidr_affinity,
-        all_hosts,
-        few_failures,
-        num_instances,
-        metrics,
-    )
+    made.__name__: made for made in (up, enabled, zone, io_ops, same_host, different_host, few_failures)
 }
 
 # Filters enabled by default: Nova's defaults, and filters without effect unless a request or aggregate uses
 # them.
-DEFAULT_RULES = """
-    up enabled zone io_ops same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
-""".split()  # noqa: SIM905 - shorter than a list
+DEFAULT_RULES = ("up", "enabled", "zone", "io_ops", "same_host", "different_host")
 
 # Other accepted names (of Nova, or former ones) → filters. A module path before a class name is ignored.
 RULES_CALLED: Mapping[str, tuple[str, ...]] = {
@@ -272,14 +144,8 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "AvailabilityZoneFilter": ("zone",),
     "IoOpsFilter": ("io_ops",),
     "AggregateIoOpsFilter": ("io_ops",),
-    "NumInstancesFilter": ("num_instances",),
-    "AggregateNumInstancesFilter": ("num_instances",),
     "SameHostFilter": ("same_host",),
     "DifferentHostFilter": ("different_host",),
-    "SimpleCIDRAffinityFilter": ("simple_cidr_affinity",),
-    "AllHostsFilter": ("all_hosts",),
-    "MetricsFilter": ("metrics",),
-    "AggregateMultiTenancyIsolation": ("aggregate_multi_tenancy_isolation",),
     "host_is_up": ("up",),
     "host_is_enabled": ("enabled",),
     "same_zone": ("zone",),
@@ -290,7 +156,7 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
 HINTS: Mapping[str, str] = {
     "same_host": "same_host",
     "different_host": "different_host",
-    "build_near_host_ip": "simple_cidr_affinity",
+    "build_near_host_ip": "",
     "query": "",
 }
 

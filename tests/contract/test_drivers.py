@@ -88,7 +88,9 @@ async def cloud(connect: Connect, url: str) -> AsyncIterator[DriverCloud]:
 
 NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, ...]]]] = {
     "two cells, pinned, on large pages": (
-        flavor(4, 2048, hw__numa_nodes="2", hw__cpu_policy="dedicated", hw__mem_page_size="1GB"),
+        flavor(0, 0, resources_numa0__PCPU="2", resources_numa0__CUSTOM_MEMORY_PAGES_1GB="1",
+               resources_numa1__PCPU="2", resources_numa1__CUSTOM_MEMORY_PAGES_1GB="1",
+               group_policy="isolate"),
         {
             H: {"DISK_GB": 1},
             f"{H}_numa0": {"PCPU": 2, "CUSTOM_MEMORY_PAGES_1GB": 1},

@@ -243,12 +243,7 @@ def test_a_changed_policy_is_tested_on_recorded_decisions(house: House) -> None:
     berth = house.berth
     same = berth("rules", "test", "--since", "1h")
     assert (same.returncode, "would get the same host" in same.stdout) == (0, True), output(same)
-    none = (
-        "--with",
-        "rules.filters=+num_instances",
-        "--with",
-        "rules.num_instances.max_instances_per_host=0",
-    )
+    none = ("--with", "rules.filters=+few_failures", "--with", "rules.few_failures.max_build_failures=0")
     fewer = berth("rules", "test", "--since", "1h", *none)
     assert fewer.returncode == 1 and "would get no host any more" in fewer.stdout
     allowed = berth("rules", "test", "--since", "1h", *none, "--allow", "100", "--json")

@@ -30,25 +30,24 @@ from tests.support.index_source import FilledMemory
 from tests.support.plain_search import PlainSearch, Way
 from tests.support.provider_trees import SHARES, an_index, state, tree
 from tests.support.ranking_builders import FLAVORS, Hall
+from tests.support.scheduler_builders import a_request
 
 WEIGHERS = (
-    "ram", "cpu", "disk", "io_ops", "load", "build_failure", "num_instances", "hypervisor_version",
-    "image_cached", "preferred_traits", "metrics",
+    "ram", "cpu", "disk", "io_ops", "load", "build_failure", "image_cached", "preferred_traits",
 )  # fmt: skip
-RULES = ("up", "enabled", "io_ops", "num_instances")
+RULES = ("up", "enabled", "io_ops", "few_failures")
 SAID = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
 POOLS = (3, 4)
 
 
-def a_policy(chance: Random, rules: Sequence[str], weighers: Sequence[str]) -> ChoicePolicy:
+def a_policy(
+    chance: Random, rules: Sequence[str], weighers: Sequence[str], options: Mapping[str, Any]
+) -> ChoicePolicy:
     names = [weigher for weigher in weighers if chance.random() < 0.5]
     policy = ChoicePolicy.from_names(
         [rule for rule in rules if chance.random() < 0.7],
         {name: chance.choice((-2.0, -1.0, 0.0, 0.3, 1.0, 5.0)) for name in names},
-        options={
-            "io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))},
-            "metrics": {"weight_setting": {"temperature": -1.0}, "required": chance.random() < 0.3},
-        },
+        options={"io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))}, **options},
     )
     near, cells = chance.choice((0.0, 0.0, 0.01, 0.4)), chance.choice((None, None, frozenset({"c0", "c1"})))
     return but(policy, near=near, cells=cells)
@@ -358,6 +357,20 @@ class PlainBatch:
         return self.kinds[kind]
 
 
+def some_orders(chance: Random, hall: Hall) -> list[Order]:
+    orders, number = list[Order](), 0
+    for _ in range(chance.choice((1, 2, 3))):
+        kind = a_kind(chance)
+        for _ in range(chance.choice((1, 2, 4))):
+            number += 1
+            several = chance.choice((1, 1, 2, 5))
+            request = a_request(number, instances=several, at_least=chance.choice((0, 0, 1)), **kind)
+            orders.append(hall.order(request))
+    if chance.random() < 0.5:
+        chance.shuffle(orders)
+    return orders
+
+
 Making = Callable[[Random, Hall], list[Order]]
 
 
@@ -370,14 +383,14 @@ class Batches:
     rules: Sequence[str] = RULES
     weighers: Sequence[str] = WEIGHERS
     evaluation: type[PlainBatch] = PlainBatch
+    options: Callable[[Random], Mapping[str, Any]] = lambda chance: {}  # of filters and weighers
 
     def _one(self, seed: int, making: Making) -> tuple[int, int]:
         def a_hall() -> tuple[Hall, PlainRoom]:
             chance = Random(seed)
             trees = some_trees(chance)
-            return sent(
-                chance, Hall(a_source(chance, trees), a_policy(chance, self.rules, self.weighers))
-            ), PlainRoom(trees)
+            policy = a_policy(chance, self.rules, self.weighers, self.options(chance))
+            return sent(chance, Hall(a_source(chance, trees), policy)), PlainRoom(trees)
 
         (hall, _), (other, room) = a_hall(), a_hall()
         orders = making(Random(f"orders {seed}"), hall)

@@ -16,8 +16,8 @@ from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import BUILD, Order
 from scheduler_worker.core.ranking import Pick, Ranking
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import Alternative, RequestOptions
+from scheduler_worker.core.request import RequestOptions, alternatives_of
+from scheduler_worker.core.rule import Alternative
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.hosts import HostBook, PendingChoices
 from tests.support.index_source import RecordingSource

@@ -15,6 +15,7 @@ from bus.vocabulary import Resources
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.rule import Alternative, HostFacts, Rule
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import an_index, state, tree
@@ -34,7 +35,14 @@ def of(**fields: int) -> Flavor:
     return replace(Flavor(name="f", vcpus=1, memory_mb=1024, disk_gb=10), **fields)
 
 
-POLICY = ChoicePolicy.from_names(("up", "enabled", "zone", "aggregate_multi_tenancy_isolation"))
+def dedicated() -> Rule:
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:
+        return "of other projects" if any(host.metadata("filter_tenant_id")) else None
+
+    return Rule("dedicated", refuses, code="tenant")
+
+
+POLICY = ChoicePolicy.from_names(("up", "enabled", "zone", "dedicated"), custom={"dedicated": dedicated})
 CLOSED = ("disabled", "tenant")
 
 

@@ -11,8 +11,8 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor, ResourceGroup
 from scheduler_worker.core.host_map import NOBODY, AllHosts
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import Alternative, HostFacts, PciAlias, RequestOptions
+from scheduler_worker.core.request import RequestOptions, alternatives_of
+from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import ALWAYS_FREE, RecordingSource
@@ -95,14 +95,7 @@ def _stated(amounts: Mapping[str, int]) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if name != ALWAYS_FREE}
 
 
-OPTIONS = RequestOptions(
-    pci_aliases={
-        "gpu": PciAlias("CUSTOM_GPU", ("CUSTOM_HBM",)),
-        "nic": PciAlias("CUSTOM_NIC", numa_policy="required"),
-        "fpga": PciAlias("FPGA", numa_policy="socket"),
-        "card": PciAlias("CUSTOM_CARD", numa_policy="preferred"),
-    }
-)
+OPTIONS = RequestOptions()
 HOSTS = {"host1": (uid(1, "c"),), "host2": (uid(2, "c"),), "rack": (uid(3, "c"), uid(4, "c"))}
 
 

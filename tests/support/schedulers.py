@@ -16,7 +16,7 @@ from bus.topics import Query
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.placing import Scheduler

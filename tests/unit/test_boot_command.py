@@ -149,8 +149,7 @@ def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published
         (["--or-else", "vcpus=two"], "--or-else vcpus=two: takes a whole number"),
         (["--or-else", "trait:A="], "--or-else trait:A=: the flavor has no such extra spec to leave out"),
         # The scheduler would refuse these as well
-        (["--or-else", "hw:numa_nodes=3"], "or_else[0].vcpus: 1 does not divide by 3"),
-        (["--hint", "build_near_host_ip=10.0.0"], "hints.build_near_host_ip: "),
+        (["--or-else", "resources:VCPU=few"], "or_else[0].extra_specs['resources:VCPU']: 'few' is no whole"),
     ],
     ids=str,
 )
@@ -167,9 +166,9 @@ def test_options_without_effect_are_noted_and_the_request_is_published(
 ) -> None:
     sent = io.StringIO()
     monkeypatch.setattr(terminal, "complain", terminal.console(sent))
-    assert reply("--spec", "hw:cpu_polcy=dedicated", "--spec", "pci_passthrough:alias=whatever:1")[0] == 0
+    assert reply("--spec", "resource:VGPU=1")[0] == 0
     assert sent.getvalue() == (
-        "note: flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?\n"
+        "note: flavor.extra_specs: resource:VGPU: not known here; did you mean resources:VGPU?\n"
     )
     assert isinstance(published.request, BuildRequested) and encode(published.request)
 

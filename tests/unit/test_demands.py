@@ -10,8 +10,7 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy, placing
-from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import NOBODY, Prefilters, RequestOptions, prefilters
 from scheduler_worker.placing import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource

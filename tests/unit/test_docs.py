@@ -366,12 +366,10 @@ def test_every_rule_and_weigher_has_a_description() -> None:
     [
         ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8, "for_nova": False}}),
         ("filters", "io_ops", {"scheduler_filters": ("up",)}, {"on": False}),
-        ("filters", "num_instances", {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
-         {"on": True, "options": {"max_instances_per_host": 3}}),
+        ("filters", "few_failures", {"scheduler_rules": {"few_failures": {"max_build_failures": 3}}},
+         {"on": True, "options": {"max_build_failures": 3}}),
         ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
-        ("weighers", "pci", {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
-         {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}}),
-        ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
+        ("weighers", "load", {"scheduler_weighers": {"+load": 0.0}}, {"on": False, "multiplier": 0.0}),
     ],
 )  # fmt: skip
 def test_settings_are_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:

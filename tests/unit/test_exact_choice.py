@@ -13,28 +13,14 @@ from bus.requests import Hints
 from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host_map import drawn, tie
-from scheduler_worker.core.order import Order, further_constraints
+from scheduler_worker.core.order import further_constraints
 from scheduler_worker.core.ranking import replay
-from tests.support.exact_choice import BATCHES, MORE_BATCHES, Batches, a_kind, in_soak
+from tests.support.exact_choice import BATCHES, MORE_BATCHES, Batches, in_soak, some_orders
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import SMALL, a_request
-
-
-def some_orders(chance: Random, hall: Hall) -> list[Order]:
-    orders, number = list[Order](), 0
-    for _ in range(chance.choice((1, 2, 3))):
-        kind = a_kind(chance)
-        for _ in range(chance.choice((1, 2, 4))):
-            number += 1
-            several = chance.choice((1, 1, 2, 5))
-            request = a_request(number, instances=several, at_least=chance.choice((0, 0, 1)), **kind)
-            orders.append(hall.order(request))
-    if chance.random() < 0.5:
-        chance.shuffle(orders)
-    return orders
 
 
 @pytest.mark.parametrize("seeds", [range(1, BATCHES), *in_soak(BATCHES, MORE_BATCHES, 590)], ids=str)

@@ -88,6 +88,9 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
     assert "reserved" in {removal.code for removal in short.removals}
 
 
+CELL = {"VCPU": "2", "MEMORY_MB": "512"}  # of a guest with two
+
+
 def a_cell_hall() -> Hall:
     """A host of one provider, and one of two NUMA cells that is full; a pool shares with both."""
     small = {"VCPU": 4, "MEMORY_MB": 4096}
@@ -100,7 +103,8 @@ def a_cell_hall() -> Hall:
 
 def test_pools_and_flat_hosts_are_not_closest_to_a_numa_request() -> None:
     hall = a_cell_hall()
-    flavor = Flavor(name="f", vcpus=4, memory_mb=1024, extra_specs={"hw:numa_nodes": "2"})
+    specs = {f"resources{cell}:{name}": amount for cell in "12" for name, amount in CELL.items()}
+    flavor = Flavor(name="f", extra_specs={**specs, "group_policy": "isolate"})
     short, reason = refused(hall, hall.order(a_request(flavor=flavor)))
     assert reason.startswith("no valid host among 2: ")
     assert short.nearest[0].host == "p1"

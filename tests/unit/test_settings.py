@@ -21,7 +21,6 @@ from bus.delivery.runner import Bus
 from bus.masking import masked
 from bus.sql import postgres
 from ironic_sync.core.selection import AGENT
-from scheduler_worker import PciAlias
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -126,7 +125,7 @@ def test_a_file_of_another_user_is_used_only_if_it_is_named(monkeypatch: pytest.
         ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
         ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
         ("scheduler_rules", "io_ops.max_io_ops_per_host=4", {"io_ops": {"max_io_ops_per_host": "4"}}),
-        ("scheduler_rules", '{"metrics": {"required": false}}', {"metrics": {"required": False}}),
+        ("scheduler_rules", '{"io_ops": {"for_nova": false}}', {"io_ops": {"for_nova": False}}),
     ],
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
@@ -426,20 +425,6 @@ def test_without_a_feature_for_several_agents_a_cell_has_one_agent_for_its_nodes
 
 
 @pytest.mark.parametrize(
-    ("text", "alias"),
-    [
-        ("gpu=CUSTOM_GPU", PciAlias("CUSTOM_GPU")),
-        ("gpu=CUSTOM_A CUSTOM_B  CUSTOM_C numa=required",
-         PciAlias("CUSTOM_A", ("CUSTOM_B", "CUSTOM_C"), "required")),
-        ("gpu = numa=socket CUSTOM_GPU", PciAlias("CUSTOM_GPU", (), "socket")),
-    ],
-)  # fmt: skip
-def test_pci_aliases_are_read(text: str, alias: PciAlias) -> None:
-    options = request_options(settings_of(pci_aliases=text).settings)
-    assert options.pci_aliases == {"gpu": alias}
-
-
-@pytest.mark.parametrize(
     ("choice", "options"), [("off", (False, False)), ("optional", (True, False)), ("required", (True, True))]
 )
 def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple[bool, bool]) -> None:
@@ -456,10 +441,6 @@ def test_projects_are_restricted_to_their_aggregates(choice: str, options: tuple
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
         ("keep", "0", "keep = 0.0: must be more than 0 seconds"),
         ("keep_changes", "10", "keep_changes = 10: must be at least 1000"),
-        ("image_traits", "type,data", "image_traits = ('type', 'data'): 'data' is neither type nor metadata"),
-        ("pci_aliases", "gpu=gpu", "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once"),
-        ("pci_aliases", "gpu=GPU numa=near", "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is"),
-        ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("metrics_http", "h:0", "metrics_http = 'h:0': needs a port: further processes use the next ports"),
         ("metrics_http", "h:70000", "metrics_http = 'h:70000': takes HOST:PORT, as in 127.0.0.1:9100"),
         ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),

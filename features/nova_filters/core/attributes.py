@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from bus.reports import HostState
-from scheduler_worker.extension import HostFacts
+from scheduler_worker.core.extension import HostFacts
 
 Attribute = str | float | bool
 

@@ -4,6 +4,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+CAPABILITIES = "capabilities"  # scopes of extra specs
+AGGREGATES = "aggregate_instance_extra_specs"
 OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

@@ -9,7 +9,7 @@ import msgspec
 
 from features.nova_filters.core.attributes import attribute
 from features.nova_filters.core.extra_specs import OPERATORS
-from scheduler_worker.extension import HostFacts
+from scheduler_worker.core.extension import HostFacts
 
 MAX_DEPTH = 32
 MAX_LISTS, MAX_VALUES = 20, 200  # limits of a hint `query`, which is evaluated for every host

@@ -12,7 +12,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.events import ClaimAnswers, Effect, Need, Publish, Started
 from scheduler_worker.core.narrowing import claims_of
 from scheduler_worker.core.order import BUILD, PATIENCE, Order, step
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.extension import Purpose
 from scheduler_worker.placing import Orders
 from tests.support.ids import uid

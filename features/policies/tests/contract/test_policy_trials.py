@@ -61,11 +61,9 @@ async def test_a_filter_on_trial_leaves_no_host_for_this_request_only() -> None:
         await world.report(1, MUCH_RAM)
         await world.ask(9, flavor=SMALL, wait="")
         await world.until(1, world.placed)
-        full = TrialPolicy(
-            filters=("num_instances",), options={"num_instances": '{"max_instances_per_host": 0}'}
-        )
+        full = TrialPolicy(filters=("few_failures",), options={"few_failures": '{"max_build_failures": 0}'})
         small, metal = (await tried(world, full, a_request(1), a_request(2, flavor=METAL))).results
-        assert (small.present.hosts, small.trial.hosts, small.trial.why) == (("host-1",), (), "num_instances")
+        assert (small.present.hosts, small.trial.hosts, small.trial.why) == (("host-1",), (), "few_failures")
         assert metal.present.roots == metal.trial.roots == ()
         await world.ask(3, flavor=SMALL, wait="")  # the policy of boots is the present one
         await world.until(2, world.placed)

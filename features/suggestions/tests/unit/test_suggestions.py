@@ -13,7 +13,7 @@ from bus.requests import Flavor, Hints
 from features.suggestions.core import changes
 from features.suggestions.core.changes import MOST_PAIRED, MOST_TRIED, helps
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.extension import Alternative, Choosing, HostLimit, Order, Ranking, Tally
+from scheduler_worker.extension import Alternative, Choosing, HostFacts, HostLimit, Order, Ranking, Tally
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
@@ -76,9 +76,13 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+def near(host: HostFacts, alternative: Alternative) -> str | None:
+    return "too far" if alternative.request.hints.build_near_host_ip else None
+
+
 @pytest.mark.parametrize(("request_", "reply"), HELPS.values(), ids=HELPS)
 def test_suggestions_of_refused_requests(request_: BuildRequested, reply: tuple[str, ...]) -> None:
-    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "simple_cidr_affinity"))
+    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "near"), custom={"near": near})
     hall = a_hall(*HOSTS, policy=policy)
     for host_state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(host_state, cell=host.cell)
@@ -164,7 +168,7 @@ def relaxed(reply: str, request: BuildRequested) -> BuildRequested:
         elif "trait CUSTOM_A" in one:
             request = replace(request, flavor=replace(request.flavor, extra_specs={}))
         else:
-            assert "disabled" in one or "aggregate_multi_tenancy_isolation" in one, one
+            assert "disabled" in one or "dedicated" in one, one
     return request
 
 

@@ -16,8 +16,7 @@ from features.topology.messages import GangRole, topology_of
 from features.topology.requests import own_group
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.order import BUILD, Order, attempts_of
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import RequestOptions, alternatives_of
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state

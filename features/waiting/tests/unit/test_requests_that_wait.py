@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from features.waiting.messages import wait_of
-from scheduler_worker.core.rule import Unreadable
+from scheduler_worker.core.request import Unreadable
 from tests.support.rule_builders import alternatives
 from tests.unit import test_rule_errors
 from tests.unit.test_boot_command import Published, reply

@@ -35,8 +35,7 @@ from scheduler_worker.core.events import (
 from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
-from scheduler_worker.core.request import alternatives_of
-from scheduler_worker.core.rule import RequestOptions
+from scheduler_worker.core.request import RequestOptions, alternatives_of
 from scheduler_worker.hosts import GONE_SECONDS, HostBook, PendingChoice, PendingChoices, Roster
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource

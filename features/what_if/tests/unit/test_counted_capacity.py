@@ -22,7 +22,7 @@ from tests.support.provider_trees import state, tree
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
 
-ON_A_CELL = Flavor(name="f", vcpus=1, memory_mb=1, extra_specs={"hw:numa_nodes": "1"})
+ON_A_CELL = Flavor(name="f", extra_specs={"resources1:VCPU": "1", "resources1:MEMORY_MB": "1"})
 
 
 def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:

@@ -1,6 +1,6 @@
 """Compares multipliers of the weigher `devices`: how long guests that span NUMA cells wait for a host.
 
-    python -m bench.device_choice [--worlds 20] [--hosts 8] [--arrivals 1500]
+    python -m features.guest_hardware.bench.device_choice [--worlds 20] [--hosts 8] [--arrivals 1500]
 
 Guests arrive at random on hosts with two NUMA cells of 16 processors. Some need one cell, some processors of
 two different cells. They wait in the order of their arrival, the two kinds independently, and stay for a
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import mean
 
+from berth.features import add_filters
 from bus.candidates import OnChange, OnWakes
 from bus.queries import FindCandidates
 from bus.reports import Inventory
@@ -27,6 +28,7 @@ from placement_worker.memory import IndexedSource
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, best_first
 from scheduler_worker.core.policy import ChoicePolicy
 
+add_filters()
 CELLS, PROCESSORS = 2, 16
 # Mixes of guests: processors of guests of one cell, and processors in each cell of guests that span two
 MIXES = {

@@ -6,16 +6,19 @@ from math import comb
 import pytest
 from msgspec.structs import replace
 
+from berth.features import add_filters
 from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
+from features.guest_hardware.filters import devices, fullness
 from placement_worker.core.trees import ProviderState
 from placement_worker.memory import IndexedSource
 from scheduler_worker.core.fitting import best_first
-from scheduler_worker.core.policy import ChoicePolicy, devices, fullness
+from scheduler_worker.core.policy import ChoicePolicy
 from tests.support.ids import uid
 from tests.support.provider_trees import an_index, state, tree
 from tests.unit.test_source import Remembered
 
+add_filters()
 NAMES = {uid(number, "a"): f"p{number}" for number in range(20)}
 
 
@@ -138,7 +141,3 @@ def test_a_candidate_without_amounts_by_provider_is_neutral() -> None:
     candidate = Candidate(uid(0, "a"), "h", "c", "a", "", {uid(0, "a"): {"VCPU": 1}}, {})
     assert fullness(candidate, 1.0, 0.5) == 0.0
     assert best_first((candidate,), ChoicePolicy().of_candidates) == (candidate,)
-
-
-def test_hosts_are_not_compared_by_their_devices() -> None:
-    assert devices().value(None, None) == 0.0  # type: ignore[arg-type]
