@@ -19,7 +19,8 @@ their names, and each may be missing:
                  command imports the module, so it must load fast
     filters      FILTERS and WEIGHERS are its filters and weighers, each a tuple of
                  `scheduler_worker.extension.MoreRules`
-    http         HTTP is its part of the Placement API over HTTP
+    http         HTTP is its part of the Placement API over HTTP, and DESCRIPTION describes its operations
+                 (`berth.openapi.HttpDescription`)
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database

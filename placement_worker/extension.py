@@ -17,6 +17,7 @@ from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
 from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
 from placement_worker.core.index import Index, Row
 from placement_worker.core.trees import ProviderState, Tree, packed, unpacked
+from placement_worker.memory import Forgotten, Memory
 from placement_worker.store.aggregates import described as describe_aggregates
 from placement_worker.store.changes import KEEP as KEEP_CHANGES
 from placement_worker.store.changes import (
@@ -43,10 +44,12 @@ __all__ = [
     "ClaimRule",
     "ClaimScope",
     "ClaimWorld",
+    "Forgotten",
     "Form",
     "Free",
     "Holder",
     "Index",
+    "Memory",
     "OpenPlacement",
     "PlacementNeeds",
     "PlacementOperations",

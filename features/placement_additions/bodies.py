@@ -1,4 +1,4 @@
-"""The types of request and response bodies of routes under /berth; the OpenAPI document is made from them."""
+"""The types of request and response bodies; the OpenAPI document is made from them."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -101,19 +101,3 @@ class ChangeEvent(msgspec.Struct, kw_only=True):
     number: int
     changes: tuple[ProviderChanged, ...]
     aggregates: tuple[Aggregate, ...] | UnsetType = UNSET
-
-
-class ApiError(msgspec.Struct, kw_only=True):
-    """One error in the body of a refused request."""
-
-    status: int
-    title: str
-    detail: str
-    request_id: str
-    code: str | UnsetType = UNSET
-
-
-class Refusal(msgspec.Struct, kw_only=True):
-    """The body of a refused request, in the format of the Placement API."""
-
-    errors: list[ApiError]
