@@ -34,6 +34,7 @@ FEATURES = (
     "keystone",
     "nova",
     "placement_additions",
+    "pools",
     "broker_forwarding",
     "database_copy",
 )

@@ -5,8 +5,8 @@ from msgspec import UNSET, UnsetType
 
 from bus.aggregates import Aggregate, AggregateName, HostName, Hosts, MetadataKey, MetadataValue
 from bus.decisions import NearMiss, Removal
-from bus.resources import LoadResult
 from bus.vocabulary import Id
+from features.placement_additions.messages import LoadResult
 
 
 class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

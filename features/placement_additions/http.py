@@ -6,8 +6,9 @@ from functools import partial
 import msgspec
 
 from berth.openapi import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
-from bus.resources import LoadProviders
 from features.placement_additions import aggregates, bodies
+from features.placement_additions.loading import BulkLoad
+from features.placement_additions.messages import LoadProviders
 from features.placement_additions.stream import changes
 from placement_worker.http.extension import (
     LATEST_MINOR,
@@ -31,7 +32,7 @@ _load = msgspec.json.Decoder(LoadProviders)
 
 
 async def load(call: ApiCall) -> ApiAnswer:
-    loaded = await call.placement.bulk_load.load(await call.decoded(_load))
+    loaded = await call.placement.of(BulkLoad).load(await call.decoded(_load))
     return json_answer(bodies.LoadResults(results=loaded.results))
 
 
