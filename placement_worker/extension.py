@@ -14,7 +14,6 @@ from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
-from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
 from placement_worker.core.index import Index, Row
 from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, Tree, WorkingTrees, packed, unpacked
@@ -49,8 +48,6 @@ __all__ = [
     "ClaimScope",
     "ClaimWorld",
     "Forgotten",
-    "Form",
-    "Free",
     "Holder",
     "Index",
     "Memory",
@@ -58,7 +55,6 @@ __all__ = [
     "PlacementNeeds",
     "PlacementOperations",
     "PlacementPart",
-    "ProviderNode",
     "ProviderState",
     "Row",
     "Tree",
@@ -69,15 +65,12 @@ __all__ = [
     "contended",
     "describe_aggregates",
     "find_trees",
-    "form_of",
     "homes_of",
     "labels_of",
     "last_number",
     "load_trees",
     "new_rules_edition",
-    "node_of",
     "packed",
-    "placed",
     "read_locked_trees",
     "registered_cells",
     "roots_after",

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes, kind_of
+from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
@@ -22,7 +22,6 @@ from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.forms import form_of, node_of
 from placement_worker.core.index import (
     Amounts,
     Index,
@@ -582,14 +581,10 @@ class IndexedSource:
                 found.setdefault(row.root, set()).update(row.capacity)
         return found
 
-    def form(self, allocations: Allocations) -> Hashable | None:
+    def tree_of(self, provider: str) -> Sequence[Row]:
         index = self._memory.index
-        root = next((row.root for uuid in allocations if (row := index.rows.get(uuid)) is not None), None)
-        if root is None or root not in index.rows:
-            return None
-        rows = [index.rows[uuid] for uuid in index.trees.get(root, ())]
-        form = form_of(allocations, root, node_of(rows) if len(rows) > 1 else None)
-        return None if form is None else (kind_of(index.rows[root], index.aggregate_facts), form)
+        row = index.rows.get(provider)
+        return () if row is None else [index.rows[uuid] for uuid in index.trees.get(row.root, ())]
 
     def reserve(self, allocations: Allocations) -> None:
         self._reserved_amounts.add(allocations)
