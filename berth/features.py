@@ -38,6 +38,8 @@ FEATURES = (
     "clients",
     "keystone",
     "nova",
+    "placement_additions",
+    "pools",
     "broker_forwarding",
     "database_copy",
 )
@@ -154,6 +156,11 @@ def authentication(method: str) -> Any:
 def http_parts() -> list[Any]:
     """Return the parts of all features of the Placement API over HTTP."""
     return [module.HTTP for module in modules("http")]
+
+
+def http_descriptions() -> list[Any]:
+    """Return the descriptions of these parts for the OpenAPI document."""
+    return [module.DESCRIPTION for module in modules("http")]
 
 
 def rest_parts() -> list[Any]:

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from berth.features import authentication, http_parts, http_rules
+import msgspec
+
+from berth.features import authentication, http_descriptions, http_parts, http_rules
+from berth.openapi import DescribedOperation, document
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
@@ -16,6 +20,7 @@ from bus.vocabulary import Message
 from placement_worker import Placement
 from placement_worker.http import Options, access, format_refusal, http_app
 from placement_worker.http.access import TokenChecker, TokenFile
+from placement_worker.http.extension import ApiAnswer, ApiCall, HttpPart, get
 from placement_worker.http.recording import RecordedRequests
 
 
@@ -32,7 +37,7 @@ def placement_http(
     if publish is not None:
         records = RecordedRequests(publish, placement.clock, policy, known_by(settings))
     origins = settings.placement.cors_origins
-    options = Options(policy=policy, origins=origins, parts=http_parts(), records=records)
+    options = Options(policy=policy, origins=origins, parts=api_parts(), records=records)
     if tokens is not None:
         options = replace(options, authenticate=tokens, unauthorized=tokens.unauthorized)
     app = http_app(placement, options)
@@ -54,6 +59,38 @@ def placement_http(
                 recording.cancel()
 
     return run
+
+
+DOCUMENT_ADDRESS = "/berth/openapi.json"
+
+
+def api_parts() -> list[HttpPart]:
+    """Return what is served in addition to the Placement API: the parts of features, and the document of
+    their operations.
+    """
+    return [*http_parts(), HttpPart(routes={DOCUMENT_ADDRESS: (get("", _show_document),)}, rules={})]
+
+
+def placement_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the operations that features add to the Placement API, which itself has
+    a published reference.
+    """
+    this = DescribedOperation("Return this document.", dict[str, Any], is_open=True)
+    operations, in_path = {(DOCUMENT_ADDRESS, "GET"): this}, dict[str, str]()
+    for description in http_descriptions():
+        operations |= description.operations
+        in_path |= description.in_path
+    summary = "Resources that berth serves in addition to the OpenStack Placement API."
+    return document(operations, summary, in_path)
+
+
+async def _show_document(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(body=_document_in_json())
+
+
+@cache
+def _document_in_json() -> bytes:
+    return msgspec.json.encode(placement_document())
 
 
 def known_by(settings: Settings) -> str:

@@ -10,7 +10,8 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
-from berth.features import add_messages, features, http_parts, http_rules
+from berth.features import add_messages, features, http_rules
+from berth.placement_http import api_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import REASONS
@@ -37,7 +38,7 @@ def addresses() -> list[dict[str, Any]]:
             "default": defaults.get(operation.rule, ""),
             "body": operation.body,
         }
-        for pattern, operations in sorted(routes(http_parts()).items())
+        for pattern, operations in sorted(routes(api_parts()).items())
         for operation in operations
     ]
 

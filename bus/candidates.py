@@ -4,7 +4,7 @@ Properties of hosts are arrays with one element per host, so that filters and we
 together.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,10 +13,9 @@ import numpy.typing as npt
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
-from bus.domains import METADATA_PREFIX
 from bus.errors import AnswerRefused
-from bus.host_health import CLOSED, HELD
 from bus.queries import Candidate, FindCandidates
+from bus.reports import Inventory
 from bus.vocabulary import Allocations
 
 Ints = npt.NDArray[np.intp]
@@ -57,19 +56,13 @@ class PlacedHost(Protocol):
     def aggregates(self) -> tuple[str, ...]: ...
 
 
-def kind_of(host: PlacedHost, aggregates: Mapping[str, Aggregate]) -> Hashable:
-    """Return a key of a host's cell, zone, traits and metadata of aggregates, without labels and traits that
-    disable the host. Hosts with equal keys accept the same requests, apart from capacity.
-    """
-    metadata = frozenset(
-        (key, value)
-        for uuid in host.aggregates
-        if uuid in aggregates
-        for key, value in aggregates[uuid].metadata.items()
-        if not key.startswith(METADATA_PREFIX)
-    )
-    traits = frozenset(trait for trait in host.traits if trait not in CLOSED and not trait.startswith(HELD))
-    return host.cell, host.zone, traits, metadata
+class PlacedProvider(PlacedHost, Protocol):
+    """A provider in the tree of a host."""
+
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def inventories(self) -> Mapping[str, Inventory]: ...
 
 
 class HostAmounts(Protocol):
@@ -185,10 +178,8 @@ class CandidateSource(Protocol):
     def sharing(self) -> Mapping[str, Collection[str]]:
         """Return the resource classes of each sharing provider's inventories, by the provider's root."""
 
-    def form(self, allocations: Allocations) -> Hashable | None:
-        """Return the kind of the host with these allocations and, for nested providers, their place in the
-        tree: equal for allocations that satisfy the same requests. None if they are not on one known host.
-        """
+    def tree_of(self, provider: str) -> Sequence[PlacedProvider]:
+        """Return all providers of the host with this provider, the root first; () for an unknown provider."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""

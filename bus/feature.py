@@ -23,7 +23,8 @@ their names, and each may be missing:
     request_reader  `reader(settings)` returns a `scheduler_worker.core.extension.RequestReader` for extra
                  specs, image properties and hints. `settings` is None in a client, which does not know them.
                  Commands import the module, so it must not load database code
-    http         HTTP is its part of the Placement API over HTTP
+    http         HTTP is its part of the Placement API over HTTP, and DESCRIPTION describes its operations
+                 (`berth.openapi.HttpDescription`)
     rest         REST is its part of the REST API; REST_ASKS and REST_PUBLISHES of the module `messages` are
                  the queries and the types of messages that it sends
     audit        `breaches(tx)` returns a sentence for each violated rule of its data in placement's database

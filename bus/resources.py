@@ -15,7 +15,6 @@ from bus.vocabulary import (
     END,
     LONG,
     Allocations,
-    Cause,
     ClassName,
     Contended,
     Count,
@@ -230,28 +229,6 @@ class OwnerGiven(Tagged, frozen=True, kw_only=True):
 OwnerResult = OwnerGiven | Missing | Contended
 
 
-class ProviderLoad(Value, frozen=True, kw_only=True):
-    """A provider to create or change; with `generation`, only if the provider's generation is the same.
-
-    Omitted fields stay unchanged.
-    """
-
-    id: Id
-    name: Name
-    parent: Id | UnsetType | None = UNSET
-    inventories: Inventories
-    traits: ShortList[TraitName] | UnsetType = UNSET
-    aggregates: ShortList[Id] | UnsetType = UNSET
-    generation: Ordinal | None = None
-
-
-class LoadResult(Value, frozen=True, kw_only=True):
-    provider: Text
-    did: Literal["made", "changed", "nothing", "refused"]
-    generation: Whole = 0
-    why: Cause = ""  # why the provider was refused: the field and the problem
-
-
 class FindProviders(Message, frozen=True, kw_only=True):
     """A query for the providers that meet all given conditions; without conditions, for all providers."""
 
@@ -299,19 +276,6 @@ class OwnerEditRequested(Message, frozen=True, kw_only=True):
 
 class OwnerEditAnswered(Message, frozen=True, kw_only=True):
     result: OwnerResult
-
-
-class LoadProviders(Message, frozen=True, kw_only=True):
-    """Create or change the providers, parents before children. Each tree is loaded completely or not at all.
-
-    Unknown resource classes, traits and aggregates are created. All other providers stay unchanged.
-    """
-
-    providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
-
-
-class ProvidersLoaded(Message, frozen=True, kw_only=True):
-    results: LongList[LoadResult]  # one for each provider, in order
 
 
 class FindAllocations(Message, frozen=True, kw_only=True):

@@ -256,8 +256,6 @@ EDIT_OWNER = Query("placement.owner", resources.OwnerEditRequested, resources.Ow
     "assign a root provider to another cell", ANYONE, "placement")
 EDIT_LABELS = Query("placement.labels", domains.LabelEditRequested, domains.LabelEditAnswered,
     "set or remove the labels of hosts by level (rack, row, ...)", ANYONE, "placement")
-LOAD = Query("placement.load", resources.LoadProviders, resources.ProvidersLoaded,
-    "create or change thousands of providers in one request", ANYONE, "placement")
 ALLOCATIONS = Query("placement.allocations", resources.FindAllocations, resources.AllocationsFound,
     "allocations by consumer or provider", ANYONE, "placement")
 CELL_ALLOCATIONS = Query("placement.allocations.{cell}", resources.FindAllocations,

@@ -14,9 +14,10 @@ from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
-from placement_worker.core.forms import Form, Free, ProviderNode, form_of, node_of, placed
 from placement_worker.core.index import Index, Row
-from placement_worker.core.trees import ProviderState, Tree, packed, unpacked
+from placement_worker.core.reports import wrong_contents
+from placement_worker.core.trees import ProviderState, Tree, WorkingTrees, packed, unpacked
+from placement_worker.memory import Forgotten, Memory
 from placement_worker.store.aggregates import described as describe_aggregates
 from placement_worker.store.changes import KEEP as KEEP_CHANGES
 from placement_worker.store.changes import (
@@ -30,7 +31,10 @@ from placement_worker.store.claims import LOCKS, ClaimRule, ClaimScope
 from placement_worker.store.hosts import IS_SHARING, labels_of
 from placement_worker.store.hosts import registered as registered_cells
 from placement_worker.store.numbered_names import Book
+from placement_worker.store.stored_trees import find as find_trees
+from placement_worker.store.stored_trees import homes as homes_of
 from placement_worker.store.stored_trees import load as load_trees
+from placement_worker.store.stored_trees import read_locked as read_locked_trees
 from placement_worker.store.stored_trees import roots_after
 from placement_worker.transactions import ClaimOperations, PlacementOperations, again, changing, contended
 
@@ -43,36 +47,37 @@ __all__ = [
     "ClaimRule",
     "ClaimScope",
     "ClaimWorld",
-    "Form",
-    "Free",
+    "Forgotten",
     "Holder",
     "Index",
+    "Memory",
     "OpenPlacement",
     "PlacementNeeds",
     "PlacementOperations",
     "PlacementPart",
-    "ProviderNode",
     "ProviderState",
     "Row",
     "Tree",
     "Unread",
+    "WorkingTrees",
     "again",
     "changing",
     "contended",
     "describe_aggregates",
-    "form_of",
+    "find_trees",
+    "homes_of",
     "labels_of",
     "last_number",
     "load_trees",
     "new_rules_edition",
-    "node_of",
     "packed",
-    "placed",
+    "read_locked_trees",
     "registered_cells",
     "roots_after",
     "roots_of",
     "rules_edition",
     "unpacked",
+    "wrong_contents",
 ]
 
 

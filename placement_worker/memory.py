@@ -2,17 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Protocol
@@ -20,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes, kind_of
+from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
@@ -32,7 +22,6 @@ from bus.sql.database import Database
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.forms import form_of, node_of
 from placement_worker.core.index import (
     Amounts,
     Index,
@@ -137,7 +126,6 @@ log = logging.getLogger(__name__)
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
 FAR_AHEAD = 1000  # above this distance, check that the database has a received change number
-POLL_SECONDS = 1.0  # interval of checks for changes without a received message
 FAILOVER_SECONDS = 0.2  # between attempts to read the index until all placement processes use the new primary
 
 
@@ -152,7 +140,6 @@ class Memory:
         self._loaded = asyncio.Event()
         # Commits received during a reload, to be applied to the new index; None: no reload is in progress.
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None
-        self._learned = asyncio.Event()  # set when the index changes, and then replaced
         self._watchers: list[OnChange] = []
         self._wake_watchers: list[OnWakes] = []
 
@@ -192,8 +179,6 @@ class Memory:
             wakes.update(message.wakes)
             if self._missed is not None:
                 self._missed.append((message, own_shapes))
-        self._learned.set()
-        self._learned = asyncio.Event()
         if self.loads and (touched or described):
             for on_change in self._watchers:
                 on_change(tuple(touched), tuple(described))
@@ -236,7 +221,7 @@ class Memory:
         while more:
             seen = self.index.seen
             try:
-                missed, more, _ = await self._changes(seen, self.index.history)
+                missed, more, _ = await self.changes_after(seen, self.index.history)
             except Forgotten as forgotten:
                 if self.index.seen == seen:  # no change was applied in the meantime
                     log.warning("%s: reading everything again", forgotten)
@@ -246,7 +231,7 @@ class Memory:
             if unknown:
                 await self._take_in(unknown)
 
-    async def _changes(self, after: int, history: str) -> tuple[Sequence[PlacementChanged], bool, str]:
+    async def changes_after(self, after: int, history: str) -> tuple[Sequence[PlacementChanged], bool, str]:
         """Return the changes after a number, whether more follow, and the database's history. Raise Forgotten
         if the changes are no longer stored, or the database has another history than `history`.
         """
@@ -265,23 +250,6 @@ class Memory:
             raise Forgotten(after, found.oldest or first)
         more = bool(found.changes) and found.changes[-1].number < found.last
         return found.changes, more, found.history
-
-    async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every commit of placement after this change number, soon after it is committed. The generator
-        ends within POLL_SECONDS after the event `until` is set. Raise Forgotten if a change is no longer
-        stored, or a fail-over may have lost it.
-        """
-        page, _, history = await self._changes(after, "")
-        while until is None or not until.is_set():
-            for message in page:
-                yield message
-                after = message.number
-            learned = self._learned
-            page, _, _ = await self._changes(after, history)
-            if not page:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await learned.wait()
 
     async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
         # root → tree (None: not in the message), in commit order, which decides the rows in the index
@@ -613,14 +581,10 @@ class IndexedSource:
                 found.setdefault(row.root, set()).update(row.capacity)
         return found
 
-    def form(self, allocations: Allocations) -> Hashable | None:
+    def tree_of(self, provider: str) -> Sequence[Row]:
         index = self._memory.index
-        root = next((row.root for uuid in allocations if (row := index.rows.get(uuid)) is not None), None)
-        if root is None or root not in index.rows:
-            return None
-        rows = [index.rows[uuid] for uuid in index.trees.get(root, ())]
-        form = form_of(allocations, root, node_of(rows) if len(rows) > 1 else None)
-        return None if form is None else (kind_of(index.rows[root], index.aggregate_facts), form)
+        row = index.rows.get(provider)
+        return () if row is None else [index.rows[uuid] for uuid in index.trees.get(row.root, ())]
 
     def reserve(self, allocations: Allocations) -> None:
         self._reserved_amounts.add(allocations)

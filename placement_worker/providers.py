@@ -1,16 +1,12 @@
-"""Operations that edit providers, reshape provider trees, or import many providers in one request."""
+"""Operations that edit providers and reshape provider trees."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from msgspec import structs
 
 from bus import resources
-from bus.sql.failures import Conflict
 from bus.sql.statement import Transaction
-from bus.vocabulary import Missing, portions_by_size
-from placement_worker.core import bulk_load as loading
+from bus.vocabulary import Missing
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory
 from placement_worker.core.trees import KnownNames, ProviderState, WorkingTrees
@@ -154,60 +150,3 @@ def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | r
             part[order.provider] = order
     if part:
         yield list(part.values())
-
-
-PROVIDERS_A_TRANSACTION = 2000
-LOADS_AT_ONCE = 2  # number of concurrent transactions: one is computed while another is written
-
-
-class BulkLoad(PlacementOperations):
-    async def load(self, order: resources.LoadProviders) -> resources.ProvidersLoaded:
-        """Load providers tree by tree; each tree is loaded completely or not at all."""
-        items = list(enumerate(order.providers))
-        wrong = loading.wrong(items, self.book.known)
-        named = {provider.id for provider in order.providers} | {
-            provider.parent for provider in order.providers if provider.parent
-        }
-        async with self.database.read_single() as tx:
-            homes = await stored_trees.homes(tx, named)
-        results: dict[str, resources.LoadResult] = {}
-        sound = []
-        for tree in loading.trees_of(items, homes):
-            why = next((wrong[position] for position, _ in tree if position in wrong), "")
-            if why:
-                results.update((result.provider, result) for result in loading.refused(tree, why))
-            else:
-                sound.append(tree)
-        parts = portions_by_size(sound, len, PROVIDERS_A_TRANSACTION)
-
-        async def work() -> None:
-            for part in parts:
-                results.update((result.provider, result) for result in await self._load(part))
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(LOADS_AT_ONCE):
-                    group.create_task(work())
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
-        return resources.ProvidersLoaded(results=tuple(results[provider.id] for provider in order.providers))
-
-    @again()
-    async def _load(self, grown: Sequence[Sequence[loading.Item]]) -> list[resources.LoadResult]:
-        now = self.clock.now()
-        items: list[resources.ProviderLoad] = [load for tree in grown for _, load in tree]
-        await self.book.know_contents(self.database, items, now)
-        named = {item.id: None for item in items} | {item.parent: None for item in items if item.parent}
-        async with self.numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
-            found = await stored_trees.find(tx, self.book, list(named), [item.name for item in items])
-            read = await stored_trees.read_locked(
-                tx, self.book, [provider_id for provider_id in named if provider_id in found.ids]
-            )
-            working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
-            if len(found.ids) != sum(provider_id in working.homes for provider_id in named):
-                raise Conflict("a provider was deleted while it was being read")
-            results = list(chain.from_iterable(loading.load(tree, working) for tree in grown))
-            pairs = working.changed()
-            if pairs:
-                await self.log.write_trees(tx, pairs, now, numbers)
-        return results

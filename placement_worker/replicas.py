@@ -18,7 +18,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
-from placement_worker.memory import POLL_SECONDS, HistoryChanged, Memory, Take, check_history
+from placement_worker.memory import HistoryChanged, Memory, Take, check_history
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ T = TypeVar("T", bound=Message)
 TREES_A_QUESTION = 2000
 AGGREGATES_A_QUESTION = 1000
 BREATH_SECONDS = 0.02
+POLL_SECONDS = 1.0  # without a message, until a query for changes that no message reported
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 

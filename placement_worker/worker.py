@@ -26,7 +26,7 @@ from placement_worker.core.search import page_steps
 from placement_worker.extension import PlacementNeeds, PlacementPart
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
-from placement_worker.providers import BulkLoad, ProviderOperations
+from placement_worker.providers import ProviderOperations
 from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits
 from placement_worker.reports import ReportOperations
 from placement_worker.transactions import ClaimOperations, again
@@ -92,7 +92,6 @@ class Placement:
         self.claims = ClaimOperations(*needs.operations, rules)
         self.reports = ReportOperations(*needs.operations)
         self.providers = ProviderOperations(*needs.operations)
-        self.bulk_load = BulkLoad(*needs.operations)
         self.classes_and_traits = ClassesAndTraits(*needs.operations)
         self.aggregates = AggregateOperations(*needs.operations, most_aggregates)
         self.cells = CellOperations(*needs.operations, self.reports)
@@ -223,7 +222,6 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers_many(topics.EDIT, placement.providers.edit_many),
         answers(topics.EDIT_OWNER, placement.reports.give),
         answers(topics.EDIT_LABELS, placement.reports.label),
-        answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
         answers(topics.ALLOCATIONS, placement.lookups.allocations),
         answers(topics.USAGES, placement.lookups.usages),
         answers(topics.TREES, placement.lookups.trees, concurrency=2),

@@ -30,7 +30,6 @@ _MODULES = {
         "cell": "cells", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools",
     },
     "Inspect and check": {
         "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
@@ -57,7 +56,6 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
     "dead": "Messages that no worker could handle, each with its reason.",

@@ -13,13 +13,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from berth.features import rest_parts
+from berth.openapi import OperationKey
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested
 from berth.rest.call import Call, Handler, RestAccess, answer
 from berth.rest.callers import NotFound, RestCaller
 from berth.rest.ends import Expired
-from berth.rest.extension import OperationKey
 from berth.rest.openapi import ADDRESS, operations, rest_document
 from berth.rest.operations import ANY_CELL, RestOperations
 from berth.rest.store import IdTaken

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from berth.openapi import DescribedOperation
 from berth.rest.callers import RestCaller, combined, rest_caller
 from berth.rest.operations import RestOperations
 from berth.settings import BadSetting
@@ -20,7 +21,6 @@ from bus.http import LongRequests
 from bus.invalid_requests import read
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
-from placement_worker.http.api_call import DescribedOperation
 from placement_worker.http.errors import Problem
 from placement_worker.http.recording import SIGN_IN, RecordedRequests
 

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from berth.openapi import DescribedOperation, OperationKey
 from berth.rest.call import Handler
 from berth.rest.ends import EndRule
 from bus.vocabulary import Message
-from placement_worker.http.api_call import DescribedOperation
-
-OperationKey = tuple[str, str]  # path and method
 
 
 @dataclass(frozen=True)

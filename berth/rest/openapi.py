@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.features import rest_parts
+from berth.openapi import EVENT_STREAM, DescribedOperation, OperationKey, document
 from berth.rest import bodies
-from berth.rest.extension import OperationKey
 from bus.messages import BuildRequested
-from placement_worker.http.api_call import DescribedOperation
-from placement_worker.http.openapi import EVENT_STREAM, document
 
 ADDRESS = "/v1/openapi.json"
 _SUMMARY = "Boots, deletes and moves instances, and reports the ends of these requests."

@@ -14,7 +14,6 @@ from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
 
-from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
 from bus.parts import ClaimParts, replaced_by
@@ -25,6 +24,7 @@ from features.headroom import held_sizes
 from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound, HeadroomTurn
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
+from features.reservations.core.forms import kind_of, node_of
 from features.reservations.messages import (
     FAILOVER,
     RESERVATION,
@@ -33,7 +33,7 @@ from features.reservations.messages import (
     SlotClaim,
     slot_drawn,
 )
-from placement_worker.extension import ClaimOperations, Index, PlacementOperations, node_of
+from placement_worker.extension import ClaimOperations, Index, PlacementOperations
 
 HOST = "host"  # the level of domains that are single hosts
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from bus.vocabulary import Allocations
-from placement_worker.extension import Form, Free, ProviderNode, form_of, placed
+from features.reservations.core.forms import Form, Free, ProviderNode, form_of, placed
 
 Class = tuple[Hashable, Form]  # kind of host, and form of the allocations
 MOST_REASONS = 20

@@ -5,6 +5,7 @@ from operator import attrgetter
 from msgspec import structs
 from starlette.responses import Response
 
+from berth.openapi import DescribedOperation
 from berth.operations.cells import ask_cells, known_cells
 from berth.rest import store
 from berth.rest.call import Call, answer
@@ -28,7 +29,6 @@ from features.moves.messages import (
     Steering,
 )
 from features.moves.rest_bodies import MoveAccepted, MoveDetails, SteerRequested
-from placement_worker.http.extension import DescribedOperation
 
 
 async def move(call: Call) -> Response:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from berth.openapi import DescribedOperation, HttpDescription
 from bus.vocabulary import Missing, Text
 from features.quotas.messages import (
     FindQuotas,
@@ -23,7 +24,6 @@ from features.quotas.operations import QuotaOperations
 from placement_worker.http.extension import (
     ApiAnswer,
     ApiCall,
-    DescribedOperation,
     HttpPart,
     delete,
     empty_answer,
@@ -127,7 +127,14 @@ HTTP = HttpPart(
         "berth:quotas:update": "rule:admin_or_service_api",
         "berth:quotas:delete": "rule:admin_or_service_api",
     },
-    described={
+)
+
+
+# The description of these operations in the OpenAPI document.
+
+
+DESCRIPTION = HttpDescription(
+    operations={
         ("/berth/quotas", "GET"): DescribedOperation(
             "List the default limits and the projects with limits of their own, by id.",
             QuotasListed,

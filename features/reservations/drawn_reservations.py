@@ -21,6 +21,7 @@ from features.reservations.core.drawing import (
     roles_drawing_on,
     undrawn,
 )
+from features.reservations.core.forms import form_in
 from features.reservations.core.reserved_help import HeldFor, without_reservations
 from features.reservations.messages import (
     FAILOVER,
@@ -155,7 +156,7 @@ class DrawnReservations(NoNarrowing):
         with the cell, zone and traits of its host: other slots stay free for instances that fit only there.
         """
         holds = order.purpose.holds
-        form = self._source.form(holds) if holds else None
+        form = form_in(self._source, holds) if holds else None
         if form is None:
             return (None,)
-        return {slot.consumer for slot in slots if self._source.form(slot.held) == form}, None
+        return {slot.consumer for slot in slots if form_in(self._source, slot.held) == form}, None

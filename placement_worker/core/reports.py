@@ -15,7 +15,7 @@ from msgspec import structs
 from bus.domains import HostLabels, LabelEditRequested
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
-from bus.resources import OwnerEditRequested, ProviderLoad
+from bus.resources import OwnerEditRequested
 from placement_worker.core.index import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
@@ -246,7 +246,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
     return _wrong_parents(report.providers) or _wrong_reshape(report)
 
 
-def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
+def wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) -> str:
     """Return the error in inventories, traits or aggregates of a provider, with the invalid field's name; ""
     if there is none. `known` returns whether a resource class or trait exists.
     """
@@ -255,10 +255,10 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
             return f"inventories.{name}: no such resource class; custom names begin with CUSTOM_"
         if inventory.reserved > inventory.total:
             return f"inventories.{name}.reserved: {inventory.reserved} exceeds the total {inventory.total}"
-    for name in provider.traits or ():
+    for name in provider.traits:
         if not (known("trait", name) or is_custom(name)):
             return f"traits: no such trait {name}; custom names begin with CUSTOM_"
-    size = sum(map(len, (*provider.inventories, *(provider.traits or ()))))
+    size = sum(map(len, (*provider.inventories, *provider.traits)))
     if size > MAX_NAMES:
         return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"
     return ""

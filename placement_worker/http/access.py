@@ -113,20 +113,12 @@ _OPERATIONS = {
     "placement:traits": ("list", "show", "update", "delete"),
     "placement:allocations": ("manage", "list", "update", "delete"),
     "placement:allocation_candidates": ("list",),
-    "berth:providers": ("load",),
-    "berth:changes": ("list",),
-    "berth:aggregates": _CRUD,
 }
 DEFAULTS = {
     **{f"{what}:{how}": "rule:admin_or_service_api" for what, hows in _OPERATIONS.items() for how in hows},
     "placement:resource_providers:usages": "rule:admin_or_service_api",
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
-    **{f"berth:{it}": "rule:berth:reader" for it in ("changes:list", "aggregates:list", "aggregates:show")},
-    **{
-        f"berth:aggregates:{how}": "rule:berth:operator or rule:service_api"
-        for how in ("create", "update", "delete")
-    },
 }
 CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
     "berth:control_room:show": "rule:berth:reader or rule:berth:cell_operator",

@@ -24,7 +24,6 @@ from placement_worker.core.fits import Fit
 from placement_worker.core.index import Row
 from placement_worker.core.search import SearchResult, search_steps
 from placement_worker.http import api_call, errors, queries, schemas
-from placement_worker.http.bodies import Explanation
 from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
@@ -210,13 +209,12 @@ def _allocations_from(body: Any) -> Allocations:
     return found
 
 
-SINCE = 10  # first minor version with allocation candidates
 _BETWEEN = '","'
 _LONGEST_WHY = 300  # characters of a reason in a header
 
 
 async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
-    query, found = await _found(call, call.minor)
+    query, found = await search_candidates(call, call.minor)
     headers = {}
     if found.cut and query.limit == queries.MOST_CANDIDATES:
         headers["berth-candidates-cut"] = "true"
@@ -228,23 +226,8 @@ async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
     return api_call.ApiAnswer(body=text.encode("ascii"), updated=0.0, headers=headers)
 
 
-async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
-    """Answer with the number of hosts that each requirement of a query removed, and hosts that nearly fit."""
-    minor = call.minor if call.minor >= SINCE else api_call.LATEST_MINOR
-    _, found = await _found(call, minor)
-    return api_call.json_answer(
-        Explanation(
-            seen=found.seen,
-            considered=found.considered,
-            fitting=found.fitting,
-            why="" if found.fits else why_none(found),
-            removals=found.removals,
-            nearest=found.nearest,
-        )
-    )
-
-
-async def _found(call: api_call.ApiCall, minor: int) -> tuple[FindCandidates, SearchResult]:
+async def search_candidates(call: api_call.ApiCall, minor: int) -> tuple[FindCandidates, SearchResult]:
+    """Return the query for candidates in a URL, in the grammar of a minor version, and its result."""
     query = queries.candidates(call.query, minor)
     await call.placement.memory.fresh()
     await check_query(call.placement, query.groups, (*query.root_required, *query.root_forbidden))

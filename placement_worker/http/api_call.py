@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.http import LongRequests
 from bus.names import Named
 from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
@@ -104,7 +103,7 @@ Headers = list[tuple[bytes, bytes]]
 @dataclass(frozen=True)
 class Served:
     """The placement operations for HTTP requests: concurrent edits, claims and releases share transactions.
-    Once `closing` is set, the readiness check fails, and streams of changes end.
+    Once `closing` is set, the readiness check fails, and streams end.
     """
 
     placement: Placement
@@ -112,7 +111,6 @@ class Served:
     releases: Batched[ReleaseRequested, ReleaseAnswered]
     edits: Batched[EditRequested, EditAnswered]
     closing: asyncio.Event
-    streams: LongRequests  # streams of changes in progress
 
 
 class ApiCall:
@@ -123,7 +121,7 @@ class ApiCall:
         self._receive = receive
         self.placement = served.placement
         self.claim, self.release, self.edits = served.claims, served.releases, served.edits
-        self.closing, self.streams = served.closing, served.streams
+        self.closing = served.closing
         self.method: str = scope["method"]
         self.pattern = ""  # URL pattern of the route; empty: no route has this URL
         self.path: Mapping[str, str] = {}  # fields of the URL pattern with their values
@@ -240,24 +238,6 @@ def too_large(limit: int) -> Problem:
     return Problem(413, f"The body may have {limit} bytes.", headers={"connection": "close"})
 
 
-# The description of an HTTP operation, from which the OpenAPI document is made.
-
-
-@dataclass(frozen=True)
-class DescribedOperation:
-    """An operation as the OpenAPI document describes it: summary, parameters, bodies and statuses."""
-
-    summary: str
-    answer: type[Any] | None = None  # the response's body; None: no body
-    body: type[Any] | None = None
-    query: Mapping[str, str] | None = None  # parameter → its description
-    status: int = 200
-    further: Mapping[int, str] | None = None  # other successful statuses → their descriptions
-    refusals: tuple[int, ...] = ()
-    media: str = JSON
-    is_open: bool = False  # True: needs no token
-
-
 # An operation of the HTTP API: a method of a URL pattern, with its versions, policy rule and handler.
 
 
@@ -265,13 +245,12 @@ Handler = Callable[[ApiCall], Awaitable[ApiAnswer | Response]]
 
 BODY = 1 << 20  # bytes
 LARGE_BODY = 4 << 20
-BULK_BODY = 64 << 20
 
 
 @dataclass(frozen=True)
 class Operation:
     method: str
-    rule: str  # policy rule; empty: no permission needed
+    rule: str  # policy rule; empty: no permission, and no token, is needed
     handler: Handler
     since: int = 0  # first minor version with this operation
     until: int = LATEST_MINOR

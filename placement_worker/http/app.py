@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 import msgspec
-from prometheus_client import Counter, Histogram
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -21,12 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import monotonic
 from bus.errors import Unavailable
-from bus.http import LongRequests
-from placement_worker.http import allocations, api_call, extensions, openapi, providers
+from placement_worker.http import allocations, api_call, providers
 from placement_worker.http import classes_and_traits as names
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import (
-    BULK_BODY,
     LARGE_BODY,
     VERSION_HEADER,
     ApiCall,
@@ -36,7 +34,6 @@ from placement_worker.http.api_call import (
     delete,
     get,
     negotiated,
-    patch,
     post,
     put,
 )
@@ -53,6 +50,38 @@ from placement_worker.http.extension import HttpPart
 from placement_worker.http.recording import WRITES, RecordedRequests
 from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
+
+# Routes for all microversions: versions, health and metrics.
+
+
+async def versions(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    version = {
+        "id": "v1.0",
+        "max_version": api_call.LATEST_VERSION,
+        "min_version": api_call.FIRST_VERSION,
+        "status": "CURRENT",
+        "links": [{"rel": "self", "href": ""}],
+    }
+    return api_call.json_answer({"versions": [version]})
+
+
+async def alive(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    return api_call.json_answer({"status": "alive"})
+
+
+async def ready(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    """Answer the readiness check: ready if the database answers and the index is complete, unless the process
+    is being stopped.
+    """
+    if call.closing.is_set():
+        raise Problem(503, "it is being stopped")
+    await call.placement.memory.fresh()
+    return api_call.json_answer({"status": "ready", "seen": call.placement.memory.index.seen})
+
+
+async def metrics(call: api_call.ApiCall) -> api_call.ApiAnswer:
+    return api_call.ApiAnswer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
+
 
 # The routes of the Placement API: methods, versions, policy rules and handlers of each URL pattern.
 
@@ -116,34 +145,17 @@ _ROUTES: Mapping[str, tuple[Operation, ...]] = {
     ),
     "/usages": (get("placement:usages", allocations.usages, since=9, target=lambda call: dict(call.pairs)),),
     "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),
-    "/": (get("", extensions.versions, json=False),),
-    # berth's additional routes, for all microversions
-    "/berth/explain": (get("placement:allocation_candidates:list", allocations.explain),),
-    "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
-    "/berth/changes": (get("berth:changes:list", extensions.changes, json=False),),
-    "/berth/aggregates": (
-        get("berth:aggregates:list", extensions.list_aggregates),
-        post("berth:aggregates:create", extensions.create_aggregate),
-    ),
-    "/berth/aggregates/{aggregate}": (
-        get("berth:aggregates:show", extensions.show_aggregate),
-        patch("berth:aggregates:update", extensions.change_aggregate),
-        delete("berth:aggregates:delete", extensions.delete_aggregate),
-    ),
-    "/berth/aggregates/{aggregate}/hosts/{host}": (
-        put("berth:aggregates:update", partial(extensions.change_host, "add"), body=0),
-        delete("berth:aggregates:update", partial(extensions.change_host, "remove")),
-    ),
-    "/healthz": (get("", extensions.alive, json=False),),
-    "/readyz": (get("", extensions.ready, json=False),),
-    "/metrics": (get("", extensions.metrics, json=False),),
+    "/": (get("", versions, json=False),),
+    "/healthz": (get("", alive, json=False),),
+    "/readyz": (get("", ready, json=False),),
+    "/metrics": (get("", metrics, json=False),),
 }
 
 
 def routes(parts: Sequence[HttpPart] = ()) -> Mapping[str, tuple[Operation, ...]]:
     """Return the operations of each URL pattern, with those of features."""
     added = {pattern: operations for part in parts for pattern, operations in part.routes.items()}
-    return {**_ROUTES, **added, openapi.ADDRESS: (get("", openapi.serving(parts)),)}
+    return {**_ROUTES, **added}
 
 
 CALL = "berth.call"  # key of the ApiCall in the ASGI scope of a request
@@ -258,9 +270,7 @@ def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 
 log = logging.getLogger(__name__)
 
-STREAMS = 50  # streams of changes of one user at the same time
 LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
-OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # URLs that need no token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,11 +284,13 @@ class Options:
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
-    """Return the web app of the Placement API; if `app.state.closing` is set, its streams of changes end."""
+    """Return the web app of the Placement API; if `app.state.closing` is set, its streams end."""
     options = options or Options()
     claims, releases = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
-    edits, streams = Batched(placement.providers.edit_many), LongRequests(STREAMS, "streams of changes")
-    served = Served(placement, claims, releases, edits, asyncio.Event(), streams)
+    edits = Batched(placement.providers.edit_many)
+    served = Served(placement, claims, releases, edits, asyncio.Event())
+    operations = routes(options.parts)
+    needs_no_token = {pattern for pattern, each in operations.items() if not any(one.rule for one in each)}
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -288,15 +300,15 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
             for task in serving:
                 task.cancel()
 
-    middleware = [Middleware(_Entry, options, served)]
+    middleware = [Middleware(_Entry, options, served, needs_no_token)]
     if origins := options.origins:
         shared: dict[str, Any] = {"allow_origins": origins, "allow_methods": _MAY_ASK, "max_age": _ASKED_FOR}
         shared |= {"allow_headers": ("*",), "expose_headers": _MAY_READ}
         middleware.insert(0, Middleware(_Pages, **shared))
     app = Starlette(
         routes=[
-            Route(pattern, Resource(pattern, options, operations))
-            for pattern, operations in routes(options.parts).items()
+            Route(pattern, Resource(pattern, options, of_pattern))
+            for pattern, of_pattern in operations.items()
         ],
         middleware=middleware,
         lifespan=lifespan,
@@ -333,10 +345,13 @@ class _Entry:
     """The outermost ASGI application: authenticates an HTTP request, reads its microversion, checks its
     length, and passes it to its route."""
 
-    def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
+    def __init__(
+        self, app: ASGIApp, options: Options, served: Served, needs_no_token: Collection[str]
+    ) -> None:
         self._app = app
         self._options = options
         self._served = served
+        self._needs_no_token = needs_no_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -364,7 +379,7 @@ class _Entry:
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN:
+        if scope["path"] not in self._needs_no_token:
             identity = await self._options.authenticate(call.headers)
             if identity is None:
                 raise self._options.unauthorized()

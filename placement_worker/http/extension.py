@@ -1,30 +1,33 @@
-"""The extension points of the HTTP API: a feature adds URLs, with their policy rules and descriptions, or a
-method of authentication.
+"""The extension points of the HTTP API: a feature adds URLs with their policy rules, or a method of
+authentication.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from placement_worker.http import errors
 from placement_worker.http.access import Headers, Identity, Scope, TokenChecker, digest_of
+from placement_worker.http.allocations import search_candidates, why_none
 from placement_worker.http.api_call import (
+    LATEST_MINOR,
     ApiAnswer,
     ApiCall,
-    DescribedOperation,
     Operation,
     delete,
     empty_answer,
+    encode,
     get,
     json_answer,
     patch,
     post,
     put,
 )
+from placement_worker.http.schemas import is_uuid
 
 __all__ = [
+    "LATEST_MINOR",
     "ApiAnswer",
     "ApiCall",
-    "DescribedOperation",
     "Headers",
     "HttpPart",
     "Identity",
@@ -34,12 +37,16 @@ __all__ = [
     "delete",
     "digest_of",
     "empty_answer",
+    "encode",
     "errors",
     "get",
+    "is_uuid",
     "json_answer",
     "patch",
     "post",
     "put",
+    "search_candidates",
+    "why_none",
 ]
 
 
@@ -49,5 +56,3 @@ class HttpPart:
 
     routes: Mapping[str, tuple[Operation, ...]]  # by URL pattern, which begins with /berth/
     rules: Mapping[str, str]  # policy rule → its default
-    described: Mapping[tuple[str, str], DescribedOperation]  # by URL pattern and method
-    in_path: Mapping[str, str] = field(default_factory=dict)  # variable of a URL pattern → its description

@@ -15,7 +15,6 @@ import os_traits  # type: ignore[import-untyped]
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.names import Named, NameKind
 from bus.reports import ProviderReport
-from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, Transaction, sql
@@ -227,12 +226,12 @@ class Book:
         await self.types.ensure(database, types, now)
 
     async def know_contents(
-        self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
+        self, database: Database, providers: Collection[ProviderReport], now: float
     ) -> None:
         await self.classes.ensure(database, {name for each in providers for name in each.inventories}, now)
-        await self.traits.ensure(database, {name for each in providers for name in each.traits or ()}, now)
+        await self.traits.ensure(database, {name for each in providers for name in each.traits}, now)
         await self.aggregates.ensure(
-            database, {uuid for provider in providers for uuid in provider.aggregates or ()}, now
+            database, {uuid for provider in providers for uuid in provider.aggregates}, now
         )
 
     def known(self, kind: str, name: str) -> bool:

@@ -31,7 +31,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.reports import Inventory
-from bus.resources import ProviderLoad, SetAggregates
+from bus.resources import SetAggregates
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from placement_worker import Placement
@@ -50,7 +50,7 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
-from tests.support.placement_calls import claim, edit, edit_cell, load, report
+from tests.support.placement_calls import claim, edit, edit_cell, make_providers, report
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0
@@ -189,9 +189,8 @@ DISK, RACK = {"DISK_GB": Inventory(total=100)}, (uid(1, "e"),)
 
 async def holders(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
     async with placement_of(settings, NOW + 60) as placement:
-        pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories=DISK)
-        lone = ProviderLoad(id=uid(LONE, "a"), name="lone", inventories={"VCPU": Inventory(total=8)})
-        await load(placement, pool, lone)
+        pool = a_provider(POOL, name="pool", inventories=DISK)
+        await make_providers(placement, pool, a_provider(LONE, name="lone"))
         await report(
             placement,
             a_report(2, a_provider(CHILD, parent=2), sequence=2),

@@ -1,28 +1,22 @@
-"""An import writes providers in bulk into a berth and one by one into another Placement, with equal results.
+"""An import writes providers one by one into any Placement, and writes changes back.
 
 Into an OpenStack Placement: tests/compliance/test_import.py.
 """
 
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
-from berth.importing.bring_over import Import, Outcome
-from berth.importing.client import PlacementClient
-from berth.importing.placement_contents import ImportedConsumer, PlacementContents, differences
-from berth.importing.writers import ProviderWriter, write_in_bulk, write_stepwise, writer_for
+from berth.importing.bring_over import Outcome
+from berth.importing.placement_contents import ImportedConsumer, PlacementContents
+from berth.importing.writers import write_stepwise
 from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
+from tests.support.imports import carry, change, check_repeated_imports, client_of, fill, ignored
 
 MEMORY = "sqlite+aiosqlite://"
-WRITERS: dict[str, Callable[[PlacementClient], ProviderWriter]] = {
-    "bulk": lambda target: partial(write_in_bulk, target),
-    "stepwise": lambda target: partial(write_stepwise, target),
-}
 
 
 @pytest_asyncio.fixture
@@ -37,62 +31,17 @@ async def target() -> AsyncIterator[HttpPlacement]:
         yield api
 
 
-def client_of(api: HttpPlacement) -> PlacementClient:
-    transport = httpx.ASGITransport(api.app, raise_app_exceptions=True)
-    return PlacementClient("http://placement", "admin", transport=transport)
-
-
-def ignored(label: str, done: int, total: int) -> None:
-    pass
-
-
-async def carry(
-    source: HttpPlacement, target: HttpPlacement, how: str = "stepwise", *, prune: bool = True
-) -> tuple[Outcome, list[str]]:
-    """Import the source into the target; return the outcome and the remaining differences."""
-    async with client_of(source) as there, client_of(target) as here:
-        theirs, ours = await there.world(ignored), await here.world(ignored)
-        outcome = await Import(theirs, ours, here, WRITERS[how](here), ignored).run(prune)
-        left = differences(await there.world(ignored), await here.world(ignored))
-    return outcome, [str(difference) for difference in left]
-
-
-async def fill(api: HttpPlacement) -> None:
-    """Make a host with a child, aggregates, traits and inventories, and consumers with and without a type."""
-    await api.made("/traits/CUSTOM_RED")
-    await api.made("/resource_classes/CUSTOM_VF")
-    await api.provider(uid(1, "a"), VCPU=8, MEMORY_MB=4096)
-    await api.provider(uid(2, "a"), parent=uid(1, "a"), CUSTOM_VF=4)
-    traits = {"traits": ["CUSTOM_RED", "COMPUTE_NODE"], "resource_provider_generation": 1}
-    await api.made(f"/resource_providers/{uid(1, 'a')}/traits", traits)
-    aggregates = {"aggregates": [uid(9, "d")], "resource_provider_generation": 2}
-    await api.made(f"/resource_providers/{uid(1, 'a')}/aggregates", aggregates)
-    held = (uid(1, "a"), {"VCPU": 2, "MEMORY_MB": 512}), (uid(2, "a"), {"CUSTOM_VF": 1})
-    await api.made(f"/allocations/{uid(1)}", claim_in_json(*held))
-    await api.made(f"/allocations/{uid(2)}", claim_in_json((uid(1, "a"), {"VCPU": 1}), kind="MIGRATION"))
-    untyped = claim_in_json((uid(1, "a"), {"VCPU": 1}))
-    del untyped["consumer_type"]
-    await api.made(f"/allocations/{uid(3)}", untyped, minor=36)
-
-
-@pytest.mark.parametrize("how", WRITERS)
 async def test_everything_is_imported_and_a_repeated_import_changes_nothing(
-    source: HttpPlacement, target: HttpPlacement, how: str
+    source: HttpPlacement, target: HttpPlacement
 ) -> None:
-    await fill(source)
-    outcome, left = await carry(source, target, how)
-    assert (outcome.made, outcome.claimed, outcome.failed, left) == (2, 3, {}, [])
-    before = await generations(target)
-    outcome, left = await carry(source, target, how)
-    assert outcome.nothing and left == []
-    assert await generations(target) == before
+    await check_repeated_imports(source, target)
 
 
 async def test_changes_at_berth_are_written_back_to_the_source(
     source: HttpPlacement, target: HttpPlacement
 ) -> None:
     await fill(source)
-    assert await carry(source, target, "bulk") == (Outcome(names=2, made=2, claimed=3), [])
+    assert await carry(source, target) == (Outcome(names=2, made=2, claimed=3), [])
     # Meanwhile at berth: a boot on a new host, a deletion, a migration, and other contents of a provider.
     await target.provider(uid(3, "a"), VCPU=8)
     await target.made(f"/allocations/{uid(4)}", claim_in_json((uid(3, "a"), {"VCPU": 3})))
@@ -160,28 +109,6 @@ async def test_a_change_by_another_client_meanwhile_is_read_again(
         assert (written.did, written.why, reads) == ("changed", "", 2)
 
 
-async def test_a_berth_is_written_in_bulk(target: HttpPlacement) -> None:
-    async with client_of(target) as here:
-        writer = await writer_for(here)
-        assert isinstance(writer, partial) and writer.func is write_in_bulk
-
-
 def test_a_placement_without_consumer_types_gets_and_is_compared_without_types() -> None:
     typed = ImportedConsumer(id="c", project="p", user="u", type="INSTANCE", allocations={})
     assert PlacementContents(consumers={"c": typed}).untyped().consumers["c"].type is None
-
-
-async def change(
-    api: HttpPlacement, id_: str, *, inventories: dict[str, Any], traits: list[str] | None = None
-) -> None:
-    path = f"/resource_providers/{id_}"
-    parts: list[tuple[str, dict[str, Any]]] = [("inventories", {"inventories": inventories})]
-    parts += [("traits", {"traits": traits})] if traits is not None else []
-    for part, body in parts:
-        generation = (await api("GET", path)).json()["generation"]
-        await api.made(f"{path}/{part}", {**body, "resource_provider_generation": generation})
-
-
-async def generations(api: HttpPlacement) -> dict[str, int]:
-    listed = (await api("GET", "/resource_providers")).json()["resource_providers"]
-    return {provider["uuid"]: provider["generation"] for provider in listed}

@@ -37,8 +37,8 @@ from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_load, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, load, report
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, make_providers, report
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import DEADLINE, until
 
@@ -50,8 +50,8 @@ DAY = 24 * 3600 * 1_000_000
 @pytest.fixture
 async def two_cells(placement: Placement) -> Placement:
     assert await report(placement, a_report(1), a_report(2, cell="c2"), a_report(3)) == ["", "", ""]
-    shared = a_load(7, inventories=SHARED, traits=("MISC_SHARES_VIA_AGGREGATE",))
-    assert [result.did for result in await load(placement, shared, a_load(8))] == ["made", "made"]
+    shared = a_provider(7, inventories=SHARED, traits=("MISC_SHARES_VIA_AGGREGATE",))
+    await make_providers(placement, shared, a_provider(8))
     beside = {**on_hosts(1), **on_hosts(7, DISK_GB=5)}
     for consumer, held in ((11, on_hosts(1)), (12, on_hosts(2)), (13, beside)):
         [got] = await claim(placement, an_order(a_claim(consumer, held)))

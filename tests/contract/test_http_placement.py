@@ -11,15 +11,12 @@ import pytest
 from starlette.routing import Route
 
 from berth.features import http_rules
-from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, ChangeAggregate
 from bus.claims import ReleaseRequested
 from bus.errors import Unavailable
-from bus.vocabulary import Contended
 from placement_worker.http.access import DEFAULTS, Headers, Identity
 from placement_worker.http.app import Resource
-from placement_worker.http.errors import BAD_VALUE, CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
-from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
-from tests.support.http_placement import HttpPlacement, a_stream, an_api, claim_in_json, error_of
+from placement_worker.http.errors import BAD_VALUE, UNDEFINED
+from tests.support.http_placement import HttpPlacement, an_api, claim_in_json, error_of
 from tests.support.ids import uid
 
 A, B = uid(1, "a"), uid(2, "a")
@@ -113,121 +110,6 @@ async def test_a_request_whose_token_cannot_be_checked_may_be_repeated_later() -
             assert (await near("GET", path)).status_code == 200
 
 
-HERE = "/berth/aggregates"
-ZONE = {"availability_zone": "e"}
-
-
-async def test_an_aggregate_is_created_read_changed_and_deleted(api: HttpPlacement) -> None:
-    await has_hosts(api.placement)
-    made = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
-    assert made.status_code == 201
-    assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
-    sent = {"uuid": EAST, "name": "east", "metadata": ZONE}
-    assert made.json() == {**sent, "added": [host(1)], "removed": [], "warnings": []}
-    again = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
-    assert (again.status_code, again.json()["added"]) == (200, [])
-
-    for address in (EAST, EAST.upper(), "east"):
-        shown = await api("GET", f"{HERE}/{address}")
-        assert shown.json() == {**sent, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
-    put = await api("PUT", f"{HERE}/east/hosts/{host(2)}")
-    assert (put.status_code, put.json()["added"]) == (200, [host(2)])
-    assert (await api("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
-    assert (await api("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
-    inside = (await api("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
-    assert {one["uuid"] for one in inside} == {host(1), host(2)}
-
-    taken = await api("DELETE", f"{HERE}/{EAST}/hosts/host-1")
-    assert taken.json()["removed"] == [host(1)]
-    body: dict[str, Any] = {
-        "name": "orient",
-        "metadata": {"availability_zone": None, "cpu_weight_multiplier": "x", "ssd": "true"},
-        "add": ["host-3"],
-        "remove": ["host-2"],
-    }
-    changed = (await api("PATCH", f"{HERE}/east", body)).json()
-    assert (changed["name"], changed["added"], changed["removed"]) == ("orient", [host(3)], [host(2)])
-    assert changed["metadata"] == {"cpu_weight_multiplier": "x", "ssd": "true"}
-    assert changed["warnings"] == ["cpu_weight_multiplier: 'x' is no number, and is passed over"]
-
-    assert (await api("DELETE", f"{HERE}/orient")).status_code == 409
-    assert (await api("DELETE", f"{HERE}/orient?force=true")).status_code == 204
-    assert (await api("GET", f"{HERE}/{EAST}")).status_code == 404
-    assert (await api("GET", HERE)).json() == {"aggregates": [], "more": False}
-
-
-# `east` is a zone with host-1, which has an instance; `west` is another zone
-
-REFUSED: list[tuple[str, str, Any, int, str, str]] = [
-    ("GET", "/nowhere", None, 404, UNDEFINED, "There is no aggregate nowhere."),
-    ("PATCH", "/east", {"name": "west"}, 409, DUPLICATE_NAME, "another aggregate has the name 'west'"),
-    ("PUT", "/west/hosts/host-1", None, 409, UNDEFINED, "in zone 'w': it is in zone 'e' by aggregate east"),
-    ("DELETE", "/east?hard=true", None, 400, UNDEFINED, "'hard' is not a parameter here; there are: force"),
-    ("GET", "?colour=red", None, 400, UNDEFINED, "'colour' is not a parameter here"),
-    ("GET", "?limit=0", None, 400, UNDEFINED, "limit: a number from 1 to 10000, not '0'"),
-    ("POST", "", {}, 400, UNDEFINED, "`name`"),
-    ("POST", "", {"name": "x", "metadata": {"a": 1}}, 400, UNDEFINED, "$.metadata"),
-    ("POST", "", {"name": "x\0"}, 400, UNDEFINED, "U+0000"),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
-async def test_an_invalid_aggregate_edit_is_refused_with_the_reason(
-    api: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
-) -> None:
-    await has_hosts(api.placement, 1)
-    await make(api.placement, EAST, "east", "host-1", **ZONE)
-    await make(api.placement, WEST, "west", availability_zone="w")
-    await api.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
-    before = (await api("GET", HERE)).json()
-    refusal = error_of(await api(method, HERE + path, body))
-    assert (refusal[0], refusal[1]) == (status, code)
-    assert why in refusal[2]
-    assert (await api("GET", HERE)).json() == before
-
-
-async def test_an_edit_that_always_loses_the_race_is_a_conflict(
-    near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def contended(order: AggregateEditRequested) -> AggregateEditAnswered:
-        return AggregateEditAnswered(result=Contended())
-
-    monkeypatch.setattr(near.placement.aggregates, "edit", contended)
-    assert error_of(await near("POST", HERE, {"name": "x"}))[:2] == (409, CONCURRENT_UPDATE)
-
-
-async def test_the_feed_sends_aggregate_changes(api: HttpPlacement) -> None:
-    await has_hosts(api.placement, 1)
-    async with a_stream(api, "/berth/changes", "after=0") as stream:
-        await make(api.placement, EAST, "east", "host-1", **ZONE)
-        await done(api.placement, ChangeAggregate(aggregate=EAST, name="orient"))
-        events = await stream.events(4)
-    assert '"aggregates":[{"id":"' + EAST + '","name":"east"' in events[2]
-    assert '"aggregates"' not in events[1]
-    assert '"name":"orient"' in events[3]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "rule"),
-    [
-        ("GET", "", "list"),
-        ("POST", "", "create"),
-        ("GET", "/east", "show"),
-        ("PATCH", "/east", "update"),
-        ("DELETE", "/east", "delete"),
-        ("PUT", "/east/hosts/h", "update"),
-        ("DELETE", "/east/hosts/h", "update"),
-    ],
-)
-async def test_each_operation_has_its_policy_rule(
-    near: HttpPlacement, method: str, path: str, rule: str
-) -> None:
-    body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
-    answer = await near(method, HERE + path, body, token="somebody", x_roles="member")
-    assert error_of(answer)[0] == 403
-    assert f"berth:aggregates:{rule}" in answer.text
-
-
 JSON = {
     "x-auth-token": "admin",
     "content-type": "application/json",
@@ -281,3 +163,87 @@ async def test_a_wrong_query_for_candidates_is_refused_though_there_are_no_provi
 ) -> None:
     answer = await near("GET", f"/allocation_candidates?resources=VCPU:1&{query}")
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, code)
+
+
+# Reasons for empty answers
+
+
+async def test_an_empty_answer_has_the_reason_in_a_header(near: HttpPlacement) -> None:
+    await near.provider(A, VCPU=8)
+    empty = await near("GET", "/allocation_candidates?resources=VCPU:9")
+    assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
+    assert empty.headers["berth-why"] == (
+        f"of 1, no host remains after: VCPU: 9 free; closest is {A}, which lacks 1 VCPU: asked 9, free 8"
+    )
+    found = await near("GET", "/allocation_candidates?resources=VCPU:8")
+    assert "berth-why" not in found.headers
+
+
+async def test_any_host_name_can_be_sent_in_the_header(near: HttpPlacement) -> None:
+    name = "bad\r\nname\x1b ☃"
+    await near.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
+    why = (await near("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
+    assert why.isprintable()
+    assert "bad" in why
+
+
+async def test_the_reason_without_any_provider(near: HttpPlacement) -> None:
+    answer = await near("GET", "/allocation_candidates?resources=VCPU:9")
+    assert answer.headers["berth-why"] == "there are no providers"
+
+
+# ETags
+
+
+async def test_an_unchanged_resource_is_304(api: HttpPlacement) -> None:
+    await api.provider(A, VCPU=8)
+    at = f"/resource_providers/{A}/inventories"
+    first = await api("GET", at)
+    tag = first.headers["etag"]
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        again = await api("GET", at, if_none_match=known)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    await api("DELETE", f"{at}/VCPU")
+    changed = await api("GET", at, if_none_match=tag)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tag
+
+
+async def test_only_answers_to_reads_have_an_etag(near: HttpPlacement) -> None:
+    made = await near("POST", "/resource_providers", {"name": "n"})
+    assert "etag" not in made.headers
+    assert "etag" not in (await near("GET", "/nowhere")).headers
+    await near.made("/traits/CUSTOM_T")
+    assert "etag" not in (await near("GET", "/traits/CUSTOM_T")).headers
+
+
+# Health
+
+
+async def test_readiness_fails_while_the_database_is_unavailable(
+    near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(near.placement.memory, "fresh", away)
+    for path, status in (
+        ("/readyz", 503),
+        ("/healthz", 200),
+        ("/allocation_candidates?resources=VCPU:1", 503),
+    ):
+        assert (await near("GET", path)).status_code == status
+
+
+async def test_a_process_that_is_being_stopped_is_not_ready(near: HttpPlacement) -> None:
+    near.app.state.closing.set()
+    assert (await near("GET", "/readyz")).status_code == 503
+
+
+async def test_metrics_count_by_route_pattern(near: HttpPlacement) -> None:
+    await near("GET", f"/resource_providers/{A}")
+    await near("GET", "/something/else")
+    sent = (await near.client.get("/metrics")).text
+    assert 'route="/resource_providers/{uuid}",status="404"' in sent
+    assert 'route="",status="404"' in sent
+    assert A not in sent

@@ -2,110 +2,25 @@
 
 import asyncio
 import json
-import os
 import signal
-import sys
-from asyncio import StreamReader, StreamWriter
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bus.http import listen
+from tests.support.http_process import (
+    SECONDS,
+    ApiProcess,
+    a_berth_process,
+    alone,
+    an_api_process,
+    answer_from,
+    as_http,
+    served,
+)
 from tests.support.ids import uid
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
-SECONDS = 30.0
-BERTH = ("-m", "berth")
-PATIENT_BERTH = (  # with an hour to complete requests: a shutdown that waited for connections would not end
-    "-c",
-    "from bus.http import HttpLimits; HttpLimits.__init__.__kwdefaults__['drain'] = 3600.0;"
-    "from berth.__main__ import main; main()",
-)
-
-
-@dataclass
-class ServedRest:
-    process: Process
-    port: int
-
-    async def raw(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(request)
-        try:
-            async with asyncio.timeout(SECONDS):
-                return await _answer(reader)
-        finally:
-            writer.close()
-
-    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        answer = await self.raw(as_http(method, path, body))
-        head, _, sent = answer.partition(b"\r\n\r\n")
-        return int(head.split()[1]), sent
-
-
-async def _answer(reader: StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0"
-    )
-    return head + await reader.readexactly(int(length.partition(b":")[2]))
-
-
-def as_http(method: str, path: str, body: object = None) -> bytes:
-    content = b"" if body is None else json.dumps(body).encode()
-    head = [
-        f"{method} {path} HTTP/1.1", "host: placement", "x-auth-token: admin",
-        "openstack-api-version: placement latest", f"content-length: {len(content)}",
-    ]  # fmt: skip
-    if content:
-        head.append("content-type: application/json")
-    return "\r\n".join((*head, "", "")).encode() + content
-
-
-async def a_berth_process(
-    directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH, **variables: str
-) -> Process:
-    """Start a process of berth that may have at most `files` open files."""
-    around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
-    return await asyncio.create_subprocess_exec(
-        "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",
-        "error::ResourceWarning", *program, *arguments,
-        cwd=directory, env={**around, "PYTHONPATH": str(ROOT), **variables}, stdout=PIPE, stderr=PIPE,
-    )  # fmt: skip
-
-
-def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[str]:
-    file = f"sqlite+aiosqlite:///{directory}/placement.db"
-    return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
-
-
-def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedRest]:
-    return an_api_process(directory, *alone(directory, *more))
-
-
-@asynccontextmanager
-async def an_api_process(
-    directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH
-) -> AsyncIterator[ServedRest]:
-    process = await a_berth_process(directory, *arguments, files=files, program=program)
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(SECONDS):
-            printed = (await process.stdout.readline()).decode()
-            while printed.startswith("the control room is at"):
-                printed = (await process.stdout.readline()).decode()
-        assert printed.startswith("placement is served at http://127.0.0.1:"), printed
-        yield ServedRest(process, int(printed.rpartition(":")[2]))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def refused(directory: Path, *arguments: str) -> tuple[int, str]:
@@ -125,21 +40,6 @@ async def test_one_command_serves_the_api_and_creates_its_tables(tmp_path: Path)
         assert (api.process.returncode, complaints) == (0, b"")
     async with served(tmp_path) as api:  # data of the first process
         assert (await api.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
-
-
-async def test_at_shutdown_requests_are_completed_and_streams_end(tmp_path: Path) -> None:
-    async with an_api_process(tmp_path, *alone(tmp_path), program=PATIENT_BERTH) as api:
-        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-        writer.write(as_http("GET", "/berth/changes"))
-        assert b"200 OK" in await reader.readuntil(b": berth\n\n")
-        idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", api.port))[1]
-        api.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(SECONDS):
-            assert (await reader.read()).endswith(b"0\r\n\r\n")
-            await api.process.wait()
-        assert api.process.returncode == 0
-        writer.close()
-        idle.close()
 
 
 async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
@@ -232,10 +132,10 @@ async def test_a_connection_is_closed_with_its_response_unless_the_settings_keep
         reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
         async with asyncio.timeout(SECONDS):
             writer.write(as_http("GET", "/"))
-            assert (b"connection: close" in await _answer(reader)) is not is_kept
+            assert (b"connection: close" in await answer_from(reader)) is not is_kept
             if is_kept:
                 writer.write(as_http("GET", "/"))
-                assert b"200 OK" in await _answer(reader)
+                assert b"200 OK" in await answer_from(reader)
             else:
                 assert await reader.read() == b""
         writer.close()
@@ -245,7 +145,7 @@ async def test_a_process_serves_metrics_and_healthz(tmp_path: Path) -> None:
     with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]
     async with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as api:
-        at_metrics = ServedRest(api.process, port)
+        at_metrics = ApiProcess(api.process, port)
         status, sent = await at_metrics.ask("GET", "/metrics")
         assert (status, b"berth_handling_seconds" in sent) == (200, True)
         assert await at_metrics.ask("GET", "/healthz") == (200, b'{"status":"alive"}')

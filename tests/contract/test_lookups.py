@@ -18,23 +18,18 @@ from bus.resources import (
     FindAllocations,
     FindUsages,
     Provider,
-    ProviderLoad,
     SetTraits,
     UsagesFound,
 )
 from placement_worker import Placement, lookups
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_load, a_placement, an_order, on_hosts
-from tests.support.placement_calls import find_providers, load
+from tests.support.placement_builders import a_claim, a_placement, a_provider, an_order, on_hosts
+from tests.support.placement_calls import find_providers, make_providers
 from tests.support.virtual_time import TurnedClock
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
 X, Y = uid(1, "e"), uid(2, "e")
 EIGHT = {"VCPU": Inventory(total=8)}
-
-
-async def make(placement: Placement, *loads: ProviderLoad) -> None:
-    assert {result.did for result in await load(placement, *loads)} == {"made"}
 
 
 async def ids(placement: Placement, **query: Any) -> set[str]:
@@ -45,12 +40,12 @@ async def ids(placement: Placement, **query: Any) -> set[str]:
 async def rack(placement: Placement) -> Placement:
     gpus = {"CUSTOM_GPU": Inventory(total=4, min_unit=2, max_unit=4, step_size=2)}
     over = {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5), "DISK_GB": Inventory(total=10)}
-    await make(
+    await make_providers(
         placement,
-        a_load(1, traits=("COMPUTE_NODE", "CUSTOM_GOLD"), aggregates=(X,)),
-        a_load(2, 1, inventories=gpus),
-        a_load(3, traits=("COMPUTE_NODE",), aggregates=(X, Y), inventories=over),
-        a_load(4, inventories={}),
+        a_provider(1, traits=("COMPUTE_NODE", "CUSTOM_GOLD"), aggregates=(X,)),
+        a_provider(2, 1, inventories=gpus),
+        a_provider(3, traits=("COMPUTE_NODE",), aggregates=(X, Y), inventories=over),
+        replace(a_provider(4), inventories={}),
     )
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
     return placement
@@ -98,7 +93,7 @@ async def test_providers_are_found_by_their_attributes(rack: Placement) -> None:
 
 
 async def test_a_provider_is_shown_with_the_requested_parts(rack: Placement) -> None:
-    bare = Provider(id=A, name="host-1", parent=None, root=A, generation=2, updated=1_000_000.0)
+    bare = Provider(id=A, name="host-1", parent=None, root=A, generation=3, updated=1_000_000.0)
     shown: dict[tuple[str, ...], dict[str, Any]] = {
         (): {},
         ("inventories",): {"inventories": EIGHT, "used": {"VCPU": 6}},
@@ -140,8 +135,8 @@ async def test_updated_is_the_latest_time_of_the_shown_parts(rack: Placement, tu
 
 async def test_another_process_sees_commits_immediately(url: str, rack: Placement) -> None:
     async with a_placement(url) as other:
-        new = a_load(7, traits=("CUSTOM_SILVER",), inventories={"CUSTOM_PONY": Inventory(total=1)})
-        await make(rack, new)
+        new = a_provider(7, traits=("CUSTOM_SILVER",), inventories={"CUSTOM_PONY": Inventory(total=1)})
+        await make_providers(rack, new)
         wanted = like(resources={"CUSTOM_PONY": 1}, required=("CUSTOM_SILVER",))
         assert await ids(other, **wanted) == {uid(7, "a")}
         assert (await find_providers(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
@@ -175,7 +170,7 @@ async def test_allocations_are_found_by_consumer_and_by_provider(
     assert one == first
     both = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),)))
     assert [consumer.allocations for consumer in both.consumers] == [on_hosts(1, 3, VCPU=1)]
-    assert both.generations == {A: 3, C: 3}
+    assert both.generations == {A: 4, C: 4}
     of = await rack.lookups.allocations(FindAllocations(providers=(C, D, uid(9, "a"))))
     assert [
         (consumer.id, consumer.allocations, consumer.type, consumer.updated) for consumer in of.consumers
@@ -183,7 +178,7 @@ async def test_allocations_are_found_by_consumer_and_by_provider(
         (uid(2), on_hosts(3, VCPU=1), "INSTANCE", 1_000_005.0),
         (uid(3), on_hosts(3, DISK_GB=4), None, 1_000_005.0),
     ]
-    assert of.generations == {C: 3, D: 1}
+    assert of.generations == {C: 4, D: 0}
     some = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),), providers=(A,)))
     assert [consumer.allocations for consumer in some.consumers] == [on_hosts(1, VCPU=1)]
     assert await rack.lookups.allocations(FindAllocations()) == type(some)(consumers=(), generations={})

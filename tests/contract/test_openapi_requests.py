@@ -20,12 +20,11 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.applications import Starlette
 
-from berth.features import http_parts
+from berth.placement_http import placement_document
 from berth.rest.openapi import rest_document
 from bus.http import listen, serve
 from placement_worker.http import format_refusal
 from placement_worker.http.access import Identity
-from placement_worker.http.openapi import placement_document
 from tests.support.http_placement import an_api
 from tests.support.rest_region import a_region
 
@@ -96,7 +95,7 @@ def schema_of(made: dict[str, Any]) -> Any:
     return schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(made)))
 
 
-REST, PLACEMENT = (schema_of(rest_document()), schema_of(placement_document(http_parts())))
+REST, PLACEMENT = (schema_of(rest_document()), schema_of(placement_document()))
 few = settings(
     max_examples=6,
     derandomize=True,

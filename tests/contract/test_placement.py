@@ -17,7 +17,6 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import PostgresTransaction
 from bus.vocabulary import Contended
 from placement_worker import Placement
-from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, stored_trees
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
@@ -315,17 +314,6 @@ async def test_a_process_that_missed_more_than_the_log_holds_reloads(
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == 3
     assert "reading everything again" in caplog.text
-
-
-@pytest.mark.parametrize("after", [0, 4])
-async def test_a_feed_from_a_pruned_or_future_number_is_refused(placement: Placement, after: int) -> None:
-    placement.log.keep = 1
-    for number in (1, 2, 3):
-        await report(placement, a_report(number))
-    await mark_published(placement)
-    await placement.log.trim()
-    with pytest.raises(Forgotten, match=f"from {after + 1} on|{after} was expected"):
-        await anext(placement.memory.feed(after))
 
 
 async def test_every_commit_that_changes_something_is_announced_by_the_next_number(

@@ -30,7 +30,7 @@ from bus.messages import BuildPlaced, BuildRequested
 from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
 from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.resources import ChangeProvider, LoadProviders, SetAggregates, SetInventories, SetTraits
+from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
@@ -42,7 +42,6 @@ from tests.support.buses import Connect, serving
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
-    a_load,
     a_provider,
     a_release,
     a_report,
@@ -429,10 +428,10 @@ async def test_a_tree_larger_than_an_answer_comes_in_parts(
 ) -> None:
     monkeypatch.setattr("placement_worker.lookups.ROOM", 2000)
     placement = await world.start()
-    below = [a_load(1000 + number, 1) for number in range(100)]
-    await placement.bulk_load.load(LoadProviders(providers=(a_load(1), *below, a_load(2), a_load(3))))
+    below = [a_provider(1000 + number, 1) for number in range(100)]
+    await report(placement, a_report(1, *below), a_report(2), a_report(3))
     kept = await world.follow()
     await in_time(world.agrees(kept))
     assert len(kept.index.trees[uid(1, "a")]) == 101
-    await placement.bulk_load.load(LoadProviders(providers=(a_load(1200, 1),)))
+    await report(placement, a_report(1, *below, a_provider(1200, 1), sequence=2))
     await in_time(world.agrees(kept))

@@ -24,7 +24,6 @@ from tests.support.ids import uid
 from tests.support.midway import EveryCommit, Gate, T, every_commit
 from tests.support.placement_builders import (
     a_claim,
-    a_load,
     a_placement,
     a_provider,
     a_release,
@@ -32,7 +31,7 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
-from tests.support.placement_calls import claim, find_providers, load, report
+from tests.support.placement_calls import claim, find_providers, make_providers, report
 from tests.support.waiting import in_time, until
 
 
@@ -134,7 +133,9 @@ async def sent(placement: Placement) -> list[BuildReshaped]:
 async def test_a_reported_reshape_moves_all_allocations_in_one_commit(
     placement: Placement, every_commit: EveryCommit
 ) -> None:
-    await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
+    await make_providers(
+        placement, a_provider(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",))
+    )
     assert await report(placement, flat()) == [""]
     beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}
     await claim(placement, an_order(a_claim(1, of_host(2, 10)), a_claim(2, of_host(3)), a_claim(3, beside)))
@@ -216,7 +217,9 @@ async def test_a_reported_reshape_moves_allocations_of_its_tree_only(placement: 
 
 
 async def test_a_cell_sees_the_holders_of_its_own_hosts_only(placement: Placement) -> None:
-    await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
+    await make_providers(
+        placement, a_provider(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",))
+    )
     await report(placement, flat(), a_report(5, cell="c2"))
     beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}
     both = {**of_host(1), **on_hosts(5, VCPU=1)}

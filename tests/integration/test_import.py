@@ -60,11 +60,11 @@ def import_placement(*arguments: str, **variables: str) -> Done:
 
 def load(api: PlacementApi, *providers: tuple[str, dict[str, int]]) -> list[str]:
     ids = [str(uuid.uuid4()) for _ in providers]
-    body = [
-        {"id": id_, "name": name, "inventories": {class_: {"total": n} for class_, n in has.items()}}
-        for id_, (name, has) in zip(ids, providers, strict=True)
-    ]
-    api.do("POST", "/berth/providers", {"providers": body})
+    for id_, (name, has) in zip(ids, providers, strict=True):
+        api.do("POST", "/resource_providers", {"name": name, "uuid": id_})
+        inventories = {class_: {"total": total} for class_, total in has.items()}
+        body = {"resource_provider_generation": 0, "inventories": inventories}
+        api.do("PUT", f"/resource_providers/{id_}/inventories", body)
     return ids
 
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import httpx
 from starlette.applications import Starlette
 
-from berth.features import http_parts, http_rules
+from berth.features import http_rules
+from berth.placement_http import api_parts
 from placement_worker import Placement
 from placement_worker.http import Options, http_app
 from placement_worker.http.access import AccessPolicy
@@ -55,7 +56,7 @@ class HttpPlacement:
 async def an_api(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
     async with a_placement(url) as placement:
         policy = options.pop("policy", None) or AccessPolicy(of_features=http_rules())
-        app = http_app(placement, Options(policy=policy, parts=http_parts(), **options))
+        app = http_app(placement, Options(policy=policy, parts=api_parts(), **options))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with (
             app.router.lifespan_context(app),

@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer
-from berth.importing.writers import write_in_bulk
+from berth.importing.writers import writer_for
 from berth.operations.audit import audit
 from berth.services import embedded
 from berth.settings import Settings
@@ -89,7 +88,7 @@ class LivingBerth:
                 for id_, hosts in on.items()
             }
             there = replace(here, consumers=consumers)
-            writer = partial(write_in_bulk, client)
+            writer = await writer_for(client)
             done = await Import(there, here, client, writer, lambda *_: None).run(prune=False)
             assert (done.claimed, done.failed) == (len(on), {})
 

@@ -18,7 +18,6 @@ from bus.messages import InventoryReported
 from bus.queries import FindCandidates
 from bus.reports import Inventory, ProviderReport
 from bus.requests import ResourceGroup
-from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
@@ -52,12 +51,6 @@ def a_report(
         sequence=sequence,
         providers=(a_provider(number, **given), *children),
     )
-
-
-def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
-    provider = a_provider(number, parent)
-    known = {name: getattr(provider, name) for name in ("id", "name", "parent", "inventories")}
-    return ProviderLoad(**(known | given))
 
 
 def gone(number: int, sequence: int, cell: str = "c1") -> InventoryReported:

@@ -1,4 +1,4 @@
-"""Functions that call a Placement: report, claim, edit, load and query."""
+"""Functions that call a Placement: report, claim, edit and query."""
 
 from typing import Any
 
@@ -6,15 +6,18 @@ from bus.aggregates import AggregateEdit, AggregateEditRequested, AggregateResul
 from bus.cells import CellEdit, CellEditRequested, CellResult
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim
 from bus.messages import InventoryReported
+from bus.reports import ProviderReport
 from bus.resources import (
     Edit,
+    Edited,
     EditRequested,
     EditResult,
     FindProviders,
-    LoadProviders,
-    LoadResult,
+    MakeProvider,
     Provider,
-    ProviderLoad,
+    SetAggregates,
+    SetInventories,
+    SetTraits,
 )
 from bus.worker import Worker
 from placement_worker import Placement, placement_worker
@@ -56,8 +59,20 @@ async def edit_cell(placement: Placement, edit: CellEdit) -> CellResult:
     return (await in_time(placement.cells.edit(CellEditRequested(edit=edit)))).result
 
 
-async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
-    return list((await placement.bulk_load.load(LoadProviders(providers=loads))).results)
+async def make_providers(placement: Placement, *providers: ProviderReport) -> None:
+    """Create providers, which no agent reports, with their contents; parents before children."""
+    await placement.book.know_contents(placement.database, providers, placement.clock.now())
+    edits: list[Edit] = []
+    for each in providers:
+        edits.append(MakeProvider(provider=each.id, name=each.name, parent=each.parent))
+        if each.inventories:
+            edits.append(SetInventories(provider=each.id, inventories=each.inventories))
+        if each.traits:
+            edits.append(SetTraits(provider=each.id, traits=each.traits))
+        if each.aggregates:
+            edits.append(SetAggregates(provider=each.id, aggregates=each.aggregates))
+    answers = await placement.providers.edit_many([EditRequested(edit=each) for each in edits])
+    assert all(isinstance(answer.result, Edited) for answer in answers), answers
 
 
 async def find_providers(placement: Placement, **query: Any) -> list[Provider]:

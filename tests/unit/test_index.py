@@ -1,6 +1,5 @@
 """The index of hosts: pages, removals, changes, and free memory that stays with the process."""
 
-import asyncio
 import dataclasses
 import random
 import subprocess
@@ -24,7 +23,7 @@ from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChange
 from bus.reports import SHARES, Inventory
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
-from placement_worker.memory import FAR_AHEAD, Forgotten, Memory, Take, check_history
+from placement_worker.memory import FAR_AHEAD, Memory, Take, check_history
 from scheduler_worker.core.host_map import Uints
 from scheduler_worker.core.ranking import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
@@ -689,18 +688,6 @@ async def test_trees_of_the_former_primary_are_read_again(shelf: Shelf) -> None:
     shelf.__class__, shelf.history = Late, "7/2"
     await memory.reload()
     assert tries == ["7/2", "7/2"] and memory.index.history == "7/2"
-
-
-async def test_a_feed_of_changes_ends_at_a_failover(shelf: Shelf) -> None:
-    memory = Memory(shelf)
-    shelf.history = "7/1"
-    changes = memory.feed(1)
-    first = asyncio.ensure_future(anext(changes))
-    await asyncio.sleep(0)
-    shelf.history = "7/2"
-    memory.learn([changed(2, ONE)], {})
-    with pytest.raises(Forgotten, match="failed over"):
-        await first
 
 
 async def test_many_lost_changes_lead_to_a_reload(shelf: Shelf) -> None:

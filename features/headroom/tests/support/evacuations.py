@@ -12,6 +12,7 @@ from bus.requests import Flavor, ResourceGroup
 from bus.sql.database import Database
 from bus.vocabulary import Allocations, totals
 from features.reservations.core.drawing import draw_of, drawing_on
+from features.reservations.core.forms import form_in
 from features.reservations.messages import Reservation, ReservedSlot, slot_drawn
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
@@ -54,11 +55,11 @@ class HostsToLose:
         those that the scheduler permits. Return the first instance for which there is none, or "".
         """
         world, moved, source = self._world(), dict[str, str](), IndexedSource(FilledMemory(self.index))
-        forms = {slot: source.form(held) for slot, (_, held) in self.slots.items()}
+        forms = {slot: form_in(source, held) for slot, (_, held) in self.slots.items()}
         moving = [id_ for id_, (root, _) in self.instances.items() if root in lost]
         chance.shuffle(moving)
         for number, id_ in enumerate(moving):
-            form = source.form(self.instances[id_][1])
+            form = form_in(source, self.instances[id_][1])
             like = {slot for slot, of_slot in forms.items() if of_slot == form}
             for alike in (like, None):
                 wish = self._wish(id_, alike, lost, world)

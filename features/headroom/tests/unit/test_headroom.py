@@ -9,15 +9,14 @@ from functools import cached_property
 import pytest
 from msgspec import structs
 
-from bus.candidates import kind_of
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import covers
 from features.headroom import plan as planner
 from features.headroom.plan import ApartGroup, HeadroomHost, HeadroomState, HeldSize, headroom
 from features.headroom.tests.support.evacuations import Held, HostsToLose
+from features.reservations.core.forms import kind_of, node_of
 from placement_worker import IndexedSource
-from placement_worker.core.forms import node_of
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState
 from tests.support.ids import uid

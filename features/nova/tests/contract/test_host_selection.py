@@ -30,8 +30,8 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, load
+from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, make_providers
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
 
@@ -258,7 +258,7 @@ async def test_a_rebuild_checks_the_present_host_without_a_claim(
 async def test_a_provider_of_the_api_becomes_a_host_when_it_is_assigned(
     placement: Placement, decisions: Database
 ) -> None:
-    await load(placement, a_load(7, inventories={"VCPU": Inventory(total=4)}))
+    await make_providers(placement, a_provider(7, inventories={"VCPU": Inventory(total=4)}))
     scheduler = scheduler_of(placement)
     selection = HostSelection(scheduler, decisions)
     assert (await ask(selection, 1)).refused is not None

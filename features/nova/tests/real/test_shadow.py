@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest_asyncio
 
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
-from berth.importing.writers import write_in_bulk
+from berth.importing.writers import writer_for
 from berth.services import embedded
 from berth.settings import Settings
 from bus.delivery.runner import Bus
@@ -46,7 +45,7 @@ class Shadowed:
         )
         async with source, target:
             theirs, ours = await source.world(_quietly), await target.world(_quietly)
-            writer = partial(write_in_bulk, target)
+            writer = await writer_for(target)
             outcome = await Import(theirs, ours, target, writer, _quietly).run(prune=False)
         assert outcome.failed == {}
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth.commands import pools
 from berth.settings import BadSetting
 from bus.claims import Claimed
 from bus.errors import OperationRefused
+from features.pools import commands as pools
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid

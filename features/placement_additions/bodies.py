@@ -1,12 +1,12 @@
-"""The types of request and response bodies of routes under /berth; the OpenAPI document is made from them."""
+"""The types of request and response bodies; the OpenAPI document is made from them."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from bus.aggregates import Aggregate, AggregateName, HostName, Hosts, MetadataKey, MetadataValue
 from bus.decisions import NearMiss, Removal
-from bus.resources import LoadResult
 from bus.vocabulary import Id
+from features.placement_additions.messages import LoadResult
 
 
 class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -101,19 +101,3 @@ class ChangeEvent(msgspec.Struct, kw_only=True):
     number: int
     changes: tuple[ProviderChanged, ...]
     aggregates: tuple[Aggregate, ...] | UnsetType = UNSET
-
-
-class ApiError(msgspec.Struct, kw_only=True):
-    """One error in the body of a refused request."""
-
-    status: int
-    title: str
-    detail: str
-    request_id: str
-    code: str | UnsetType = UNSET
-
-
-class Refusal(msgspec.Struct, kw_only=True):
-    """The body of a refused request, in the format of the Placement API."""
-
-    errors: list[ApiError]

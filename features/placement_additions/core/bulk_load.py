@@ -6,9 +6,8 @@ from dataclasses import replace
 from msgspec import UNSET, structs
 
 from bus.reports import ProviderReport
-from bus.resources import LoadResult, ProviderLoad
-from placement_worker.core.reports import wrong_contents
-from placement_worker.core.trees import ProviderState, WorkingTrees
+from features.placement_additions.messages import LoadResult, ProviderLoad
+from placement_worker.extension import ProviderState, WorkingTrees, wrong_contents
 
 Item = tuple[int, ProviderLoad]  # index in the request (for error messages), provider to load
 
@@ -39,7 +38,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
         elif load.parent == load.id:
             why = "parent: a provider cannot be its own parent"
         else:
-            why = wrong_contents(load, known)
+            why = wrong_contents(load.contents, known)
         if why:
             found[position] = f"providers[{position}].{why}"
         ids.add(load.id)

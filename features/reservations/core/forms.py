@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from bus.aggregates import Aggregate
+from bus.candidates import CandidateSource, PlacedHost, PlacedProvider
+from bus.domains import METADATA_PREFIX
+from bus.host_health import CLOSED, HELD
 from bus.vocabulary import Allocations
-from placement_worker.core.index import Row
 
 Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
 Free = Mapping[str, Mapping[str, int]]  # provider → resource class → free amount
@@ -51,15 +54,15 @@ class ProviderNode:
             yield from child.uuids()
 
 
-def node_of(rows: Sequence[Row]) -> ProviderNode:
+def node_of(rows: Sequence[PlacedProvider]) -> ProviderNode:
     """Return the tree of a host from its rows of the index, the root first. The traits and aggregates of the
     root are not part of its kind: compare them in addition.
     """
-    below: dict[str, list[Row]] = {}
+    below: dict[str, list[PlacedProvider]] = {}
     for row in rows[1:]:
         below.setdefault(row.parent or "", []).append(row)
 
-    def node(row: Row) -> ProviderNode:
+    def node(row: PlacedProvider) -> ProviderNode:
         children = tuple([node(child) for child in below.get(row.uuid, ())])
         limits = tuple(
             sorted([(name, each.min_unit, each.step_size) for name, each in row.inventories.items()])
@@ -138,3 +141,32 @@ def _matched(options: Sequence[Sequence[int]]) -> list[int] | None:
         return None
     chosen = {element: option for option, element in taken.items()}
     return [chosen[element] for element in range(len(options))]
+
+
+# The kind of a host, and the form of allocations with it.
+
+
+def kind_of(host: PlacedHost, aggregates: Mapping[str, Aggregate]) -> Hashable:
+    """Return a key of a host's cell, zone, traits and metadata of aggregates, without labels and traits that
+    disable the host. Hosts with equal keys accept the same requests, apart from capacity.
+    """
+    metadata = frozenset(
+        (key, value)
+        for uuid in host.aggregates
+        if uuid in aggregates
+        for key, value in aggregates[uuid].metadata.items()
+        if not key.startswith(METADATA_PREFIX)
+    )
+    traits = frozenset(trait for trait in host.traits if trait not in CLOSED and not trait.startswith(HELD))
+    return host.cell, host.zone, traits, metadata
+
+
+def form_in(source: CandidateSource, held: Allocations) -> Hashable | None:
+    """Return the kind of the host with these allocations, and their form: equal for allocations that satisfy
+    the same requests. None if they are not on one known host.
+    """
+    rows = next((rows for provider in held if (rows := source.tree_of(provider))), ())
+    if not rows:
+        return None
+    form = form_of(held, rows[0].uuid, node_of(rows) if len(rows) > 1 else None)
+    return None if form is None else (kind_of(rows[0], source.aggregates), form)

@@ -25,16 +25,9 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.reports import SHARES, Inventory
 from bus.requests import ResourceGroup
-from bus.resources import (
-    DropProvider,
-    Edited,
-    EditRequested,
-    FindProviders,
-    LoadProviders,
-    Provider,
-    ProviderLoad,
-)
+from bus.resources import DropProvider, Edited, EditRequested, FindProviders, Provider
 from bus.vocabulary import InUse, Missing
+from features.placement_additions.messages import LOAD, LoadProviders, ProviderLoad
 
 _POOLS = UUID("6f1a1d5e-8a53-4f7e-9d0c-2b4f6f9d3c11")  # namespace of the uuids of pools
 _RESOURCE = re.compile(r"([A-Z0-9_]+)=([0-9]+)")
@@ -85,7 +78,7 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> No
             id=pool, name=name, inventories=inventories, traits=(SHARES,), aggregates=(aggregate,)
         )
         order = checked(LoadProviders(providers=(wanted,)))
-        [result] = (await bus.asker(topics.LOAD, TIMEOUT)(order)).results
+        [result] = (await bus.asker(LOAD, TIMEOUT)(order)).results
     if result.did == "refused":
         raise OperationRefused(result.why)
     cli.tell(f"pool {name}: {result.did}", name=name, uuid=pool, aggregate=aggregate, did=result.did)

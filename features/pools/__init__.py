@@ -1,0 +1,1 @@
+"""Pools: resources that hosts share, such as storage and addresses."""
