@@ -13,7 +13,8 @@ from bus.requests import Flavor, Hints
 from features.suggestions.core import changes
 from features.suggestions.core.changes import MOST_PAIRED, MOST_TRIED, helps
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.extension import Alternative, Choosing, HostFacts, HostLimit, Order, Ranking, Tally
+from scheduler_worker.core.extension import HostFacts
+from scheduler_worker.extension import Alternative, Choosing, HostLimit, Order, Ranking, Tally
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
