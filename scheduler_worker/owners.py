@@ -83,9 +83,9 @@ class Owners:
         return recorded
 
     async def _in_cells(self, ids: Collection[Id], retired: Mapping[Id, str]) -> dict[Id, tuple[str, str]]:
-        """Return the project and the cell of each build with one of these ids, and of each build that a
-        feature's object with one of these ids, such as a move, is about. A retired build is looked up only
-        in the cell that retired it.
+        """Return the project and the cell of each build with one of these ids. An id may also be that of a
+        feature's object, such as a move: then they are those of the moved build. A retired build is looked
+        up only in the cell that retired it.
         """
         everywhere = sorted({host.cell for host in self.scheduler.source.hosts()} - {""}) if ids else []
         asked: dict[str, list[Id]] = {}

@@ -344,7 +344,9 @@ class Fallback(Protocol):
         """Return what the messages must carry about instances that an earlier delivery placed."""
 
     def polls(self, request: BuildRequested) -> bool:
-        """Return whether this fallback may find hosts for a request although no event says that it fits."""
+        """Return whether a waiting request must be tried again from time to time, because this fallback may
+        find hosts for it that no change of placement announces.
+        """
 
     async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
         """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
@@ -357,7 +359,7 @@ class Fallback(Protocol):
         """
 
     async def waiting(self, question: FindWaiting) -> WaitingFound | None:
-        """Return the requests that the fallback has taken over, or None if it takes over none."""
+        """Return the requests that wait in this fallback, or None if requests never wait in it."""
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
         """Return, by id, the project of each build or request that the fallback has taken over."""
@@ -703,7 +705,9 @@ class Scheduler:
         return prepared
 
     def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return orders with the limits of hosts that hold now; choose hosts for them without `await`."""
+        """Return orders with the limits of their hosts at this moment. Hosts must be chosen before the next
+        `await`, after which the limits may differ.
+        """
         limited = list(orders)
         for narrowing in self.narrowings:
             at = [index for index, order in enumerate(limited) if narrowing.concerns(order)]

@@ -82,7 +82,9 @@ class HeldByCell(Compact, frozen=True):
 async def held_by_cell(
     database: Database, builds: Collection[str], marks_of_features: Sequence[ReadMarks] = ()
 ) -> dict[str, HeldByCell]:
-    """Return, by build id, the cell's records of builds, to compare their resources with placement."""
+    """Return, by build id, what a cell has recorded about instances, to compare their resources with
+    placement's records.
+    """
     marks: dict[str, OperationMark] = {}
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])

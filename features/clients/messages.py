@@ -95,7 +95,9 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
 
 
 class ClientRelay(Message, frozen=True, kw_only=True):
-    """A client's message to a topic or query. A scheduler sends it on if the client's role permits that."""
+    """A message that a client wants to publish, or a question that it asks. A scheduler sends it on if the
+    client's role permits that.
+    """
 
     client: ClientName
     to: Text  # routing pattern of the topic, or name of the query

@@ -26,7 +26,9 @@ RELAY_SECONDS = 5.0  # added to the time limit of a relayed query, for relaying 
 
 
 class RelayedBus(RecordingBus):
-    """A connection to the bus that sends each message through a scheduler, in the name of a client."""
+    """The connection of a client with a role: a scheduler checks each message, records the client as its
+    sender, and sends it on.
+    """
 
     def __init__(self, transport: Transport, client: str) -> None:
         super().__init__(transport)

@@ -354,9 +354,9 @@ def check_hints(request: BuildRequested, options: RequestOptions) -> tuple[str, 
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the roots of the hosts that a request permits (empty: all), the roots that it excludes, and
-    warnings about excluded hosts that do not exist. `named` returns the roots of hosts by name or root;
-    `names` returns all host names, to suggest a similar name.
+    """Return the hosts that a request permits (if empty: all hosts), the hosts that it excludes, both by the
+    ids of their root providers, and warnings about excluded hosts that do not exist. `named` returns the
+    roots of hosts by name or root; `names` returns all host names, to suggest a similar name.
     """
     ignored: dict[str, str] = {}
     notes: list[str] = []
