@@ -106,7 +106,9 @@ def control_room_worker(
                 tls=tls_of(settings),
             )
 
-    return control_room(events, [serve], declared("PAGE_ASKS"), declared("PAGE_PUBLISHES"))
+    return control_room(
+        events, [serve], declared("PAGE_ASKS"), declared("PAGE_PUBLISHES"), declared("HEARTBEATS")
+    )
 
 
 def pages_of_features() -> "list[FeaturePages]":

@@ -6,7 +6,8 @@ their names, and each may be missing:
     messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
                  (`bus.parts`). Messages of the types BEGINNINGS begin a trace. PAGE_ASKS are the queries of
                  its pages, PAGE_PUBLISHES the types of messages that they publish, PAGE_EVENTS the topics for
-                 clients with messages after which they refresh. ACTS, REQUESTED and DONE are its rows of the
+                 clients with messages after which they refresh; HEARTBEATS are topics with several
+                 heartbeats, `reports`, in a message. ACTS, REQUESTED and DONE are its rows of the
                  table of acts (`bus.acts`), REQUEST_KINDS its kinds of requests (`bus.invalid_requests`)
     placement    `part(needs, settings)` returns its part of placement; `settings` are those of the feature,
                  or None. The modules scheduler, conductor, agent (simulated agents) and metal (agents that

@@ -278,20 +278,6 @@ class HostReported(Message, frozen=True, kw_only=True):
     hosts: LongList[HostState]
 
 
-MOST_MERGED = 250  # heartbeats in a message, which its receiver handles without a pause
-
-
-class HeartbeatsMerged(Message, frozen=True, kw_only=True):
-    """The heartbeats of several agents of one cell in one message, with unchanged contents."""
-
-    cell: Word
-    reports: Annotated[tuple[HostReported, ...], Meta(max_length=MOST_MERGED)]
-
-    def __post_init__(self) -> None:
-        if any(report.cell != self.cell for report in self.reports):
-            raise ValueError(f"a heartbeat of another cell than {self.cell}")
-
-
 class SchedulerAlive(Message, frozen=True, kw_only=True):
     """A heartbeat of a scheduler. Each scheduler has a share of the hosts, and prefers these hosts."""
 

@@ -221,8 +221,6 @@ INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReport
 HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
     "heartbeat of an agent: service state, load and metrics of its hosts", "agents", "every scheduler",
     expected=False)
-HEARTBEATS_MERGED = Topic("host.merged.{cell}", messages.HeartbeatsMerged,
-    "heartbeats of several agents that share queues", "gateway", "every scheduler", expected=False)
 HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
     "an attempt on a host failed, and whether the host caused it", "conductor", "every scheduler",
     expected=False)

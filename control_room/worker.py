@@ -11,15 +11,7 @@ from bus import topics
 from bus.audit_trail import ActsRecorded
 from bus.clock import Clock
 from bus.ironic import IronicSpoke
-from bus.messages import (
-    Attempt,
-    BuildEnded,
-    BuildUnplaceable,
-    HeartbeatsMerged,
-    HostFailed,
-    HostReported,
-    SchedulerAlive,
-)
+from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
 from bus.topics import Address, Query, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
@@ -111,8 +103,8 @@ class Events:
     async def on_host_reported(self, message: HostReported) -> None:
         self.heartbeats.add(message, self.clock.now())
 
-    async def on_heartbeats_merged(self, merged: HeartbeatsMerged) -> None:
-        for report in merged.reports:
+    async def on_several_heartbeats(self, message: Any) -> None:
+        for report in message.reports:
             await self.on_host_reported(report)
 
     async def on_ironic_events(self, message: IronicSpoke) -> None:
@@ -141,9 +133,10 @@ def control_room(
     serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     further_asks: Sequence[Query[Any, Any]] = (),
     publishes: Sequence[type[Message]] = (),
+    heartbeats: Sequence[Topic[Any]] = (),
 ) -> Worker:
     """Return the control room's worker; the pages of features send `further_asks`, and publish messages of
-    the types `publishes`.
+    the types `publishes`. `heartbeats`: topics of features with several heartbeats in a message.
     """
     return Worker(
         "control_room",
@@ -153,7 +146,7 @@ def control_room(
             *(on(_every(topic), events.on_page_event(topic), private=True) for topic in events.page_events),
             on(topics.HOST_FAILED, events.on_host_failed, private=True),
             on(topics.HOST_REPORTED, events.on_host_reported, private=True),
-            on(topics.HEARTBEATS_MERGED, events.on_heartbeats_merged, private=True),
+            *(on(topic, events.on_several_heartbeats, private=True) for topic in heartbeats),
             on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),
             on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],

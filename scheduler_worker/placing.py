@@ -21,14 +21,7 @@ from bus.clock import Clock
 from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import (
-    BuildCancelRequested,
-    BuildDeleteRequested,
-    BuildRequested,
-    HeartbeatsMerged,
-    HostFailed,
-    HostReported,
-)
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
 from bus.projects import ClientQuery, Permit
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.vocabulary import Allocations, Id, Message
@@ -495,10 +488,6 @@ class Scheduler:
         self.book.handle(report, self.clock.monotonic())
         for notice in applied:
             notice()
-
-    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
-        for report in merged.reports:
-            await self.handle(report)
 
     async def on_host_failed(self, failure: HostFailed) -> None:
         """Count a failed build that its host caused, unless placement has no record of the host."""

@@ -103,7 +103,6 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 undeliverable_after=TRIES_UNDELIVERABLE,
             ),
             on(topics.HOST_REPORTED, scheduler.handle, private=True),
-            on(topics.HEARTBEATS_MERGED, scheduler.handle_merged, private=True),
             on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
             on(topics.HOST_FAILED, scheduler.on_host_failed, private=True),
             on(topics.SCHEDULER_ALIVE, hosts.roster.handle, private=True),

@@ -17,13 +17,16 @@ from bus import topics
 from bus.clock import Clock
 from bus.errors import Poison, Retry, Unavailable
 from bus.guests import GuestsAsked
-from bus.messages import MOST_MERGED, HeartbeatsMerged, HostReported
+from bus.messages import HostReported
 from bus.protocol import Ask, encode
 from bus.worker import Worker, every, on
 from features.shared_queues.messages import (
     AGENT_BEAT,
     AGENT_ORDER,
+    HEARTBEATS_MERGED,
+    MOST_MERGED,
     HeartbeatRelayed,
+    HeartbeatsMerged,
     OrderAnswered,
     OrderRelayed,
 )
@@ -70,10 +73,10 @@ def agent_gateway(
             ),
             on(topics.AGENT_ASKED.at(cell=cell), orders.ask_for_guests, concurrency=CONCURRENCY),
             on(AGENT_BEAT.at(cell=cell), beats.add, private=True),
-            on(topics.HEARTBEATS_MERGED.at(cell=cell), beats.drop_merged, private=True),
+            on(HEARTBEATS_MERGED.at(cell=cell), beats.drop_merged, private=True),
         ],
         asks=[AGENT_ORDER],
-        timers=[every(MERGE_SECONDS, beats.merge, emits=[topics.HEARTBEATS_MERGED])],
+        timers=[every(MERGE_SECONDS, beats.merge, emits=[HEARTBEATS_MERGED])],
     )
 
 

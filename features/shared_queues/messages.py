@@ -2,9 +2,9 @@
 heartbeats that the gateway merges.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from bus.messages import HostReported
 from bus.topics import Query, Topic
@@ -38,9 +38,26 @@ class HeartbeatRelayed(HostReported, frozen=True, kw_only=True):
     """A heartbeat of an agent that shares the queues of its cell; the cell's gateway merges heartbeats."""
 
 
+MOST_MERGED = 250  # heartbeats in a message, which its receiver handles without a pause
+
+
+class HeartbeatsMerged(Message, frozen=True, kw_only=True):
+    """The heartbeats of several agents of one cell in one message, with unchanged contents."""
+
+    cell: Word
+    reports: Annotated[tuple[HostReported, ...], Meta(max_length=MOST_MERGED)]
+
+    def __post_init__(self) -> None:
+        if any(report.cell != self.cell for report in self.reports):
+            raise ValueError(f"a heartbeat of another cell than {self.cell}")
+
+
 # fmt: off
 AGENT_BEAT = Topic("agent.beat.{cell}", HeartbeatRelayed,
     "heartbeat of an agent that shares queues, to be merged", "agents", "that cell's gateway", expected=False)
 AGENT_ORDER = Query("agent.order.{cell}.{agent}", OrderRelayed, OrderAnswered,
     "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
+HEARTBEATS_MERGED = Topic("host.merged.{cell}", HeartbeatsMerged,
+    "heartbeats of several agents that share queues", "gateway", "every scheduler", expected=False)
 # fmt: on
+HEARTBEATS = (HEARTBEATS_MERGED,)

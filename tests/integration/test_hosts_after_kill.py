@@ -29,7 +29,7 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.messages import BuildEnded, BuildRequested, HeartbeatsMerged, HostReported, InventoryReported
+from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
 from bus.protocol import Envelope
 from bus.removed_agents import AgentEditRequested
 from bus.replication import PlacementChanged
@@ -131,7 +131,8 @@ class RandomMessages:
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
         self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
-        if issubclass(kind, (AgentEditRequested, HostReported, HeartbeatsMerged, InventoryReported)):
+        of_agents = (AgentEditRequested, HostReported, InventoryReported)
+        if issubclass(kind, of_agents) or kind.__name__ == "HeartbeatsMerged":
             self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))

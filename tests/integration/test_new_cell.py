@@ -32,6 +32,7 @@ from bus.queries import FindBuilds, FindDecision
 from bus.requests import Flavor
 from bus.resources import FindProviders
 from deploy.servers import RabbitMQ
+from features.shared_queues.messages import HEARTBEATS_MERGED
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
 from tests.support.request_parts import with_parts
@@ -192,7 +193,7 @@ async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_the
     of_cell = read(file=site.file, environment={}).settings.having(state_dir=str(site.directory / "cell"))
     of_agent = await site.add_agent(AGENT)
     assert (of_cell.cells.agent_queues, of_agent.cells.agent_queues) == ("shared", "shared")
-    beats = await site.bus.listen(topics.HEARTBEATS_MERGED.at(cell=CELL))
+    beats = await site.bus.listen(HEARTBEATS_MERGED.at(cell=CELL))
     conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
     async with at_work(of_cell, conductor), at_work(of_agent, agent):
         await until(lambda: fits(site))

@@ -24,7 +24,6 @@ from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
-from bus.messages import HeartbeatsMerged
 from bus.names import MakeName, NameEditRequested
 from bus.protocol import Envelope, Receipt, Transport, decode, encode
 from bus.sql.failures import Conflict
@@ -40,7 +39,7 @@ from features.moves.core.start import undo_claim_id
 from features.preemption.messages import PriorityEditRequested, SetPriority
 from features.preemption.priorities import PriorityClasses
 from features.shared_queues.gateway import agent_gateway
-from features.shared_queues.messages import AGENT_ORDER, ANSWER_SECONDS
+from features.shared_queues.messages import AGENT_ORDER, ANSWER_SECONDS, HeartbeatsMerged
 from features.shared_queues.relayed_orders import with_shared_queues
 from features.waiting.placing import WaitingBuilds
 from features.waiting.tests.support.waiting_stores import waiting_builds_of

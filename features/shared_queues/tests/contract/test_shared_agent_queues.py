@@ -19,17 +19,10 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import NoAnswer, Poison, Retry, Unavailable
 from bus.guests import GuestsAsked
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import (
-    MOST_MERGED,
-    AgentReported,
-    BuildOrdered,
-    DestroyOrdered,
-    HeartbeatsMerged,
-    HostReported,
-)
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
 from bus.protocol import decode, encode
 from bus.reports import HostState
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, HEARTBEATS_MERGED
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED
 from bus.worker import Worker, on
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
 from compute_sim.guests import AgentDisk
@@ -49,7 +42,10 @@ from features.shared_queues.gateway import (
 from features.shared_queues.messages import (
     AGENT_ORDER,
     ANSWER_SECONDS,
+    HEARTBEATS_MERGED,
+    MOST_MERGED,
     HeartbeatRelayed,
+    HeartbeatsMerged,
     OrderAnswered,
     OrderRelayed,
 )

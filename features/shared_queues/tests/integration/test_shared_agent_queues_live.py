@@ -26,6 +26,7 @@ from bus.guests import GuestsAsked
 from bus.host_health import every_health
 from bus.messages import BuildEnded
 from deploy.servers import RabbitMQ
+from features.shared_queues.messages import HEARTBEATS_MERGED
 from features.shared_queues.tests.support.agent_fleet import MUTE, PER_CELL, FleetSupervisor, fleet_settings
 from tests.support.berth_processes import Running, running, settled
 
@@ -106,7 +107,7 @@ async def _heard(berth: Running, mute: str) -> None:
 
 async def heartbeats(berth: Running, seconds: float) -> tuple[float, float]:
     """Return the messages with heartbeats, and the heartbeats in them, that a scheduler gets in a second."""
-    merged = await berth.bus.listen(topics.HEARTBEATS_MERGED.at())
+    merged = await berth.bus.listen(HEARTBEATS_MERGED.at())
     single = await berth.bus.listen(topics.HOST_REPORTED.at())
     messages = reports = 0
 
