@@ -41,7 +41,7 @@ CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light proj
 LIGHT = 16  # a project with at most this many requests is light
 BACKLOGGED = 256  # with more waiting requests, a new one is not placed within milliseconds
 SEVERAL_SECONDS = 60.0  # batches are limited for so long after requests of two projects arrived
-YOUNG_SECONDS = 2.0  # the same for the first seconds of a flood: requests of other projects may follow
+YOUNG_SECONDS = 0.25  # the same when a flood begins: requests of other projects may follow
 CALM_SECONDS = 10.0  # a flood is a new one if for so long before it few requests waited
 LIGHT_SECONDS = 10.0  # batches of other projects are followed by a pause so long after a light request
 BATCH_SECONDS = 0.15  # seconds that placing a limited batch should take
@@ -98,7 +98,7 @@ class RequestBacklog:
         self._unusual: deque[Delivery] = deque()  # unreadable or suspect messages, which the bus handles
         self._last_project = ""  # the project of the latest request
         self._several_until = 0.0  # until then, several projects count as having requests
-        self._young_until = 0.0  # until then, a flood is in its first seconds
+        self._young_until = 0.0  # until then, a flood begins
         self._flooded_at = -CALM_SECONDS  # when a batch began while many requests waited
         self._light_until = 0.0  # until then, further requests of light projects are expected
         self._paused_until = 0.0
