@@ -397,10 +397,10 @@ _NUMBERS = frozenset((float, int, bool, np.float64, np.bool_))
 def _no_number(result: Any) -> str:
     if type(result) in _NUMBERS:  # the usual types are recognised in a tenth of the time of isinstance
         return ""
-    if isinstance(result, int | float | np.bool_ | np.number):
+    if isinstance(result, np.ndarray) and result.ndim <= 1 and result.dtype.kind in "biuf":
         return ""
-    is_array = isinstance(result, np.ndarray) and result.ndim <= 1 and result.dtype.kind in "biuf"
-    return "" if is_array else f"it returned {result!r:.100}, no number or array of numbers"
+    is_number = isinstance(result, int | float | np.bool_ | np.number)
+    return "" if is_number else f"it returned {result!r:.100}, no number or array of numbers"
 
 
 def _options(name: str, made: Made, given: Mapping[str, Any]) -> dict[str, Any]:
