@@ -28,6 +28,7 @@ _PACKAGES = (
     "compute_sim",
     "ironic_sync",
     "berth",
+    "features",
 )
 _WAITING = ("asyncio/runners.py", "concurrent/futures/thread.py", "/socket.py", "berth/process_watch.py")
 _KINDS = ("scheduler", "placement", "conductor", "compute")

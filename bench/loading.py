@@ -6,7 +6,6 @@ build, so it runs after the measurement.
 
 import asyncio
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ from functools import partial
 
 import uvloop
 
-from bench.own_servers import broker_and_database, of_berth, own_directory, running
+from bench.own_servers import broker_and_database, of_berth, own_directory, running, started
 from bench.processes import in_all, processor_time, share_of
 from berth import composition
 from berth.commands.run import ready
@@ -132,8 +131,7 @@ def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
             return output.read()
 
         def start() -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "berth", "up"]
-            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            return started("berth", "up", env=environment, stdout=output, stderr=subprocess.STDOUT)
 
         up = start()
         try:

@@ -4,11 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from berth.configuration import SUPERVISED_ENV
 from deploy.servers import Postgres, RabbitMQ, private_directory
 
 
@@ -45,12 +46,19 @@ def broker_at(url: str | None) -> Iterator[str]:
 @contextmanager
 def running(*words: str, **options: Any) -> Iterator["subprocess.Popen[Any]"]:
     """Run `python -m` with these words until the block ends; `options` are of `subprocess.Popen`."""
-    process = subprocess.Popen([sys.executable, "-m", *words], **options)
+    process = started(*words, **options)
     try:
         yield process
     finally:
         process.terminate()
         process.wait(30)
+
+
+def started(*words: str, env: Mapping[str, str] = os.environ, **options: Any) -> "subprocess.Popen[Any]":
+    """Start `python -m` with these words. A command of berth ends when this process ends, also by SIGKILL."""
+    supervised = {**env, SUPERVISED_ENV: "1"}  # berth then ends when its standard input closes
+    options = {"stdin": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-m", *words], env=supervised, **options)
 
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from berth import composition, worker_roles
 from berth.commands.run import migrate_all, ready
+from berth.configuration import SUPERVISED_ENV
 from berth.operations.audit import Audit, audit
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -141,6 +142,12 @@ class Up:
     def __exit__(self, *_: object) -> None:
         if self.pid is not None:
             self.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
 
     @property
     def pid(self) -> int | None:
@@ -153,9 +160,10 @@ class Up:
     def start(self) -> None:
         up = [sys.executable, "-m", "berth", "up", "--control-room", "127.0.0.1:0", *self._flags]
         with self.log_path.open("w") as log:
+            self._let_go()
             self._process = subprocess.Popen(
-                up, cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True,
+                up, cwd=self.directory, env=self.environment | {SUPERVISED_ENV: "1"}, stdin=subprocess.PIPE,
+                stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.wait_until(lambda: "berth is up" in self.log or self.pid is None, "berth is up")
         if self.pid is None:
