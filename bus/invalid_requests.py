@@ -342,6 +342,7 @@ def _look_in(kind: Any, of: Place | None, fields: Any, where: str, notes: list[s
             _look_in(kind, of, item, f"{where.removesuffix('.')}[{position}].", notes)
     if not isinstance(fields, dict) or len(notes) >= MAX_NOTES:
         return
+    owner = _owner(kind)
     known, with_objects = _fields_of(kind, of)
     if not fields.keys() <= known:
         for name in [name for name in fields if name not in known][:MAX_NOTES]:
@@ -350,7 +351,6 @@ def _look_in(kind: Any, of: Place | None, fields: Any, where: str, notes: list[s
             notes.append(f"{where}{name[:_LONGEST]}: not known here{meant}")
     for name, inner in with_objects.items():
         if value := fields.get(name):
-            owner = _owner(kind)
             _look_in(inner, (owner, name) if owner is not None else None, value, f"{where}{name}.", notes)
 
 

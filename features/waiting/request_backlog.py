@@ -98,7 +98,7 @@ class RequestBacklog:
         self._unusual: deque[Delivery] = deque()  # unreadable or suspect messages, which the bus handles
         self._last_project = ""  # the project of the latest request
         self._several_until = 0.0  # until then, several projects count as having requests
-        self._young_until = 0.0  # until then, a flood begins
+        self._young_until = 0.0  # until then, a flood counts as just begun
         self._flooded_at = -CALM_SECONDS  # when a batch began while many requests waited
         self._light_until = 0.0  # until then, further requests of light projects are expected
         self._paused_until = 0.0

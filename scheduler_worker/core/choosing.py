@@ -391,14 +391,12 @@ class _EqualOrders:
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
             # the caller counts the share as free.
             share = () if self._scope.held else self._choosing.pooled(way.allocations)
-            alternates_of = partial(ranking.alternates, way.cell, several, excluding, order.tried.avoided)
-            if share:
-                with self._choosing.counting_as_free(*share):
+            with self._choosing.counting_as_free(*share):
+                if share:
                     ranking.found.forget_trees()
-                    alternates = alternates_of()
+                alternates = ranking.alternates(way.cell, several, excluding, order.tried.avoided)
+            if share:
                 ranking.found.forget_trees()
-            else:
-                alternates = alternates_of()
             complete.append(replace(pick, alternates=alternates))
         return tuple(complete)
 

@@ -142,9 +142,9 @@ class Up:
     def __exit__(self, *_: object) -> None:
         if self.pid is not None:
             self.stop()
-        self._let_go()
+        self._close_input()
 
-    def _let_go(self) -> None:
+    def _close_input(self) -> None:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -160,7 +160,7 @@ class Up:
     def start(self) -> None:
         up = [sys.executable, "-m", "berth", "up", "--control-room", "127.0.0.1:0", *self._flags]
         with self.log_path.open("w") as log:
-            self._let_go()
+            self._close_input()
             self._process = subprocess.Popen(
                 up, cwd=self.directory, env=self.environment | {SUPERVISED_ENV: "1"}, stdin=subprocess.PIPE,
                 stdout=log, stderr=log, start_new_session=True,
