@@ -196,7 +196,11 @@ class RequestParts(Parts):
     @property
     def sections(self) -> tuple[Section, ...]:
         """Return the sections of the request; at most one part gives it some."""
-        return next((part.sections for part in self if part.sections), ())
+        for part in self._values.values():
+            sections: tuple[Section, ...] = part.sections
+            if sections:
+                return sections
+        return ()
 
 
 class MoveParts(RequestParts):

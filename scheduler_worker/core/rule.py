@@ -230,7 +230,10 @@ class Alternative:
         return replace(self, question=question, limits=(*self.limits, limit))
 
     def part(self, type_: type[T]) -> T | None:
-        return next((part for part in self.parts if isinstance(part, type_)), None)
+        for part in self.parts:
+            if isinstance(part, type_):
+                return part
+        return None
 
     def with_part(self, part: AlternativePart) -> "Alternative":
         """Return a copy with a part, which replaces one of the same type."""
