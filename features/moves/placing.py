@@ -415,6 +415,10 @@ class MovePlacing:
         self._handovers = handovers
         self._store_refusals = store_refusals
 
+    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
+        """Begin or refuse new moves. Return for each its messages, `Retry` or `Poison`."""
+        return await self.place_new([RequestedMove(request) for request in requests])
+
     async def place_new(
         self, batch: Sequence[RequestedMove], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveOutcome]:

@@ -11,6 +11,8 @@ from features.moves.messages import (
     MOVE_HALF,
     MOVE_HANDOVER,
     MOVE_PLACED,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
     FindMoves,
     MovePlaced,
     MoveRefused,
@@ -41,13 +43,21 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             announces=frozenset({MovePlaced, MoveRefused}),
             consumes=[
                 on_many(
+                    MOVE_REQUESTED,
+                    placing.place_many,
+                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                    on_unroutable=placing.undoing.undo_placed,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    concurrency=needs.options.concurrency,
+                ),
+                on_many(
                     MOVE_HALF,
                     handovers.handle_many,
                     emits=[MOVE_PLACED, MOVE_HANDOVER, topics.BUILD_DELETE],
                     on_unroutable=handovers.on_unroutable,
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,
-                )
+                ),
             ],
             timers=[
                 every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[MOVE_HANDOVER]),

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from berth.features import packages
+from berth.features import FEATURES, packages
 from bus import topics
 from bus.decisions import INVALID
 from bus.delivery.runner import Bus
@@ -64,6 +64,14 @@ def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 # The invalid action of a client → the field and the reason in the answer
+BOOTS_THAT_WAIT: dict[str, tuple[Any, str]] = {
+    "a bad wait": (BOOT | {"wait": "banana"}, "wait: Expected how long: 90s"),
+    "a number for a wait": (BOOT | {"wait": 30}, "wait: Expected `str | null`"),
+    "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
+}
+MOVES_THAT_WAIT: dict[str, tuple[Any, str]] = {
+    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long"),
+}
 BOOTS: dict[str, tuple[Any, str]] = {
     "no flavor": (without(BOOT, "flavor"), "flavor: the field is missing"),
     "no request": (without(BOOT, "request"), "request: the field is missing"),
@@ -77,9 +85,6 @@ BOOTS: dict[str, tuple[Any, str]] = {
     "a text for a number": (BOOT | {"flavor": FLAVOR | {"vcpus": "2"}}, "flavor.vcpus: Expected `int`, got"),
     "a part of a processor": (BOOT | {"flavor": FLAVOR | {"vcpus": 1.5}}, "flavor.vcpus: Expected `int`"),
     "a huge number": (BOOT | {"flavor": FLAVOR | {"memory_mb": 2**40}}, "flavor.memory_mb: Expected"),
-    "a bad wait": (BOOT | {"wait": "banana"}, "wait: Expected how long: 90s"),
-    "a number for a wait": (BOOT | {"wait": 30}, "wait: Expected `str | null`"),
-    "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
     "a list for a text": (BOOT | {"zone": ["a"]}, "zone: Expected `str`, got `array`"),
     "a long text": (BOOT | {"zone": "z" * 256}, "zone: Expected `str` of length <= 255"),
     "a bad trait": (BOOT | {"root_required": ["a-b"]}, "root_required[0]: Expected HW_CPU"),
@@ -105,7 +110,6 @@ MOVES: dict[str, tuple[Any, str]] = {
     "no build": (without(A_MOVE, "build"), "build: the field is missing"),
     "a bad kind": (A_MOVE | {"kind": "banana"}, "kind: Invalid enum value 'banana'"),
     "a negative time": (A_MOVE | {"since": -1}, "since: Expected `float` >= 0.0"),
-    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long"),
     "too many alternates": (A_MOVE | {"alternates": 11}, "alternates: Expected `int` <= 10"),
     "a bad flavor": (A_MOVE | {"flavor": {"name": ""}}, "flavor.name: Expected `str` of length >= 1"),
     "an unknown field, strictly": (
@@ -167,7 +171,10 @@ WHOLE: dict[str, tuple[Body, type[Message], str]] = {
 OF_CLIENT: dict[str, tuple[Body, type[Message], str]] = {
     **{
         f"{action}: {what}": ({"client": "shop", "do": action, "message": fields}, ANSWER_OF[action], why)
-        for action, cases in (("boot", BOOTS), ("delete", DELETES), ("move", MOVES), ("steer", STEERS))
+        for action, cases in (
+            ("boot", BOOTS), ("delete", DELETES), ("move", MOVES), ("steer", STEERS),
+            *((("boot", BOOTS_THAT_WAIT), ("move", MOVES_THAT_WAIT)) if "waiting" in FEATURES else ()),
+        )
         for what, (fields, why) in cases.items()
     },
     **WHOLE,

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
+from berth.features import FEATURES
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -72,10 +73,6 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
     (["move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
     (["move", B1, "--verify"], {"verify": True, "verify_for": ""}),
     (["move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
-    (["move", B1, "--wait", "30m", "--priority", "3"], {"wait": "30m", "priority": 3}),
-    (["move", B1, "--wait", "--to", "host-3"], {"wait": "", "wanted_host": "host-3"}),
-    (["resize", B1, "--vcpus", "4", "--wait", "1h"], {"wait": "1h", "verify": True}),
-    (["unshelve", B1, "--wait", "1h"], {"kind": "unshelve", "wait": "1h"}),
     (["resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
     (["resize", B1, "--vcpus", "4", "--no-verify", "--same-host"], {"verify": False, "same_host": True}),
     (["move", B1, "--to-cell", "c2"], {"kind": "migrate", "to_cell": "c2"}),
@@ -86,9 +83,19 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
     (["rebuild", B1, "--image", "new"], {"kind": "rebuild", "image": Image(name="new")}),
     (["rebuild", B2], {"kind": "rebuild", "image": Image(name="debian")}),
 ]
+needs_waiting = pytest.mark.skipif("waiting" not in FEATURES, reason="options of the feature waiting")
+WAITS = [
+    pytest.param(words, has, marks=needs_waiting)
+    for words, has in (
+        (["move", B1, "--wait", "30m", "--priority", "3"], {"wait": "30m", "priority": 3}),
+        (["move", B1, "--wait", "--to", "host-3"], {"wait": "", "wanted_host": "host-3"}),
+        (["resize", B1, "--vcpus", "4", "--wait", "1h"], {"wait": "1h", "verify": True}),
+        (["unshelve", B1, "--wait", "1h"], {"kind": "unshelve", "wait": "1h"}),
+    )
+]
 
 
-@pytest.mark.parametrize(("words", "has"), ASKED)
+@pytest.mark.parametrize(("words", "has"), [*ASKED, *WAITS])
 async def test_options_and_the_moves_they_request(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, words: list[str], has: dict[str, Any]
 ) -> None:
@@ -299,6 +306,7 @@ async def test_at_the_timeout_the_moves_under_way_are_named(movers: FakeMovers, 
         await berth("move", B1, "--wait", "--timeout", "0.2")
 
 
+@needs_waiting
 async def test_a_waiting_move_prints_its_missing_resources_once(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
