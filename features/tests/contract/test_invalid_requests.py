@@ -70,7 +70,7 @@ BOOTS_THAT_WAIT: dict[str, tuple[Any, str]] = {
     "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
 }
 MOVES_THAT_WAIT: dict[str, tuple[Any, str]] = {
-    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long"),
+    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long")
 }
 BOOTS: dict[str, tuple[Any, str]] = {
     "no flavor": (without(BOOT, "flavor"), "flavor: the field is missing"),
@@ -172,7 +172,10 @@ OF_CLIENT: dict[str, tuple[Body, type[Message], str]] = {
     **{
         f"{action}: {what}": ({"client": "shop", "do": action, "message": fields}, ANSWER_OF[action], why)
         for action, cases in (
-            ("boot", BOOTS), ("delete", DELETES), ("move", MOVES), ("steer", STEERS),
+            ("boot", BOOTS),
+            ("delete", DELETES),
+            ("move", MOVES),
+            ("steer", STEERS),
             *((("boot", BOOTS_THAT_WAIT), ("move", MOVES_THAT_WAIT)) if "waiting" in FEATURES else ()),
         )
         for what, (fields, why) in cases.items()
