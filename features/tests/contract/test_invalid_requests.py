@@ -70,6 +70,7 @@ BOOTS_THAT_WAIT: dict[str, tuple[Any, str]] = {
     "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
 }
 MOVES_THAT_WAIT: dict[str, tuple[Any, str]] = {
+    "a negative time": (A_MOVE | {"since": -1}, "since: Expected `float` >= 0.0"),
     "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long")
 }
 BOOTS: dict[str, tuple[Any, str]] = {
@@ -109,7 +110,6 @@ MOVES: dict[str, tuple[Any, str]] = {
     "no move": (without(A_MOVE, "move"), "move: the field is missing"),
     "no build": (without(A_MOVE, "build"), "build: the field is missing"),
     "a bad kind": (A_MOVE | {"kind": "banana"}, "kind: Invalid enum value 'banana'"),
-    "a negative time": (A_MOVE | {"since": -1}, "since: Expected `float` >= 0.0"),
     "too many alternates": (A_MOVE | {"alternates": 11}, "alternates: Expected `int` <= 10"),
     "a bad flavor": (A_MOVE | {"flavor": {"name": ""}}, "flavor.name: Expected `str` of length >= 1"),
     "an unknown field, strictly": (
