@@ -94,6 +94,8 @@ def test_changed_limits_are_parsed() -> None:
     assert changed.only_numbers == ChangedNumbers()  # hosts are decided by the records
     with pytest.raises(BadSetting, match="RESOURCE=LIMIT"):
         changed_policy(Settings(), ["quota.p1.VCPU=-5"])
+    with pytest.raises(BadSetting, match="no project is named"):  # a script with an unset variable
+        changed_policy(Settings(), ["quota..VCPU=3"])
 
 
 def test_changed_classes_and_reservations_are_parsed() -> None:

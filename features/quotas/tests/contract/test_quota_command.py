@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from berth import composition
-from berth.commands import rules
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
@@ -43,7 +42,7 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
 
 
-MODULES = {"quota": quotas, "share": shares, "rules": rules}
+MODULES = {"quota": quotas, "share": shares}
 
 
 async def default_limits(placement: Placement) -> dict[str, int]:
@@ -58,7 +57,6 @@ async def default_limits(placement: Placement) -> dict[str, int]:
         ("quota", ("unset", "")),
         ("share", ("set", "", "3")),
         ("share", ("unset", "")),
-        ("rules", ("test", "--with", "quota..VCPU=3")),
     ],
 )
 async def test_an_empty_project_name_is_refused(
