@@ -71,7 +71,7 @@ BOOTS_THAT_WAIT: dict[str, tuple[Any, str]] = {
 }
 MOVES_THAT_WAIT: dict[str, tuple[Any, str]] = {
     "a negative time": (A_MOVE | {"since": -1}, "since: Expected `float` >= 0.0"),
-    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long")
+    "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long"),
 }
 BOOTS: dict[str, tuple[Any, str]] = {
     "no flavor": (without(BOOT, "flavor"), "flavor: the field is missing"),
