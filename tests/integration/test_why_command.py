@@ -249,6 +249,7 @@ def test_a_changed_policy_is_tested_on_recorded_decisions(house: House) -> None:
     allowed = berth("rules", "test", "--since", "1h", *none, "--allow", "100", "--json")
     decisions = [json.loads(line) for line in allowed.stdout.splitlines()]
     assert allowed.returncode == 0 and {"nowhere"} <= {decision["verdict"] for decision in decisions}
+    assert berth("boot", "--wait").returncode == 0  # the hosts differ now, so its record has the weigher ram
     packed = berth("rules", "test", "--since", "1h", "--with", "weights.ram=-9", "--json")
     assert "record" in {json.loads(line)["by"] for line in packed.stdout.splitlines()}
     for change in ("rules.filters=+nonsense", "weights.nonsense=1", "nonsense"):
