@@ -17,7 +17,6 @@ from features.quotas.messages import (
     NAME_OF_DEFAULT,
     QUOTAS,
     UNLIMITED,
-    FairShare,
     FindQuotas,
     Quota,
     QuotaEdit,
@@ -27,7 +26,6 @@ from features.quotas.messages import (
     SetQuota,
     UnsetQuota,
     project_named,
-    shares_in_backlog,
 )
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
@@ -116,12 +114,3 @@ async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int
         question = FindWaiting(projects=tuple(projects[at : at + _MOST_PROJECTS]), limit=1)
         found |= (await ask(checked(question))).by_project
     return found
-
-
-async def fair_shares(bus: Bus) -> list[FairShare]:
-    """Return the fair share of each project that has a weight, has requests in the scheduler's backlog, or
-    was recently served from it.
-    """
-    weights = await bus.asker(QUOTAS)(FindQuotas(weights=True))
-    waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
-    return shares_in_backlog(weights, waiting.backlog, waiting.shares)

@@ -9,11 +9,8 @@ FEATURE = Feature(
     says="limits how much the instances of a project may hold",
     settings=QuotaSettings,
     clouds=("quota_cloud",),
-    commands={"Hosts": {"quota": "commands", "share": "shares"}},
-    command_groups={
-        "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
-        "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
-    },
+    commands={"Hosts": {"quota": "commands"}},
+    command_groups={"quota": "Limits for what the instances of a project may hold (docs/quotas.md)."},
     meters=(("features.quotas.keystone_limits", "placement"),),
     pages={"/projects": "Projects"},
     reasons=(ReasonTable(OF_THE_WHOLE, {"quota": "the project would exceed its quota"}),),

@@ -208,33 +208,6 @@ class QuotasFound(Message, frozen=True, kw_only=True):
     source: Literal["berth", "keystone"] = "berth"
 
 
-class FairShare(Value, frozen=True, kw_only=True):
-    """A project's weight, its requests in the backlog, and its fraction of the resources served recently."""
-
-    project: str
-    weight: int = 1
-    backlog: int = 0
-    share: float = 0.0
-
-
-def shares_in_backlog(
-    weights: QuotasFound, backlog: Mapping[str, int], shares: Mapping[str, float]
-) -> list[FairShare]:
-    """Return all projects that have a weight, requests in the backlog or a share, sorted by id; "" is the
-    default weight's entry.
-    """
-    weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
-    return [
-        FairShare(
-            project=project,
-            weight=weight_of.get(project, weight_of.get(DEFAULT, 1)),
-            backlog=backlog.get(project, 0),
-            share=shares.get(project, 0.0),
-        )
-        for project in sorted(weight_of.keys() | backlog.keys() | shares.keys())
-    ]
-
-
 class QuotaEditRequested(Message, frozen=True, kw_only=True):
     """A request to set or delete a project's limits."""
 

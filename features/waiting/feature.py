@@ -9,7 +9,8 @@ FEATURE = Feature(
     says="lets requests without a host wait for free capacity",
     settings=WaitingSettings,
     needs=("moves", "quotas"),
-    commands={"Builds": {"waiting": "commands"}},
+    commands={"Builds": {"waiting": "commands"}, "Hosts": {"share": "shares"}},
+    command_groups={"share": "Weights of projects while requests are backlogged (docs/fair-share.md)."},
     pages={"/waiting": "Waiting"},
     meters=(
         ("features.waiting.signal", "scheduler"),

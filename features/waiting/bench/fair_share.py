@@ -25,8 +25,9 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.requests import Flavor
-from features.quotas.edits import fair_shares, set_quota
+from features.quotas.edits import set_quota
 from features.quotas.messages import WEIGHT
+from features.waiting.shares import fair_shares
 
 SMALL = (Flavor(name="small", vcpus=1, memory_mb=256, disk_gb=1),)  # many fit
 FLOOD, SINGLE = "flood", "single"

@@ -8,7 +8,6 @@ from berth import composition
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
-from features.quotas import shares
 from features.quotas.edits import check_resources
 from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
 from features.quotas.operations import QuotaOperations
@@ -42,31 +41,20 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
         assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
 
 
-MODULES = {"quota": quotas, "share": shares}
-
-
 async def default_limits(placement: Placement) -> dict[str, int]:
     [quota] = (await placement.of(QuotaOperations).find(FindQuotas(project=DEFAULT))).quotas
     return quota.limits
 
 
-@pytest.mark.parametrize(
-    ("group", "words"),
-    [
-        ("quota", ("set", "", "VCPU=3")),
-        ("quota", ("unset", "")),
-        ("share", ("set", "", "3")),
-        ("share", ("unset", "")),
-    ],
-)
+@pytest.mark.parametrize("words", [("set", "", "VCPU=3"), ("unset", "")])
 async def test_an_empty_project_name_is_refused(
-    group: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
         limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
         await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
-        run = CommandLine(group, MODULES[group], monkeypatch, capsys)
+        run = CommandLine("quota", quotas, monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
         assert await default_limits(placement) == {"VCPU": 8, "weight": 2}

@@ -15,8 +15,9 @@ from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
-from features.quotas.edits import fair_shares, set_quota
+from features.quotas.edits import set_quota
 from features.quotas.messages import WEIGHT
+from features.waiting.shares import fair_shares
 from tests.support.replicas import replicated
 from tests.support.waiting import receive_all, until
 

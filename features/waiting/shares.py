@@ -4,10 +4,24 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from features.quotas.edits import fair_shares, project_to_edit, set_quota, unset_quota
-from features.quotas.messages import WEIGHT, name_of_project
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.queries import FindWaiting
+from bus.vocabulary import Value
+from features.quotas.edits import project_to_edit, set_quota, unset_quota
+from features.quotas.messages import DEFAULT, QUOTAS, WEIGHT, FindQuotas, name_of_project
 
 commands = Commands(name="share", no_args_is_help=True)
+
+
+class FairShare(Value, frozen=True, kw_only=True):
+    """A project's weight, its requests in the backlog, and its fraction of the resources served recently."""
+
+    project: str
+    weight: int = 1
+    backlog: int = 0
+    share: float = 0.0
+
 
 _PROJECT = "The project's id; `default`: all projects without a weight of their own."
 Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
@@ -65,3 +79,21 @@ async def show(
     ]
     titles = ("project", "weight", "backlog", "share")
     cli.rows(found, plain_table(titles, rows) if rows else "all projects have weight 1, and no backlog")
+
+
+async def fair_shares(bus: Bus) -> list[FairShare]:
+    """Return the fair share of each project that has a weight, has requests in the scheduler's backlog, or
+    was recently served from it, sorted by id; "" is the default weight's entry.
+    """
+    weights = await bus.asker(QUOTAS)(FindQuotas(weights=True))
+    waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
+    weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
+    return [
+        FairShare(
+            project=project,
+            weight=weight_of.get(project, weight_of.get(DEFAULT, 1)),
+            backlog=waiting.backlog.get(project, 0),
+            share=waiting.shares.get(project, 0.0),
+        )
+        for project in sorted(weight_of.keys() | waiting.backlog.keys() | waiting.shares.keys())
+    ]
