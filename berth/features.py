@@ -41,7 +41,6 @@ FEATURES = (
     "placement_additions",
     "pools",
     "broker_forwarding",
-    "database_copy",
 )
 
 

@@ -1,1 +1,0 @@
-"""Moves the database of a running berth to another PostgreSQL server."""
