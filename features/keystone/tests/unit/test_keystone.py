@@ -242,9 +242,9 @@ async def test_a_slow_keystone_is_waited_for_a_limited_time(
     keystone.know("ann", "reader")
     keystone.know("bob", "reader")
     await identity(tokens, "bob")
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
     keystone.answering.clear()
-    with pytest.raises(KeystoneUnavailable):
+    with monkeypatch.context() as patch, pytest.raises(KeystoneUnavailable):
+        patch.setattr(module, "PATIENCE", 0.05)
         await identity(tokens, "ann")
     assert await identity(tokens, "bob")  # still known
     keystone.answering.set()
