@@ -54,15 +54,22 @@ def new(directory: Path) -> Iterator[Postgres]:
 class DatabaseMove:
     """Runs the page's commands in bash."""
 
-    def __init__(self, old: Postgres, new: Postgres) -> None:
+    def __init__(self, old: Postgres, new: Postgres, directory: Path) -> None:
+        self._directory = directory
         programs = f"{find_postgres().postgres.parent}{os.pathsep}{os.environ['PATH']}"
         urls = {name: server.url.replace("+asyncpg", "") for name, server in (("old", old), ("new", new))}
         self._environment = {**os.environ, **urls, "PATH": programs}
 
     async def run(self, commands: str) -> str:
-        command = ["bash", "-eu", "-o", "pipefail", "-c", commands]
+        command = ["bash", "-eu", "-c", commands]
         done = await asyncio.to_thread(
-            subprocess.run, command, env=self._environment, capture_output=True, text=True, timeout=120
+            subprocess.run,
+            command,
+            env=self._environment,
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return str(done.stdout)
@@ -111,7 +118,7 @@ async def test_the_new_server_has_every_commit_and_the_old_one_accepts_no_more(
     assert await execute(old, WITHOUT_KEY) is None, "its rows could not be changed during the copy"
     for statement in filter(str.strip, MAKE.split(";")):
         await execute(old, statement)
-    move = DatabaseMove(old, new)
+    move = DatabaseMove(old, new, tmp_path)
     async with written(old) as stored:
         await until(lambda: len(stored) > 20)
         await move.run(COPY)
@@ -127,12 +134,12 @@ async def test_the_new_server_has_every_commit_and_the_old_one_accepts_no_more(
 
 
 async def test_a_missing_row_is_found_and_an_ended_move_leaves_the_old_database_as_it_was(
-    old: Postgres, new: Postgres
+    old: Postgres, new: Postgres, tmp_path: Path
 ) -> None:
     for statement in filter(str.strip, MAKE.split(";")):
         await execute(old, statement)
     await execute(old, "INSERT INTO one.rows (text) VALUES ('x')")
-    move = DatabaseMove(old, new)
+    move = DatabaseMove(old, new, tmp_path)
     await move.run(COPY)
     await until(move.is_copied)
     await execute(new, "DELETE FROM one.rows")
@@ -159,7 +166,7 @@ async def test_builds_continue_on_the_new_server(
         log_level="info",
         log_format="json",
     )
-    move = DatabaseMove(old, new)
+    move = DatabaseMove(old, new, tmp_path)
     async with replicated(settings, tmp_path) as region, asyncio.TaskGroup() as group:
         load = Load(region.bus, LoadPlan(boots=6_000, rate=100.0, patience=90.0))
         loading = group.create_task(load.run())
