@@ -1,8 +1,10 @@
 """The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from bus import topics
 from bus.projects import ClientQuery
-from bus.worker import WorkerRows, every, on_many, prune_period
+from bus.worker import On, WorkerRows, every, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
 from features.moves.handovers import REPEAT_SECONDS, Handovers
@@ -19,10 +21,26 @@ from features.moves.messages import (
     MoveRequested,
     MoveSteered,
 )
-from features.moves.placing import MoveLookups, MovePlacing
+from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
 CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells
+
+
+def requested_moves(
+    placing: MovePlacing,
+    place_many: Callable[[Sequence[MoveRequested]], Awaitable[Sequence[MoveOutcome]]],
+    concurrency: int,
+) -> On:
+    """Return the row of requested moves, which `place_many` begins, refuses or lets wait."""
+    return on_many(
+        MOVE_REQUESTED,
+        place_many,
+        emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+        on_unroutable=placing.undoing.undo_placed,
+        undeliverable_after=TRIES_UNDELIVERABLE,
+        concurrency=concurrency,
+    )
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -42,14 +60,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             asks=(GROUPS, FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused}),
             consumes=[
-                on_many(
-                    MOVE_REQUESTED,
-                    placing.place_many,
-                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-                    on_unroutable=placing.undoing.undo_placed,
-                    undeliverable_after=TRIES_UNDELIVERABLE,
-                    concurrency=needs.options.concurrency,
-                ),
+                requested_moves(placing, placing.place_many, needs.options.concurrency),
                 on_many(
                     MOVE_HALF,
                     handovers.handle_many,

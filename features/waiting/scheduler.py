@@ -6,8 +6,8 @@ from bus import topics
 from bus.projects import ClientQuery, Known, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, every, on_many
-from features.moves.messages import MOVE_HANDOVER, MOVE_PLACED, MOVE_REFUSED, MOVE_REQUESTED
 from features.moves.placing import MovePlacing
+from features.moves.scheduler import requested_moves
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
@@ -82,14 +82,7 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
                 intake=backlog,
                 prefetch=PREFETCH,
             ),
-            on_many(
-                MOVE_REQUESTED,
-                moves.place_many,
-                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-                on_unroutable=placing.undoing.undo_placed,
-                undeliverable_after=TRIES_UNDELIVERABLE,
-                concurrency=options.concurrency,
-            ),
+            requested_moves(placing, moves.place_many, options.concurrency),
         ),
         rows=WorkerRows(
             asks=(QUOTAS,),
