@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from berth.features import FEATURES
 from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.reports import Inventory
 from features.nova.conf import NovaSchedulerConf
@@ -39,6 +40,7 @@ CHOICE = ChoiceFacts(
     filters=("up", "enabled", "server_group_anti_affinity", "server_group_affinity"),
     weighers={"ram": 1.0, "cpu": 1.0, "io_ops": -1.0},
 )  # fmt: skip
+FILTERS_OF_NOVA = pytest.mark.skipif("nova_filters" not in FEATURES, reason="there are no such filters")
 READ = InstanceFacts(host="host-1", node="host-1", state="active", task="", flavor=1)
 
 
@@ -216,10 +218,14 @@ def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
     ("nova_has", "berth_has", "level", "text"),
     [
         ({}, {}, None, ""),
-        ({"filters": ("ComputeFilter", "NUMATopologyFilter", "AllHostsFilter")}, {}, None, ""),
-        ({"filters": ("NumInstancesFilter",)}, {}, "warning", "NumInstancesFilter"),
-        ({"filters": ("NumInstancesFilter",)}, {"filters": ("num_instances",)}, None, ""),
-        ({"filters": ("AggregateMultiTenancyIsolation",)}, {}, "error", "separation of tenants"),
+        pytest.param({"filters": ("ComputeFilter", "NUMATopologyFilter", "AllHostsFilter")}, {}, None, "",
+                     marks=FILTERS_OF_NOVA),
+        pytest.param({"filters": ("NumInstancesFilter",)}, {}, "warning", "NumInstancesFilter",
+                     marks=FILTERS_OF_NOVA),
+        pytest.param({"filters": ("NumInstancesFilter",)}, {"filters": ("num_instances",)}, None, "",
+                     marks=FILTERS_OF_NOVA),
+        pytest.param({"filters": ("AggregateMultiTenancyIsolation",)}, {}, "error", "separation of tenants",
+                     marks=FILTERS_OF_NOVA),
         ({"filters": ("RackFilter",)}, {}, "error", "RackFilter"),
         ({"filters": ("IoOpsFilter",)}, {"filters": ("io_ops",)}, "warning", "for_nova"),
         ({"filters": ("IoOpsFilter",)}, {"filters": ("io_ops",), "limits_io_ops": True}, None, ""),
