@@ -17,7 +17,6 @@ from compute_sim.ironic.patching import ApiRefusal, checked_traits, new_node, pa
 
 _POWER_TARGETS = ("power on", "power off", "rebooting", "soft rebooting", "soft power off")
 _ALLOWED = ", ".join(states.NEW_CLASS_IN)
-_ONLY_REMOVE_INSTANCE = [{"op": "remove", "path": "/instance_uuid"}]
 
 
 class Api:
@@ -37,8 +36,7 @@ class Api:
 
     async def patch(self, ident: str, operations: object, request: str) -> SimNode:
         node = self._conductor.find(ident)
-        moving = node.target_provision_state and node.provision_state not in states.CHANGEABLE
-        if moving and not (node.maintenance and operations == _ONLY_REMOVE_INSTANCE):
+        if node.target_provision_state and node.provision_state not in states.CHANGEABLE:
             raise ApiRefusal(409, f"Node {ident} can not be updated while a state transition is in progress.")
         changes = patched(node, operations)
         with self._requested("update", replace(node, **changes), node, request):

@@ -108,7 +108,6 @@ async def test_pages_hold_every_node_once(client: httpx.AsyncClient, sort: str) 
     [
         ({"op": "add", "path": "/properties/rack", "value": "R9"}, 200, ""),
         ({"op": "remove", "path": "/instance_uuid"}, 200, ""),
-        ({"op": "replace", "path": "/conductor_group", "value": "Rack7"}, 200, ""),
         ({"op": "replace", "path": "/extra/none", "value": 1}, 400, "non-existent"),
         ({"op": "replace", "path": "/fault", "value": "x"}, 400, "Cannot patch /fault"),
         ({"op": "test", "path": "/name", "value": "x"}, 400, "not one of"),
@@ -143,6 +142,12 @@ async def test_an_invalid_write_is_refused(
     answer = await client.request(method, path, json=body)
     assert answer.status_code == status
     assert fault_of(answer)
+
+
+async def test_conductor_groups_are_stored_in_lower_case(client: httpx.AsyncClient) -> None:
+    operation = {"op": "add", "path": "/conductor_group", "value": "Rack7"}
+    answer = await client.patch(f"/v1/nodes/{ALICE}", json=[operation])
+    assert answer.json()["conductor_group"] == "rack7"
 
 
 async def test_other_versions_than_the_newest_are_refused(client: httpx.AsyncClient) -> None:

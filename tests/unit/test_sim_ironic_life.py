@@ -109,6 +109,13 @@ def test_simulated_notifications_equal_recorded_ones(story: str) -> None:
     assert play(acts, **fields).sent == lines(sent)
 
 
+def test_the_end_of_maintenance_removes_the_fault() -> None:
+    failed = play("fail clean\nprovision provide", provision_state="manageable").node
+    assert (failed.fault, failed.maintenance_reason) == ("clean failure", failed.last_error)
+    mended = play("fail clean\nprovision provide\nmaintenance off", provision_state="manageable").node
+    assert (mended.fault, mended.maintenance_reason) == (None, None)
+
+
 WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
 CALLED_BACK: dict[str, tuple[str, str, str]] = {
     "deploy": ("provision active\nwait 20", "available", """
