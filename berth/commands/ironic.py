@@ -34,6 +34,7 @@ class SimulatedIronicOptions:
     amqp_url: str = option(
         "", "The RabbitMQ that it notifies (default: the one that berth consumes from, or uses; else none)."
     )
+    exchange: str = option("ironic", "Its exchange there.")
     state: str = option("available", "The nodes' provision state: enroll, manageable, available, ...")
     resource_classes: list[str] | None = option(
         None, f"{_DEALT} (default: baremetal); may be repeated.", "--resource-class"
@@ -150,14 +151,13 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     from compute_sim.ironic.notifications import IronicExchange
     from compute_sim.ironic.simulation import Simulation
     from ironic_sync.exchanges import ForeignPublisher
-    from ironic_sync.notifications import EXCHANGE
 
     plan = SimPlan(
         seed=options.seed, step_time=Durations.parse(options.step_time), fail=options.fail,
         call_back=options.call_back, churn=options.churn,
     )  # fmt: skip
     url = options.amqp_url or broker
-    sink = IronicExchange(ForeignPublisher(url, EXCHANGE, "simulated Ironic")) if url else None
+    sink = IronicExchange(ForeignPublisher(url, options.exchange, "simulated Ironic")) if url else None
     nodes = enrolled(
         options.nodes, now=Clock().now(), seed=options.seed, state=options.state,
         resource_classes=options.resource_classes or ("baremetal",),
