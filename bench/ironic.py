@@ -8,15 +8,14 @@ at the timestamp in Ironic's event.
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import httpx
-
 from bench.durable import of_new_servers
-from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
+from bench.ironic_site import STORM, Site, hop_means, hop_sums, prepare, processes
 from bench.ironic_watch import PATIENCE, Watch, now
 from bench.loading import check_clean
 from bench.own_servers import broker_and_database
@@ -31,7 +30,7 @@ from ironic_sync.api import IronicApi
 from ironic_sync.core import node as ironic_node
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
-STORM = "waiting"  # prefix of the names of the nodes in the storm
+WAITING = "waiting"  # prefix of the names of the nodes in the storm
 _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc"}
 _SETTLES = 5.0  # seconds until the first sweep has ended
 BEFORE = 0.05  # seconds between a node's event and the build for this node
@@ -94,9 +93,7 @@ async def _storm(watch: Watch, api: IronicApi) -> str:
     site = watch.site
     await watch.until(lambda: _has(watch, site.nodes - site.waiting), "the nodes are known")
     await asyncio.sleep(5.0)  # the first sweep has ended
-    async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
-        answer = await client.put(f"{site.url}/sim/storm", json={"target": "provide", "count": site.waiting})
-        answer.raise_for_status()
+    os.kill(next(process for process, role in watch.roles.items() if role == "sim"), STORM)
     await watch.until(lambda: _some_open(api), "the first has been cleaned")
     spent = watch.spending()
     await watch.until(lambda: _has(watch, site.nodes), "all are claimable")
@@ -113,17 +110,17 @@ async def _storm(watch: Watch, api: IronicApi) -> str:
 
 async def _some_open(api: IronicApi) -> bool:
     async for page in api.nodes(fields=("uuid", "name"), limit=1, provision_state="available", **_NEWEST):
-        return bool(page) and str(page[0]["name"]).startswith(STORM)
+        return bool(page) and str(page[0]["name"]).startswith(WAITING)
     return False
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return when each available node with a name that begins with STORM became available, by Ironic's clock,
-    earliest first.
+    """Return when each available node with a name that begins with WAITING became available, by Ironic's
+    clock, earliest first.
     """
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
-    nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
+    nodes = [node async for page in pages for node in page if str(node["name"]).startswith(WAITING)]
     return sorted(ironic_node.seconds(node["provision_updated_at"]) for node in nodes)
 
 

@@ -7,6 +7,7 @@ The processes share their settings in one JSON object, the site.
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -36,9 +37,9 @@ from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim.core.faults import Durations
-from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.conductor import Conductor, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
-from compute_sim.ironic.notify import IronicExchange
+from compute_sim.ironic.notifications import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
@@ -63,6 +64,7 @@ SHARED = {  # processes of the compact layout that run several workers
     "conductors+agent": ("conductor", *VIRTUAL_ROLES),
 }
 _APART = ("ironic_sync", "agent")
+STORM = signal.SIGUSR1  # makes the simulated Ironic clean all manageable nodes at the same time
 _HOPS = {  # histograms of ironic_sync and placement
     "event → report stored, without a read": "berth_ironic_reported_seconds",
     "read": "berth_ironic_read_seconds",
@@ -207,6 +209,7 @@ async def _serve(site: Site, role: str) -> None:
             sink=IronicExchange(ForeignPublisher(site.amqp_url, "ironic", "simulated Ironic")),
             listener=listen(f"127.0.0.1:{site.port}"),
         )
+        asyncio.get_running_loop().add_signal_handler(STORM, _provide, simulation.conductor)
         settle_in()
         async with asyncio.TaskGroup() as group:
             running = group.create_task(simulation.run())
@@ -220,6 +223,13 @@ async def _serve(site: Site, role: str) -> None:
         async with asyncio.TaskGroup() as group:
             for worker in served:
                 group.create_task(bus.serve(worker, stopping, drain=1.0))
+
+
+def _provide(conductor: Conductor) -> None:
+    """Start the cleaning of all manageable nodes at the same time."""
+    for node in conductor.nodes.values():
+        if node.provision_state == "manageable":
+            conductor.begin(node, "provide", "req-storm")
 
 
 async def prepare(site: Site) -> None:

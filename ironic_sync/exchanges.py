@@ -273,13 +273,10 @@ class ForeignPublisher:
     If the broker is unreachable, `publish` raises Unavailable, and all messages must be published again.
     """
 
-    def __init__(
-        self, url: str, exchange: str, name: str, durable: bool = False, confirms: bool = True
-    ) -> None:
+    def __init__(self, url: str, exchange: str, name: str, durable: bool = False) -> None:
         self._url = broker_url(url, name)
         self._exchange = exchange
         self._durable = durable
-        self._confirms = confirms
         self._connection: AbstractConnection | None = None
         self._channel: BulkChannel | None = None
 
@@ -295,7 +292,7 @@ class ForeignPublisher:
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish each body with its routing key, in this sequence; wait for confirms if they are enabled."""
+        """Publish each body with its routing key, in this sequence; wait for the confirms."""
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]
         problems: list[BaseException | None] = []
@@ -321,7 +318,7 @@ class ForeignPublisher:
         try:
             async with answered():
                 await self._make_exchange(self._connection)
-                self._channel = await BulkChannel().open(self._connection, confirms=self._confirms)
+                self._channel = await BulkChannel().open(self._connection, confirms=True)
         except (*BROKEN, RequestRefused) as problem:
             await self._broke_off(problem)
         assert self._channel is not None

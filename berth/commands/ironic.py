@@ -30,32 +30,24 @@ _DEALT = "Dealt out over the nodes"
 @dataclass(frozen=True)
 class SimulatedIronicOptions:
     nodes: int = option(100, "How many nodes it has at first.", min=0)
-    http: str = option(
-        "127.0.0.1:6385", "HOST:PORT of its API; port 0: any free port; empty: no API.", metavar="HOST:PORT"
-    )
+    http: str = option("127.0.0.1:6385", "HOST:PORT of its API; port 0: any free port.", metavar="HOST:PORT")
     amqp_url: str = option(
         "", "The RabbitMQ that it notifies (default: the one that berth consumes from, or uses; else none)."
     )
     exchange: str = option("ironic", "Its exchange there.")
-    topics: list[str] | None = option(
-        None, "Its topics (default: ironic_versioned_notifications); may be repeated.", "--topic"
-    )
-    state: str = option("available", "Where the nodes are: enroll, manageable, available, ...")
+    state: str = option("available", "The nodes' provision state: enroll, manageable, available, ...")
     resource_classes: list[str] | None = option(
         None, f"{_DEALT} (default: baremetal); may be repeated.", "--resource-class"
     )
     conductor_groups: list[str] | None = option(None, f"{_DEALT}; may be repeated.", "--conductor-group")
     step_time: str = option(
-        "exponential:1", "How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."
+        "exponential:1",
+        "How long an operation takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5.",
     )
-    call_back: bool = option(False, "Works wait for the node to call back, as on real metal.")
-    fail: float = option(0.0, "Share of works that fail.", min=0, max=1)
-    lossy: float = option(0.0, "Share of the later steps without a notification.", min=0, max=1)
+    call_back: bool = option(False, "Operations wait for the node to call back, as on real metal.")
+    fail: float = option(0.0, "Share of operations that fail.", min=0, max=1)
     churn: float = option(0.0, "Notifications it makes by itself, always.", metavar="EVENTS_PER_S", min=0)
-    confirms: bool = option(True, "Wait for the broker to confirm each notification.")
     seed: int = option(1, "Of names, times, failures and churn.")
-    user: str = option("", "Let in this user only (basic authentication).")
-    password: str = option("", "The user's password.", envvar="BERTH_SIM_IRONIC_PASSWORD")
 
 
 commands = Commands()
@@ -123,20 +115,18 @@ async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Sur
 @ironic.command("sim")
 async def sim(options: SimulatedIronicOptions) -> None:
     """Run a simulated Ironic until Ctrl-C, with real states, API and notifications but without hardware."""
-    from compute_sim.ironic.node import PATHS
+    from compute_sim.ironic.states import STATES
 
-    if options.state not in PATHS:
-        known = ", ".join(PATHS)
+    if options.state not in STATES:
+        known = ", ".join(STATES)
         raise BadSetting(f"--state {options.state!r}: there is no such state; there are: {known}")
     settings = effective().settings
     try:
         simulation, place = _simulation(options, settings.ironic.connection.amqp_url or settings.bus.amqp_url)
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
-    say.print(
-        f"a simulated Ironic: {options.nodes} nodes, {options.state}; a work takes {options.step_time} s",
-        markup=False,
-    )
+    operations = f"an operation takes {options.step_time} s"
+    say.print(f"a simulated Ironic: {options.nodes} nodes, {options.state}; {operations}", markup=False)
     for line in _lines(simulation.url, place, options):
         say.print(f"  {line}", markup=False)
     stopping = asyncio.Event()
@@ -158,7 +148,7 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     from bus.http import listen
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled
-    from compute_sim.ironic.notify import TOPICS, IronicExchange
+    from compute_sim.ironic.notifications import IronicExchange
     from compute_sim.ironic.simulation import Simulation
     from ironic_sync.exchanges import ForeignPublisher
 
@@ -167,28 +157,21 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
         call_back=options.call_back, churn=options.churn,
     )  # fmt: skip
     url = options.amqp_url or broker
-    sink = None
-    if url:
-        publisher = ForeignPublisher(url, options.exchange, "simulated Ironic", confirms=options.confirms)
-        topics = options.topics or TOPICS
-        sink = IronicExchange(publisher, topics=topics, lossy=options.lossy, seed=options.seed)
-    listener = listen(options.http) if options.http else None
+    sink = IronicExchange(ForeignPublisher(url, options.exchange, "simulated Ironic")) if url else None
     nodes = enrolled(
         options.nodes, now=Clock().now(), seed=options.seed, state=options.state,
         resource_classes=options.resource_classes or ("baremetal",),
         conductor_groups=options.conductor_groups or ("",),
     )  # fmt: skip
-    login = options.user, options.password
-    simulation = Simulation(nodes, plan=plan, sink=sink, listener=listener, login=login)
+    simulation = Simulation(nodes, plan=plan, sink=sink, listener=listen(options.http))
     return simulation, sink.place if sink else ""
 
 
 def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[str]:
-    if url:
-        yield f"API: {url}, for {options.user or 'everybody'}"
-        yield f"list the nodes: berth ironic node list --url {url}"
+    yield f"API: {url}"
+    yield f"list the nodes: berth ironic node list --url {url}"
     yield f"notifications: {f'to {place}' if place else 'none, there is no --amqp-url'}"
     if options.churn:
         yield f"churn: {options.churn:g} notifications a second"
     if options.fail:
-        yield f"failures: {options.fail:.0%} of all works"
+        yield f"failures: {options.fail:.0%} of all operations"

@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.ironic_trouble import HERE, AnyIronic, Json, Node
-from berth.commands.ironic_trouble import commands as trouble
+from berth.commands.ironic_access import HERE, AnyIronic
 from berth.commands.options import Commands, argument, described, option, positional
 from berth.commands.terminal import plain_table
 from berth.settings import BadSetting
@@ -33,6 +32,8 @@ _STATE_STYLES = {"available": "green", "active": "cyan", "error": "red"}
 _POLL_SECONDS = 0.1
 _FIELD_VALUES = "resource_class=gold properties/rack=R2 owner=null ..."
 
+Json = dict[str, Any]
+Node = Annotated[str, positional("A name or a uuid.", metavar="NODE")]
 Nodes = Annotated[list[str], positional("Names or uuids.", metavar="NODE...")]
 Wait = Annotated[bool, described("Wait until they are in a stable state; exit 1 if one failed.", "--wait")]
 
@@ -154,8 +155,7 @@ async def deploy(
 
 
 _verb("undeploy", "deleted", "Undeploy nodes: through cleaning they become available again.")
-_verb("inspect", "inspect", "Have Ironic inspect the hardware of manageable nodes.")
-_verb("abort", "abort", "Abort a waiting cleaning, deploy, inspection, rescue or service of nodes.")
+_verb("abort", "abort", "Abort a cleaning or a deployment that waits for the node's callback.")
 
 
 @commands.command("delete")
@@ -221,9 +221,6 @@ async def set_fields(
     """Set fields of an Ironic node; a value that is no valid JSON is taken as text."""
     operations = [{"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values)]
     return await _change(at, node, lambda api: api.patch_node(node, operations))
-
-
-commands.add_typer(trouble)
 
 
 async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = None) -> Json:

@@ -1,1 +1,1 @@
-"""Simulates Ironic: its real state machine, its notifications and its REST API."""
+"""Simulates Ironic: the states of nodes, the requests of its REST API that berth makes, and notifications."""

@@ -1,112 +1,104 @@
-"""Simulates Ironic's conductor: nodes, locks, operations that take time, notifications, planned failures.
-
-Only waiting for a lock yields to the event loop, so a node does not change while a request is executed.
-"""
+"""Simulates Ironic's conductor: nodes with their locks, and the operations that lead nodes through states."""
 
 import asyncio
-import heapq
-import itertools
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from bus.clock import Clock
 from compute_sim.core.faults import Durations, draw
-from compute_sim.ironic.envelope import Action, AllocationNotification, SentNotification
-from compute_sim.ironic.node import Phase, SimNode
-from compute_sim.ironic.patching import ApiRefusal, locked, not_found
+from compute_sim.ironic.node import HOST, SimNode
+from compute_sim.ironic.notifications import Action, SentNotification
+from compute_sim.ironic.patching import ApiRefusal
+from compute_sim.ironic.states import STATES, Phase, phase_of
 
-Notification = SentNotification | AllocationNotification
-Emit = Callable[[Notification], None]
+Emit = Callable[[SentNotification], None]
 
-AT_ONCE = 200  # actions before other tasks may run
+LOCK_ATTEMPTS, LOCK_SECONDS = 3, 1.0  # Ironic's defaults of node_locked_retry_attempts and _interval
+
+_OPERATIONS = {"manage": "verify", "provide": "clean", "deploy": "deploy", "delete": "tear_down"}
+_FAILED = {
+    "verify": "Failed to get power state for node {node}. Error: the BMC does not answer.",
+    "clean": "Node {node} failed step deploy.erase: a disk could not be erased",
+    "deploy": "Deploy step deploy.deploy failed: the image could not be written",
+    "tear_down": "Failed to tear down: the node's ports could not be removed",
+    "power": "Failed to change power state: the BMC does not answer.",
+}
 
 
-# The kind of work on a node.
-Kind = Literal[
-    "verify", "inspect", "clean", "deploy", "delete", "rescue", "unrescue", "service", "adopt", "power",
-]  # fmt: skip
-# How work fails: in a step, before the first step, or by a timeout of the callback.
-Fault = Literal["step", "prepare", "timeout"]
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-FAULTS: tuple[Fault, ...] = get_args(Fault)
 NO_DELAY = Durations("constant", (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
 class SimPlan:
-    """The planned behaviour of a simulated Ironic, derived from a seed. Times are in seconds."""
+    """The planned behaviour of a simulated Ironic, derived from a seed."""
 
     seed: int = 0
-    step_time: Durations = NO_DELAY
-    fail: float = 0.0  # share of works that fail in a step
-    call_back: bool = False  # works wait for a callback of the node, like real hardware
-    automated_clean: bool = True
-    patience: float = 2.0  # how long a request waits for a locked node
-    sync_every: float = 10.0  # between two checks of the real power states
-    sync_retries: int = 3
+    step_time: Durations = NO_DELAY  # of each operation
+    fail: float = 0.0  # share of operations that fail
+    call_back: bool = False  # cleaning and deployments wait for a callback of the node, like real hardware
     churn: float = 0.0  # notifications per second of background traffic
 
     def __post_init__(self) -> None:
         if not 0 <= self.fail <= 1:
-            raise ValueError(f"fail is a share of all works, not {self.fail}")
+            raise ValueError(f"fail is a share of all operations, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the planned seconds of the `number`-th operation on the Ironic node with the uuid `node`."""
+        """Return the planned seconds of the `number`-th operation on the node with the uuid `node`."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
             draw(self.seed, "time", node, number), draw(self.seed, "more time", node, number)
         )
 
-    def fault(self, node: str, number: int) -> Fault | None:
-        """Return how the `number`-th operation on an Ironic node is planned to fail; None: it succeeds."""
-        return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
+    def fails(self, node: str, number: int) -> bool:
+        return bool(self.fail) and draw(self.seed, "fate", node, number) < self.fail
 
 
 class Conductor:
     """The conductor of a simulated Ironic with its nodes; `emit` sends its notifications."""
 
-    host = "localhost"
+    tasks: asyncio.TaskGroup  # in which operations run
 
     def __init__(
         self, plan: SimPlan | None = None, clock: Clock | None = None, emit: Emit = lambda _: None
     ) -> None:
         self.plan = plan or SimPlan()
         self.clock = clock or Clock()
+        self.emit = emit
         self.nodes: dict[str, SimNode] = {}  # by uuid, oldest first
         self._names: dict[str, str] = {}
         self._instances: dict[str, str] = {}
-        self.emit = emit
-        # waits while too many notifications are unsent; awaited before an operation emits more
-        self.wait_for_space: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
-        self._works: dict[str, int] = {}
-        self._planned: dict[tuple[str, Kind], Fault] = {}
-        self._waiting: dict[str, asyncio.Event] = {}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._work_added = asyncio.Event()
-        # called whenever a node or its instance is removed
-        self.forget: Callable[[SimNode], object] = lambda node: None
+        self._begun = Counter[str]()  # number of operations of each node
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    # Nodes
 
     def find(self, ident: str) -> SimNode:
-        """Return the simulated Ironic node with this uuid or name; raise ApiRefusal if no node has it."""
+        """Return the node with this uuid or name; raise ApiRefusal if no node has it."""
         node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
         if node is None:
-            raise not_found(ident)
+            raise ApiRefusal(404, f"Node {ident} could not be found.")
         return node
+
+    async def unlocked(self, uuid: str) -> SimNode:
+        """Wait until a node is unlocked and return it. Raise ApiRefusal if that takes too long."""
+        for attempt in range(LOCK_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(LOCK_SECONDS)
+            node = self.find(uuid)
+            if node.reservation is None:
+                return node
+        raise locked(node)
 
     def enroll(self, nodes: Iterable[SimNode]) -> None:
         for node in nodes:
-            node.conductor = self.host
             self.nodes[node.uuid] = node
             self._index(node)
 
     def check_unique(self, node: SimNode) -> None:
-        """Raise ApiRefusal if another Ironic node has the same name or the same instance."""
+        """Raise ApiRefusal if another node has the same name or the same instance."""
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
             raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
@@ -114,21 +106,17 @@ class Conductor:
             raise ApiRefusal(409, f"{text}, it cannot be associated with this other node {node.uuid}")
 
     def change(self, node: SimNode, **changes: Any) -> None:
-        """Set the given fields of a simulated Ironic node, and the time of its last change."""
-        self._names.pop(node.name or "", None)
-        self._instances.pop(node.instance_uuid or "", None)
-        for field, value in changes.items():
-            setattr(node, field, value)
+        """Set the given fields of a node, and the time of its last change."""
+        self._unindex(node)
+        for name, value in changes.items():
+            setattr(node, name, value)
         self._index(node)
         node.updated_at = self.clock.now()
 
     def remove(self, node: SimNode) -> None:
         self.nodes.pop(node.uuid, None)
-        self._works.pop(node.uuid, None)
-        self._names.pop(node.name or "", None)
-        self._instances.pop(node.instance_uuid or "", None)
-        self.forget(node)
-        self.unlock(node)
+        self._unindex(node)
+        self._stop(node)
 
     def _index(self, node: SimNode) -> None:
         if node.name:
@@ -136,48 +124,9 @@ class Conductor:
         if node.instance_uuid:
             self._instances[node.instance_uuid] = node.uuid
 
-    async def free(self, uuid: str) -> SimNode:
-        """Wait until an Ironic node is unlocked and return it. Raise ApiRefusal if that takes too long."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.plan.patience
-        while True:
-            node = self.nodes.get(uuid)
-            if node is None:
-                raise not_found(uuid)
-            if node.reservation is None:
-                return node
-            if loop.time() >= deadline:
-                raise locked(node)
-            freed = self._waiting.setdefault(uuid, asyncio.Event())
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await freed.wait()
-
-    def unlock(self, node: SimNode) -> None:
-        node.reservation = None
-        if (freed := self._waiting.pop(node.uuid, None)) is not None:
-            freed.set()
-
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        due = asyncio.get_running_loop().time() + seconds
-        heapq.heappush(self._due, (due, next(self._order), action))
-        self._work_added.set()
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            for _ in range(AT_ONCE):
-                if not self._due or self._due[0][0] > loop.time():
-                    break
-                heapq.heappop(self._due)[2]()
-            if self._due and self._due[0][0] <= loop.time():
-                await self.wait_for_space()
-                continue
-            self._work_added.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._due[0][0] if self._due else None):
-                    await self._work_added.wait()
-            await self.wait_for_space()
+    def _unindex(self, node: SimNode) -> None:
+        self._names.pop(node.name or "", None)
+        self._instances.pop(node.instance_uuid or "", None)
 
     def notify(
         self,
@@ -185,30 +134,105 @@ class Conductor:
         phase: Phase,
         node: SimNode,
         request: str,
-        *,
         shown: SimNode | None = None,
-        sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Emit a notification of a change of `node`; its payload shows `shown`, if given, in place of `node`.
+        """Emit a notification of a change of `node`; its payload shows `shown`, if given, in its place."""
+        self.emit(SentNotification(action, phase, node, request, shown, more))
 
-        `sort`: "asked" if the payload has values that a client requested, not the node's present values;
-        "silent" for a change without a notification from a real Ironic.
-        """
-        asked, silent = sort == "asked", sort == "silent"
-        self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
+    # Operations
 
-    def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
-        """Plan how an Ironic node's next operation of this type fails; None removes the planned failure."""
-        if fault is None:
-            self._planned.pop((node.uuid, kind), None)
+    def begin(self, node: SimNode, event: str, request: str) -> None:
+        """Move a node by an event such as `provide`, which its state permits, and start the operation."""
+        self._stop(node)
+        if event == "abort":
+            node.last_error = "By request, the operation was aborted"
+        if event == "abort" or (event == "manage" and node.provision_state != "enroll"):
+            self._move(node, event, request)
+            return
+        node.reservation, node.last_error = HOST, None
+        self._move(node, event, request)
+        self._start(node, self._carry_out(node, _OPERATIONS[event], request))
+
+    def set_power(self, node: SimNode, target: str, request: str) -> None:
+        """Lock an unlocked node and begin to change its power state to `target`, such as `power off`."""
+        goal = "power off" if target.endswith("off") else "power on"
+        node.reservation = HOST
+        self.change(node, target_power_state=goal, last_error=None)
+        self.notify("power_set", "start", node, request, to_power=target)
+        self._start(node, self._switch(node, target, goal, request))
+
+    def _start(self, node: SimNode, operation: Coroutine[Any, Any, None]) -> None:
+        self._running[node.uuid] = self.tasks.create_task(operation)
+
+    def _stop(self, node: SimNode) -> None:
+        if (operation := self._running.pop(node.uuid, None)) is not None:
+            operation.cancel()
+
+    def _planned(self, node: SimNode, operation: str) -> tuple[float, bool]:
+        """Return the seconds of a node's next operation, and whether it fails."""
+        self._begun[node.uuid] += 1
+        number = self._begun[node.uuid]
+        fails = node.driver_info.get(f"berth_{operation}") == "fail"
+        return self.plan.seconds(node.uuid, number), fails or self.plan.fails(node.uuid, number)
+
+    async def _switch(self, node: SimNode, target: str, goal: str, request: str) -> None:
+        seconds, fails = self._planned(node, "power")
+        await asyncio.sleep(seconds)
+        self.change(node, target_power_state=None, reservation=None)
+        if fails:
+            node.last_error = _FAILED["power"]
         else:
-            self._planned[node.uuid, kind] = fault
+            node.power_state = goal
+        self.notify("power_set", "error" if fails else "end", node, request, to_power=target)
 
-    def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the planned seconds and failure (None: success) of a node's next operation. Each call counts
-        as one operation of the node.
-        """
-        number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
-        planned = self._planned.pop((node.uuid, kind), None)
-        return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)
+    async def _carry_out(self, node: SimNode, operation: str, request: str) -> None:
+        seconds, fails = self._planned(node, operation)
+        if self.plan.call_back and operation in ("clean", "deploy"):
+            await asyncio.sleep(seconds / 2)
+            node.reservation = None
+            self._move(node, "wait", request)
+            await asyncio.sleep(seconds / 2)
+            node.reservation = HOST
+            self._move(node, "resume", request)
+        else:
+            await asyncio.sleep(seconds)
+        if fails:
+            self._fail(node, operation, request)
+        elif operation == "tear_down":
+            self.change(node, instance_uuid=None, instance_info={})
+            self._move(node, "clean", request)
+            await self._carry_out(node, "clean", request)
+        else:
+            self._succeed(node, request)
+
+    def _succeed(self, node: SimNode, request: str) -> None:
+        before, node.reservation = node.power_state, None
+        node.power_state = before or "power off"  # read when Ironic verifies the node
+        self._move(node, "done", request)
+        if before != node.power_state:
+            self.notify("power_state_corrected", "success", node, request, from_power=before)
+
+    def _fail(self, node: SimNode, operation: str, request: str) -> None:
+        node.reservation, node.last_error = None, _FAILED[operation].format(node=node.uuid)
+        if operation == "clean":
+            node.maintenance, node.fault = True, "clean failure"
+            node.maintenance_reason = node.maintenance_reason or node.last_error
+        self._move(node, "fail", request)
+        if operation == "tear_down":  # Ironic sends no notification of this change
+            self.change(node, instance_uuid=None, instance_info={})
+
+    def _move(self, node: SimNode, event: str, request: str) -> None:
+        before, before_target = node.provision_state, node.target_provision_state
+        node.provision_state = STATES[before].next[event]
+        node.target_provision_state = STATES[node.provision_state].target
+        node.provision_updated_at = node.updated_at = self.clock.now()
+        self.notify(
+            "provision_set", phase_of(before, event), node, request,
+            event=event, previous_provision_state=before, previous_target_provision_state=before_target,
+        )  # fmt: skip
+
+
+def locked(node: SimNode) -> ApiRefusal:
+    text = f"Node {node.uuid} is locked by host {node.reservation}"
+    return ApiRefusal(409, f"{text}, please retry after the current operation is completed.")

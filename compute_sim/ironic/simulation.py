@@ -1,4 +1,4 @@
-"""Combines a simulated Ironic from conductor, power, notifications, REST API and background traffic."""
+"""Combines a simulated Ironic from conductor, notifications, REST API and background traffic."""
 
 import asyncio
 import socket
@@ -12,14 +12,11 @@ from starlette.applications import Starlette
 from bus.clock import Clock
 from bus.http import serve, url_of
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.conductor import Conductor, Notification, SimPlan
-from compute_sim.ironic.envelope import SentNotification
+from compute_sim.ironic.conductor import Conductor, SimPlan
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.notify import NotificationSink
+from compute_sim.ironic.notifications import NotificationSink, SentNotification
 from compute_sim.ironic.patching import ApiRefusal
-from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
-from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
@@ -33,18 +30,13 @@ class Simulation:
         sink: NotificationSink | None = None,
         clock: Clock | None = None,
         listener: socket.socket | None = None,
-        login: tuple[str, str] = ("", ""),  # user and password that requests need
     ) -> None:
-        self._notify = sink
+        self._sink = sink
         self._listener = listener
         self.sent = 0  # number of notifications
         self.conductor = Conductor(plan, clock, self._handle)
-        if sink is not None:
-            self.conductor.wait_for_space = sink.wait_for_space
-        self.works = Works(self.conductor)
-        self.power = Power(self.conductor)
         self.conductor.enroll(nodes)
-        self.app: Starlette = rest_app(self.conductor, self.works, self.power, login)
+        self.app: Starlette = rest_app(self.conductor)
 
     @property
     def url(self) -> str:
@@ -52,22 +44,21 @@ class Simulation:
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
-        self.power.start()
+        """Carry out operations, send notifications and serve the REST API until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.conductor.run())
-            if self._notify is not None:
-                group.create_task(self._notify.run())
+            self.conductor.tasks = group
+            if self._sink is not None:
+                group.create_task(self._sink.run())
             if self.conductor.plan.churn:
-                api = Api(self.conductor, self.works, self.power)
-                group.create_task(Churn(self.conductor, api, lambda: self.sent).run())
+                group.create_task(Churn(self.conductor, lambda: self.sent).run())
             if self._listener is not None:
                 group.create_task(serve(self.app, self._listener))
+            await asyncio.Event().wait()
 
-    def _handle(self, notification: Notification) -> None:
-        if not (isinstance(notification, SentNotification) and notification.silent):
-            self.sent += 1
-        if self._notify is not None:
-            self._notify(notification)
+    def _handle(self, notification: SentNotification) -> None:
+        self.sent += 1
+        if self._sink is not None:
+            self._sink(notification)
 
 
 _PERIOD = 0.02  # seconds between checks of the rate
@@ -83,12 +74,12 @@ class Churn:
     """
 
     conductor: Conductor
-    api: Api
     sent: Callable[[], int]
     _mended: list[str] = field(default_factory=list)
     _deployed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._api = Api(self.conductor)
         self._rate = self.conductor.plan.churn
         self._chance = Random(self.conductor.plan.seed)
 
@@ -103,31 +94,31 @@ class Churn:
             await asyncio.sleep(_PERIOD)
 
     async def _change_random_node(self) -> bool:
-        """Change a random Ironic node in a random way; return False if no node permits a change."""
+        """Change a random node in a random way; return False if no node permits a change."""
         if not (pool := self.conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))
         draw = self._chance.random()
         try:
             if (draw < 0.3 and len(self._mended) >= most) or (0.3 <= draw < 0.4 and self._mended):
-                await self.api.maintain(self._pop_random(self._mended), False, None, _REQUEST)
+                await self._api.set_maintenance(self._pop_random(self._mended), False, None, _REQUEST)
             elif (0.3 <= draw < 0.7 and len(self._deployed) >= most) or (
                 0.7 <= draw < 0.8 and self._deployed
             ):
-                await self.api.provision(self._pop_random(self._deployed), "deleted", {}, _REQUEST)
+                await self._api.set_provision_state(self._pop_random(self._deployed), "deleted", _REQUEST)
             elif (node := self._free()) is None:
                 return False
             elif draw < 0.3:
                 self._mended.append(node.uuid)
-                await self.api.maintain(node.uuid, True, "a disk is replaced", _REQUEST)
+                await self._api.set_maintenance(node.uuid, True, "a disk is replaced", _REQUEST)
             elif draw < 0.7:
                 await self._deploy(node)
             elif draw < 0.9:
                 target = "power off" if node.power_state == "power on" else "power on"
-                await self.api.power(node.uuid, target, _REQUEST)
+                await self._api.set_power_state(node.uuid, target, _REQUEST)
             else:
-                await self.api.provision(node.uuid, "manage", {}, _REQUEST)
-                await self.api.provision(node.uuid, "provide", {}, _REQUEST)
+                await self._api.set_provision_state(node.uuid, "manage", _REQUEST)
+                await self._api.set_provision_state(node.uuid, "provide", _REQUEST)
         except ApiRefusal:
             pass  # another request was faster
         return True
@@ -142,11 +133,10 @@ class Churn:
         return None
 
     async def _deploy(self, node: SimNode) -> None:
-        instance = self.conductor.clock.uuid()
-        patch = [{"op": "add", "path": "/instance_uuid", "value": instance}]
-        await self.api.patch(node.uuid, patch, _REQUEST)
+        patch = [{"op": "add", "path": "/instance_uuid", "value": self.conductor.clock.uuid()}]
+        await self._api.patch(node.uuid, patch, _REQUEST)
         self._deployed.append(node.uuid)
-        await self.api.provision(node.uuid, "active", {}, _REQUEST)
+        await self._api.set_provision_state(node.uuid, "active", _REQUEST)
 
     def _pop_random(self, uuids: list[str]) -> str:
         index = self._chance.randrange(len(uuids))

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -16,28 +15,13 @@ from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from compute_sim.ironic.node import enrolled
-from compute_sim.ironic.simulation import Simulation
 from placement_worker import Placement
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, an_api
 from tests.support.placement_builders import a_placement, keeps_its_index
 from tests.support.servers import a_database
-from tests.support.simulated_ironic import INSTANCE, NOW, client_of
 from tests.support.virtual_time import TurnedClock
-
-
-def a_simulated_ironic() -> Simulation:
-    nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
-    for number, node in enumerate(nodes):
-        node.shard = f"s{number % 3}" if number % 3 else None
-        node.owner = "alice" if number % 5 == 0 else None
-    nodes[3].maintenance = True
-    nodes[4].instance_uuid = INSTANCE
-    nodes[5].provision_state = "manageable"
-    return Simulation(nodes)
-
 
 EACH_DIALECT = [
     pytest.param("sqlite file", id="file"),
@@ -148,20 +132,6 @@ async def near() -> AsyncIterator[HttpPlacement]:
 @pytest.fixture
 def gate() -> midway.Gate:
     return midway.Gate()
-
-
-# A simulated Ironic with its API
-
-
-@pytest.fixture
-def sim() -> Simulation:
-    return a_simulated_ironic()
-
-
-@pytest.fixture
-async def client(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(sim) as client:
-        yield client
 
 
 # Connections to RabbitMQ, and to each type of broker

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from berth.commands.ironic import diff_command, sweep_command
-from berth.commands.ironic_trouble import access_of
+from berth.commands.ironic_access import access_of
 from berth.commands.terminal import Cli
 from berth.composition import open_placement
 from berth.features import packages

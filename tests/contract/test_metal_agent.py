@@ -58,7 +58,7 @@ async def test_an_agent_works_without_permission_to_store_its_record() -> None:
         world.line.refused = {"PATCH": 403}
         assert await world.order(world.destroy()) == [("destroyed", "")]
         world.line.refused = {}
-        world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
+        world.nodes[0].driver_info = {"berth_deploy": "fail"}
         await world.bus.publish(world.build(attempt=2))
         await world.until(lambda: world.state() == ("deploying", US))
         world.line.refused = {"PATCH": 403}
@@ -70,7 +70,7 @@ async def test_an_agent_works_without_permission_to_store_its_record() -> None:
 @in_virtual_time
 async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
     async with metal_world() as world:
-        world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
+        world.nodes[0].driver_info = {"berth_deploy": "fail"}
         (reply,) = await world.order(world.build())
         why = "Deploy step deploy.deploy failed: the image could not be written"
         assert reply == ("failed", f"the node is deploy failed: {why}")
@@ -83,10 +83,10 @@ async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
 @in_virtual_time
 async def test_a_failed_deploy_without_tear_down_is_reported_and_destroyed() -> None:
     async with metal_world() as world:
-        for work in ("deploy", "delete"):
-            world.ironic.conductor.plan_fault(world.nodes[0], work, "step")
+        world.nodes[0].driver_info = {"berth_deploy": "fail", "berth_tear_down": "fail"}
         ((outcome, _),) = await world.order(world.build())
         assert (outcome, world.leftover, world.state()) == ("failed", True, ("error", None))
+        world.nodes[0].driver_info = {}
         assert await world.order(world.destroy()) == [("destroyed", "")]
         await world.until(lambda: world.state() == ("available", None))
 

@@ -20,7 +20,7 @@ async def test_a_build_waits_for_a_locked_node() -> None:
         world.ironic.conductor.change(world.nodes[0], reservation="another conductor")
         await world.bus.publish(world.build())
         await asyncio.sleep(20.0)
-        world.ironic.conductor.unlock(world.nodes[0])
+        world.ironic.conductor.change(world.nodes[0], reservation=None)
         assert await world.next_report() == ("built", "")
 
 
@@ -157,7 +157,7 @@ def test_a_killed_agent_continues_from_ironics_state(fault: str | None) -> None:
     async def once(kill_at: int) -> None:
         async with metal_world(nodes=1) as world:
             if fault is not None:
-                world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
+                world.nodes[0].driver_info = {"berth_deploy": "fail"}
             world.line.moments, world.line.kill_at = 0, kill_at
             (reply,) = await world.order(world.build())
             if fault is None:

@@ -173,7 +173,7 @@ def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
     async def sent() -> None:
         chance = random.Random(seed)
         times, calls = Durations.parse("exponential:3"), bool(seed % 2)
-        plan = SimPlan(seed=seed, step_time=times, fail=0.15, call_back=calls, patience=1.0)
+        plan = SimPlan(seed=seed, step_time=times, fail=0.15, call_back=calls)
         timeout = 10.0 if seed % 3 == 0 else 1800.0  # the conductor gives up while Ironic still works
         async with cloud(nodes=5, plan=plan, seed=seed, chaos=True, build_timeout=timeout) as c:
             builds: list[str] = []

@@ -1,5 +1,6 @@
 """Publishes the changes of simulated Ironic nodes on berth's bus, for tests without RabbitMQ."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -7,10 +8,8 @@ from dataclasses import dataclass, field
 from bus.clock import Backoff, Clock
 from bus.errors import Unavailable, Unroutable
 from bus.ironic import NodeChanged
-from compute_sim.ironic.conductor import Notification
-from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.notify import Backlog
+from compute_sim.ironic.notifications import FROM_API, SentNotification
 
 log = logging.getLogger(__name__)
 
@@ -25,34 +24,31 @@ class BusNotifier:
     whose: Callable[[SimNode], tuple[str, str, str]]  # the cell, agent and zone of a node
     clock: Clock = field(default_factory=Clock)
     _last: int = 0  # microseconds
-    _backlog: Backlog[NodeChanged] = field(default_factory=Backlog)
+    _changes: asyncio.Queue[NodeChanged] = field(default_factory=asyncio.Queue)
 
-    def __call__(self, notification: Notification) -> None:
-        if isinstance(notification, SentNotification) and not notification.asked:
-            self._backlog.put(
-                self._changed(notification.node, notification.action, deleted=notification.action == "delete")
-            )
+    def __call__(self, notification: SentNotification) -> None:
+        if notification.action not in FROM_API or notification.phase == "end":
+            deleted = notification.action == "delete"
+            self._changes.put_nowait(self._changed(notification.node, notification.action, deleted=deleted))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
         """Publish all given nodes on berth's bus, because berth cannot read them without the REST API."""
         for node in nodes:
-            self._backlog.put(self._changed(node, "create"))
-
-    async def wait_for_space(self) -> None:
-        await self._backlog.wait_for_space()
+            self._changes.put_nowait(self._changed(node, "create"))
 
     async def run(self) -> None:
         backoff = Backoff(self.clock)
         while True:
-            batch = await self._backlog.batch()
-            try:
-                await self.publish(*batch)
-            except (Unavailable, Unroutable) as problem:  # ironic_sync may not be running yet
-                log.info("%s; %d node events wait", problem, len(self._backlog))
-                await backoff.pause()
-            else:
-                backoff = Backoff(self.clock)
-                self._backlog.sent(len(batch))
+            change = await self._changes.get()
+            while True:
+                try:
+                    await self.publish(change)
+                except (Unavailable, Unroutable) as problem:  # ironic_sync may not be running yet
+                    log.info("%s; %d node events wait", problem, self._changes.qsize())
+                    await backoff.pause()
+                else:
+                    backoff = Backoff(self.clock)
+                    break
 
     def _changed(self, node: SimNode, event: str, *, deleted: bool = False) -> NodeChanged:
         self._last = max(self._last + 1, int(self.clock.now() * 1_000_000))

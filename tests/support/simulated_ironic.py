@@ -1,6 +1,4 @@
-"""Simulated Ironics: one node with actions by name, one with a client of its API, and one on a
-loopback port.
-"""
+"""Simulated Ironics: one with a node and actions by name, and one on a loopback port."""
 
 import asyncio
 import random
@@ -8,34 +6,20 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
-
 from bus.clock import Clock
 from bus.http import listen
 from compute_sim.ironic.api import Api
-from compute_sim.ironic.conductor import Conductor, Emit, Notification, SimPlan
-from compute_sim.ironic.envelope import SentNotification
+from compute_sim.ironic.conductor import Conductor, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
+from compute_sim.ironic.notifications import SentNotification
 from compute_sim.ironic.patching import ApiRefusal
-from compute_sim.ironic.power import Power
 from compute_sim.ironic.simulation import Simulation
-from compute_sim.ironic.transitions import Works
 from tests.support.virtual_time import run as in_virtual_time
 
 NODE = "5a1c1a52-5f39-4f5c-8a36-3d5f5e5b0001"
 INSTANCE = "d5327bd6-f3a2-45b3-8d0c-d57e979fed4c"
 OTHER = "42a0f50b-b264-44be-aeca-b3572c45c250"
 NOW = 1_795_160_227.5
-
-_MORE: dict[str, dict[str, Any]] = {
-    "rescue": {"rescue_password": "sekret"},
-    "clean": {"clean_steps": [{"interface": "deploy", "step": "erase"}]},
-    "service": {"service_steps": [{"interface": "vendor", "step": "update"}]},
-}
-
-
-def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
-    return Clock(lambda: NOW + loop.time(), random.Random(1), loop.time)
 
 
 def line(sent_notification: SentNotification) -> str:
@@ -50,53 +34,46 @@ def line(sent_notification: SentNotification) -> str:
 
 
 class SimIronicPlayer:
-    def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
+    def __init__(self, plan: SimPlan, *nodes: SimNode) -> None:
+        loop = asyncio.get_running_loop()
         self.sent: list[str] = []
-        self.events: list[Notification] = []
-        self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._handle)
-        self.works = Works(self.conductor)
-        self.power = Power(self.conductor)
-        self.api = Api(self.conductor, self.works, self.power)
+        self.events: list[SentNotification] = []
+        clock = Clock(lambda: NOW + loop.time(), random.Random(1), loop.time)
+        self.conductor = Conductor(plan, clock, self._handle)
+        self.api = Api(self.conductor)
         self.conductor.enroll(nodes)
 
     @property
     def node(self) -> SimNode:
         return self.conductor.nodes[NODE]
 
-    def _handle(self, notification: Notification) -> None:
+    def _handle(self, notification: SentNotification) -> None:
         self.events.append(notification)
-        if isinstance(notification, SentNotification) and not notification.silent:
-            self.sent.append(line(notification))
+        self.sent.append(line(notification))
 
     async def act(self, words: str) -> None:
-        """Execute an action such as `provision active`, `claim`, `fault clean step` or `wait 30`."""
+        """Execute an action such as `provision active`, `claim`, `fail clean` or `wait 30`."""
         verb, _, rest = words.partition(" ")
         match verb:
             case "provision":
-                await self.api.provision(NODE, rest, _MORE.get(rest, {}), "req-1")
+                await self.api.set_provision_state(NODE, rest, "req-1")
             case "power":
-                await self.api.power(NODE, rest, "req-1")
-            case "hold":
-                steps = [{"interface": "deploy", "step": "hold"}]
-                await self.api.provision(NODE, "clean", {"clean_steps": steps}, "req-1")
+                await self.api.set_power_state(NODE, rest, "req-1")
             case "claim":
                 patch = [{"op": "add", "path": "/instance_uuid", "value": rest or INSTANCE}]
                 await self.api.patch(NODE, patch, "req-1")
             case "set":
                 field, _, value = rest.partition(" ")
-                sent = {"true": True, "false": False, "null": None}.get(value, value)
-                await self.api.patch(NODE, [{"op": "add", "path": f"/{field}", "value": sent}], "req-1")
+                operation = {"op": "add", "path": f"/{field}", "value": None if value == "null" else value}
+                await self.api.patch(NODE, [operation], "req-1")
             case "maintenance":
-                await self.api.maintain(NODE, rest == "on", "a reason", "req-1")
+                await self.api.set_maintenance(NODE, rest == "on", "a reason", "req-1")
             case "traits":
-                await self.api.change_traits(NODE, "req-1", rest.split())
+                await self.api.set_traits(NODE, rest.split(), "req-1")
             case "delete":
                 await self.api.delete(NODE, "req-1")
-            case "fault":
-                work, fault = rest.split()
-                self.conductor.plan_fault(self.node, work, fault)  # type: ignore[arg-type]
-            case "bmc":
-                self.power.tamper(self.node, None if rest == "well" else rest)  # type: ignore[arg-type]
+            case "fail":
+                self.node.driver_info = {f"berth_{rest}": "fail"} if rest else {}
             case "wait":
                 await asyncio.sleep(float(rest))
             case "soon":  # in parallel with the next actions
@@ -113,13 +90,11 @@ class SimIronicPlayer:
 
     async def play(self, acts: Sequence[str], idle: float) -> None:
         """Execute actions, each followed by `idle` seconds; record refusals as lines."""
-        self.power.start()
         async with asyncio.TaskGroup() as self._group:
-            running = self._group.create_task(self.conductor.run())
+            self.conductor.tasks = self._group
             for words in acts:
                 await self.attempt(words)
                 await asyncio.sleep(idle)
-            running.cancel()
 
 
 def a_node(**fields: Any) -> SimNode:
@@ -131,27 +106,11 @@ def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields:
     """Execute the actions in the lines of a text on one node, in virtual time; return the player."""
 
     async def story() -> SimIronicPlayer:
-        bench = SimIronicPlayer(plan or SimPlan(), a_node(**fields))
-        await bench.play([words.strip() for words in acts.strip().splitlines()], idle)
-        return bench
+        player = SimIronicPlayer(plan or SimPlan(), a_node(**fields))
+        await player.play([words.strip() for words in acts.strip().splitlines()], idle)
+        return player
 
     return in_virtual_time(story())
-
-
-NEWEST = {"X-OpenStack-Ironic-API-Version": "1.115"}
-ALICE = "metal00001"
-
-
-@asynccontextmanager
-async def client_of(sim: Simulation, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=sim.app)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(sim.run())
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://ironic.test", headers={**NEWEST, **headers}
-        ) as client:
-            yield client
-        task.cancel()
 
 
 @asynccontextmanager
