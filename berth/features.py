@@ -40,7 +40,6 @@ FEATURES = (
     "nova",
     "placement_additions",
     "pools",
-    "broker_forwarding",
 )
 
 

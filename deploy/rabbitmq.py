@@ -103,9 +103,7 @@ class Membership:
 
 
 class RabbitMQ(Server):
-    """A RabbitMQ node with the default user guest (loopback only). Its only plugin is the management API,
-    which is disabled by default.
-    """
+    """A RabbitMQ node with the default user guest (loopback only), and without plugins by default."""
 
     name = "RabbitMQ"
 
@@ -119,12 +117,14 @@ class RabbitMQ(Server):
         management: bool = False,
         samples_often: bool = True,
         feature_flags: Sequence[str] = (),
+        plugins: Sequence[str] = (),
         unpacked: Path | None = None,
     ) -> None:
         super().__init__(directory, port, certificate)
         self._unpacked = unpacked  # the directory of another version of RabbitMQ
         self._management_port = free_port() if management else 0
         self._samples_often = samples_often
+        self._plugins = [*plugins, *(["rabbitmq_management"] if management else [])]
         self._feature_flags = feature_flags  # enabled at the first start; none: all stable ones
         self.tls_port = free_port() if certificate is not None else 0
         self._member = member
@@ -191,7 +191,7 @@ class RabbitMQ(Server):
             cookie.chmod(0o400)
         (home / "rabbitmq.conf").write_text("\n".join(self._configuration()) + "\n")
         plugins = home / "enabled_plugins"
-        plugins.write_text("[rabbitmq_management].\n" if self._management_port else "[].\n")
+        plugins.write_text(f"[{','.join(self._plugins)}].\n")
         empty = home / "rabbitmq-env.conf"
         empty.write_text("")
         environment = environment_without("RABBITMQ_", "ERL_", "NOTIFY_SOCKET")

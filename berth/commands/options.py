@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
@@ -11,7 +10,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from berth.commands.terminal import Cli, effective, run, say
-from berth.settings import KINDS, PREFIX, BadSetting
+from berth.settings import KINDS, PREFIX
 
 WHEN = "2026-12-24T08:00 (UTC), or +2h from now."  # help of options that are times
 WHERE = "Where"  # panels of the options of a build request
@@ -132,17 +131,6 @@ def settings_given(options: Any) -> dict[str, Any]:
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
-
-
-def url_or_file(given: str) -> str:
-    """Return the URL that a command's argument contains, or the URL in the file that the argument names."""
-    if not given or "://" in given:
-        return given
-    try:
-        return Path(given).read_text().strip()
-    except (OSError, UnicodeDecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "it is not text"
-        raise BadSetting(f"{given!r} is neither a URL nor a readable file: {why}") from None
 
 
 class WaitingCommand(TyperCommand):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import shlex
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +32,14 @@ def installed(find: Callable[[], object]) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
     pytest.skip(problem)
+
+
+def find_jq() -> str:
+    """Return the path of `jq`, which commands of a page use, or raise BinariesMissing."""
+    found = shutil.which("jq")
+    if found is None:
+        raise BinariesMissing("jq is not installed")
+    return found
 
 
 @dataclass(frozen=True)

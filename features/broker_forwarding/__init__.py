@@ -1,1 +1,0 @@
-"""Moves a running berth to another RabbitMQ."""

@@ -1,3 +1,0 @@
-"""Fixtures for tests of the feature."""
-
-from tests.support.feature_fixtures import *  # noqa: F403
