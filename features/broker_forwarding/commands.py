@@ -90,8 +90,8 @@ async def forward_command(
     `berth broker forward --from new.url --to old.url --queue client.shop.0`, and leave this queue out in the
     other direction: `--except client.shop.0`. To wait for the end: `--until-empty 30`.
 
-    The steps of a whole move are in docs/howto/another-broker.md. Other users of this machine see a command's
-    arguments: write a URL with a password into a file.
+    The steps of a whole move are in features/broker_forwarding/README.md. Other users of this machine see a
+    command's arguments: write a URL with a password into a file.
     """
     old, new = url_or_file(old), url_or_file(new)
     check_urls(old, new)

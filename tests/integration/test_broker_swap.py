@@ -1,4 +1,4 @@
-"""A running berth moves to another RabbitMQ under load, as docs/howto/another-broker.md describes.
+"""A running berth moves to another RabbitMQ under load, as features/broker_forwarding/README.md describes.
 
 The new broker is RabbitMQ 4 where `scripts/install-rabbitmq4` has unpacked it. One client moves to the new
 broker a few seconds after the workers; another stays at the old one. The forwarder is killed once.

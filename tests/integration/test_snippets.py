@@ -1,4 +1,5 @@
-"""Runs every command and example of docs/ and the README, page by page in empty directories.
+"""Runs every command and example of docs/, the README and the pages of features, page by page in empty
+directories.
 
 `make test` runs the first and the cheap pages; `make snippets` runs all, also on RabbitMQ and PostgreSQL,
 and checks types. tests/support/snippets.py describes the directives in pages.
@@ -80,7 +81,11 @@ def test_python_examples_in_the_documents_pass_the_type_check(tmp_path: Path) ->
     for page in PAGES:
         for number, snippet in enumerate(snippets(page)):
             if snippet.language == "python":
-                file = tmp_path / page.stem / (snippet.marks.get("as") or f"example{number}.py")
+                file = (
+                    tmp_path
+                    / named(page).replace("/", "-").removesuffix(".md")
+                    / (snippet.marks.get("as") or f"example{number}.py")
+                )
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(snippet.text)
     for directory in tmp_path.iterdir():
