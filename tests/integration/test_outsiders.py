@@ -1,5 +1,5 @@
-"""Programs and people outside berth, with real credentials: the examples of features/clients/README.md as they
-are, and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
+"""Programs and people outside berth, with real credentials: the examples of features/clients/README.md, and
+what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""docs/, the README and the pages of features: generated parts are current, names exist, commands are tested."""
+"""docs/, the README and the pages of features: generated parts are current, names exist, commands run."""
 
 import ast
 import inspect
