@@ -3,7 +3,6 @@ order.
 
 A comment directly above a fenced block is a directive:
 
-    <!-- with: berth up --hosts 20 -->   start this berth for the rest of the page
     <!-- with: services -->              the page needs RabbitMQ and PostgreSQL
     <!-- with: cluster -->               the page needs three RabbitMQ nodes and a PostgreSQL with a standby
     <!-- as: mine/rules.py -->           write the block to this file, for later blocks
