@@ -94,7 +94,7 @@ def _groups(kind: type[SettingsGroup], *path: str) -> Iterator[tuple[str, type[S
 def _titles() -> Mapping[str, str]:
     """Return, for each group of settings, the first paragraph of its docstring."""
     found = {path: inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0] for path, kind in _groups(Settings)}
-    return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}
+    return {path: re.sub(r" ?\([\w/]+\.md\)", "", title) for path, title in found.items()}
 
 
 def _words() -> Mapping[str, str]:

@@ -215,8 +215,8 @@ class IronicConnectionSettings(SettingsGroup, frozen=True, kw_only=True, rename=
     # Ironic's configuration file, for its options control_exchange and versioned_notifications_topics; empty:
     # their defaults
     conf: str = ""
-    # Nova's configuration file, such as /etc/nova/nova.conf, for the options of Nova that berth follows
-    # (docs/nova.md); empty: their defaults
+    # Nova's configuration file, such as /etc/nova/nova.conf, for the options of Nova that berth follows;
+    # empty: their defaults
     nova_conf: str = field(default="", name="nova_conf")
     # entry of clouds.yaml with the credentials and perhaps the address of Ironic's API; envvars: the OS_*
     # variables; or the URL of an API without authentication; empty: berth does not call Ironic
@@ -246,7 +246,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     zone_by: str = ""  # field of a node with its availability zone; the same fields as ironic_cell_by
     # fields of a node, or zone: nodes with equal values belong to one host aggregate
     aggregates_by: tuple[str, ...] = ()
-    # field of a node with its label, by level, as in rack=properties.rack (docs/topology.md)
+    # field of a node with its label, by level, as in rack=properties.rack
     labels_by: dict[str, str] = field(default_factory=dict)
 
 
@@ -283,8 +283,7 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
     baremetal: int = 0  # number of simulated bare-metal nodes, in addition to the hosts
     agents_per_cell: int = 1  # number of simulated agents in each cell; they share the cell's simulated hosts
     zones: tuple[str, ...] = ()  # availability zones, assigned to the hosts in rotation
-    # labels of hosts: for each level the number of neighbouring hosts with the same label, as in
-    # rack=20,row=100 (docs/topology.md)
+    # labels of hosts: for each level the number of neighbouring hosts with the same label (rack=20,row=100)
     labels: dict[str, float] = field(default_factory=dict)
     # CPU architectures (x86_64, aarch64 and so on), assigned to the hosts in rotation
     architectures: tuple[str, ...] = ("x86_64",)

@@ -1,5 +1,7 @@
 """Hooks for `make docs` (see mkdocs.yml): pages outside docs/, inline drawings, no foreign resources."""
 
+import os
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE_DOCS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site outside docs/
+OUTSIDE_DOCS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "features/*/*.md")
 
+_LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+\.md)(?=[#)])")
 _PICTURE = re.compile(r"^!\[(?P<says>[^\]]*)\]\((?P<file>[^)]+\.svg)\)$", re.MULTILINE)
 # Resources that a browser fetches without a click.
 _FETCHED = re.compile(
@@ -19,24 +22,27 @@ _IMPORTED = re.compile(r"url\([\"']?(?:https?:)?//|@import [\"'](?:https?:)?//")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    for name in OUTSIDE_DOCS:
-        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for page in (page for pattern in OUTSIDE_DOCS for page in sorted(ROOT.glob(pattern))):
+        place = page.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, place, abs_src_path=str(page)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Return the page with links to and from pages outside docs/ corrected, and with drawings inline."""
+    """Return the page with its links relative to its place in the site, and with drawings inline."""
     place = page.file.src_uri
-    if place in OUTSIDE_DOCS:
-        markdown = markdown.replace("](docs/", "](")
-    else:
-        markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({'|'.join(OUTSIDE_DOCS)})", r"](\1\2", markdown)
+    source = Path(page.file.abs_src_path)
+
+    def relinked(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(source.parent / found["target"])).relative_to(ROOT)
+        inside = target.relative_to("docs") if target.parts[0] == "docs" else target
+        return posixpath.relpath(inside.as_posix(), posixpath.dirname(place) or ".")
 
     def drawn(found: re.Match[str]) -> str:  # as an HTML block: Markdown leaves its content unchanged
-        text = (ROOT / "docs" / place).parent.joinpath(found["file"]).read_text(encoding="utf-8")
+        text = source.parent.joinpath(found["file"]).read_text(encoding="utf-8")
         return f'<div class="drawing">{text.strip()}</div>'
 
-    return _PICTURE.sub(drawn, markdown)
+    return _PICTURE.sub(drawn, _LINK.sub(relinked, markdown))
 
 
 def on_post_build(config: Any) -> None:

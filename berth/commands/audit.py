@@ -121,7 +121,7 @@ async def heal(
     If several cells know a build, it stays in the cell that has its allocations and its guest, and is deleted
     in the others.
 
-    Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
+    Exit 0 if no finding remains, else 1. See docs/running.md.
     """
     settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
     choice = _RETIRED.get(retired)

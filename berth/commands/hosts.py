@@ -139,9 +139,9 @@ async def label_command(
 ) -> None:
     """Label hosts by level: `berth host label host-1 host-2 rack=r1 row=a`.
 
-    Requests and server groups pack instances into one rack or spread them over racks (docs/topology.md). A
-    label that an operator sets comes before the labels that agents, aggregates (topology:rack) and Ironic's
-    fields give. Any level may be named; `host`, `cell` and `zone` exist for every host without labels.
+    Requests and server groups pack instances into one rack or spread them over racks. A label
+    that an operator sets comes before the labels that agents, aggregates (topology:rack) and Ironic's fields
+    give. Any level may be named; `host`, `cell` and `zone` exist for every host without labels.
     """
     names = [text for text in given if "=" not in text]
     labels = labels_given([text for text in given if "=" in text])

@@ -57,7 +57,7 @@ _GROUPS = {  # group → its description
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
-    " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
+    " `berth rules test` tests a change on recorded decisions.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
     "import": "Import the data of another service.",

@@ -44,7 +44,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     The command adopts only unambiguous instances: on one host of one cell, according to placement and the
     file, if one is given. It lists all other instances with the reason, and can be repeated.
 
-    `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
+    `berth adopt --all --from servers.csv`, then the same with --yes. See features/adoption/README.md.
     """
     if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
         raise BadSetting("choose instances in one way: uuids, --host, or --all")

@@ -7,6 +7,9 @@ FEATURE = Feature(
     says="records used, free, stranded and waiting capacity over time, and forecasts when it is used up",
     needs=("waiting",),
     commands={"Builds": {"capacity": "commands"}},
-    command_groups={"capacity": "Used, free, stranded and waiting capacity over time (docs/capacity.md)."},
+    command_groups={
+        "capacity": "Used, free, stranded and waiting capacity over time"
+        " (features/capacity_history/README.md)."
+    },
     pages={"/capacity": "Capacity"},
 )

@@ -1,4 +1,4 @@
-"""A client on RabbitMQ, with the credentials that `berth client add` has made (docs/howto/client.md)."""
+"""A client on RabbitMQ, with the credentials of `berth client add` (features/clients/README.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator

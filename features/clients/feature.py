@@ -9,7 +9,7 @@ FEATURE = Feature(
     commands={"Hosts": {"client": "commands"}},
     command_groups={
         "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
-        " (docs/howto/client.md)."
+        " (features/clients/README.md)."
     },
     reasons=(
         ReasonTable(

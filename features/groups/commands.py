@@ -69,7 +69,7 @@ async def create_command(
     """Create a server group, which cannot be changed later.
 
     affinity: all members on one host, that of the first member. anti-affinity: at most --max-per-host members
-    on one host. --pack and --spread refer to labels of hosts (docs/topology.md) and may be added to a policy:
+    on one host. --pack and --spread refer to labels of hosts and may be added to a policy:
     `berth group create db --policy anti-affinity --pack row`. Placement checks all of them when a host is
     claimed, so they always hold; soft policies and --prefer-topology are preferences.
     """

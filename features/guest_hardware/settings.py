@@ -7,7 +7,7 @@ from features.guest_hardware.core.aliases import pci_aliases
 
 
 class GuestHardwareSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The reading of what flavors and images require of hosts (docs/guest-hardware.md)."""
+    """The reading of what flavors and images require of hosts (features/guest_hardware/README.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = field(default_factory=dict)

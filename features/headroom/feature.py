@@ -8,7 +8,8 @@ FEATURE = Feature(
     needs=("reservations", "groups"),
     commands={"Builds": {"headroom": "commands"}},
     command_groups={
-        "headroom": "Capacity that is kept for the loss of any one host or rack (docs/headroom.md)."
+        "headroom": "Capacity that is kept for the loss of any one host or rack"
+        " (features/headroom/README.md)."
     },
     pages={"/headroom": "Headroom"},
     meters=(("features.headroom.controller", "placement"),),

@@ -9,7 +9,7 @@ FEATURE = Feature(
     commands={"Inspect and check": {"at": "commands"}},
     exit_codes={"at capacity": "it did not fit"},
     command_groups={
-        "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
+        "at": "The state of placement at a past time, and decisions as of then (features/history/README.md):"
         " `berth at 2h show host-7`."
     },
 )

@@ -11,6 +11,6 @@ FEATURE = Feature(
     authentication="keystone",
     commands={"Other systems": {"openstack": "commands"}},
     command_groups={
-        "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md)."
+        "openstack": "The Placement API in the catalogue of an OpenStack cloud (features/keystone/README.md)."
     },
 )

@@ -6,7 +6,7 @@ from bus.feature import SettingsGroup
 
 
 class KeystoneSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The Keystone that `placement_auth = keystone` selects (docs/keystone.md)."""
+    """The Keystone that `placement_auth = keystone` selects (features/keystone/README.md)."""
 
     # entry of clouds.yaml with the user that may check tokens at Keystone; envvars: the OS_* variables
     cloud: str = field(default="", name="placement_cloud")

@@ -10,7 +10,7 @@ FEATURE = Feature(
     exit_codes={"maintenance show": "a host is late, or an evacuation is held or could not be fenced"},
     command_groups={
         "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic"
-        " evacuations of dead hosts (docs/maintenance.md)."
+        " evacuations of dead hosts (features/maintenance/README.md)."
     },
     pages={"/maintenance": "Maintenance"},
     meters=(

@@ -8,7 +8,7 @@ from bus.feature import Refuse, SettingsGroup
 
 
 class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Maintenance windows, and the automatic evacuation of dead hosts (docs/maintenance.md)."""
+    """Maintenance windows, and the automatic evacuation of dead hosts (features/maintenance/README.md)."""
 
     # least seconds between the first drain of a maintenance window and the begin of the window
     lead: float = field(default=600.0, name="maintenance_lead")

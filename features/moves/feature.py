@@ -17,8 +17,8 @@ FEATURE = Feature(
     },
     exit_codes=dict.fromkeys(("drain", "evacuate"), "an instance stays, which is listed with the reason"),
     command_groups={
-        "moves": "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
-        " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
+        "moves": "Moves of instances from host to host (features/moves/README.md): moves in progress, and the"
+        " results of ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
     },
     pages={"/moves": "Moves"},
     meters=(("features.moves.placing", "scheduler"), ("features.moves.cell_moves", "conductor")),

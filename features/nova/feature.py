@@ -22,7 +22,7 @@ FEATURE = Feature(
         FeatureProcess(name="nova-shadow", runs_with=_observes, has_database=True),
     ),
     commands={"Other systems": {"nova": "commands"}},
-    command_groups={"nova": "A Nova that berth serves or observes (docs/nova.md)."},
+    command_groups={"nova": "A Nova that berth serves or observes (features/nova/README.md)."},
     pages={"/nova": "Nova"},
     meters=(("features.nova.shadow", "nova-shadow"),),
     examples=(

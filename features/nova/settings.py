@@ -6,7 +6,7 @@ from bus.feature import SettingsGroup
 
 
 class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):
-    """Settings for the Nova whose scheduler berth replaces (docs/nova.md)."""
+    """Settings for the Nova whose scheduler berth replaces (features/nova/README.md)."""
 
     # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
     amqp_url: str = ""

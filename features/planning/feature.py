@@ -28,8 +28,8 @@ FEATURE = Feature(
                 " reachable",
                 "unreleased": "agents have not reported the destruction of moved guests in time",
             },
-            "A plan that makes room for builds ([make-room.md](make-room.md)) has one of these if not all"
-            " fit.",
+            "A plan that makes room for builds ([making room](../features/planning/README.md))"
+            " has one of these if not all fit.",
             "not all builds fit because",
         ),
     ),

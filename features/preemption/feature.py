@@ -9,7 +9,7 @@ FEATURE = Feature(
     needs=("moves", "waiting"),
     commands={"Hosts": {"priority": "commands"}},
     command_groups={
-        "priority": "Priority classes: requests that may preempt instances (docs/preemption.md)."
+        "priority": "Priority classes: requests that may preempt instances (features/preemption/README.md)."
     },
     pages={"/preemptions": "Preemption"},
     meters=(("features.preemption.build_metrics", "conductor"), ("features.preemption.rule", "placement")),

@@ -10,7 +10,9 @@ FEATURE = Feature(
     settings=QuotaSettings,
     clouds=("quota_cloud",),
     commands={"Hosts": {"quota": "commands"}},
-    command_groups={"quota": "Limits for what the instances of a project may hold (docs/quotas.md)."},
+    command_groups={
+        "quota": "Limits for what the instances of a project may hold (features/quotas/README.md)."
+    },
     meters=(("features.quotas.keystone_limits", "placement"),),
     pages={"/projects": "Projects"},
     reasons=(ReasonTable(OF_THE_WHOLE, {"quota": "the project would exceed its quota"}),),

@@ -4,7 +4,7 @@ from bus.feature import SettingsGroup
 
 
 class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
-    """The quotas of projects (docs/quotas.md)."""
+    """The quotas of projects (features/quotas/README.md)."""
 
     # entry of clouds.yaml with a user that may read Keystone's unified limits, which are the quotas then;
     # envvars: the OS_* variables; empty: `berth quota` sets the quotas

@@ -9,7 +9,9 @@ FEATURE = Feature(
     says="holds capacity for a project or a purpose",
     settings=ReservationSettings,
     commands={"Builds": {"reserve": "commands"}},
-    command_groups={"reserve": "Reservations: capacity held for builds of a project (docs/reservations.md)."},
+    command_groups={
+        "reserve": "Reservations: capacity held for builds of a project (features/reservations/README.md)."
+    },
     pages={"/reservations": "Reservations"},
     meters=(("features.reservations.filling", "scheduler"),),
     reasons=(

@@ -25,7 +25,7 @@ _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 class TopologyOptions:
     pack: str = option(
         "",
-        "All instances in one domain of this level, such as one rack (docs/topology.md).",
+        "All instances in one domain of this level, such as one rack (features/topology/README.md).",
         metavar="LEVEL",
         panel=WHERE,
     )

@@ -10,7 +10,9 @@ FEATURE = Feature(
     settings=WaitingSettings,
     needs=("moves", "quotas"),
     commands={"Builds": {"waiting": "commands"}, "Hosts": {"share": "shares"}},
-    command_groups={"share": "Weights of projects while requests are backlogged (docs/fair-share.md)."},
+    command_groups={
+        "share": "Weights of projects while requests are backlogged (features/waiting/fair-share.md)."
+    },
     pages={"/waiting": "Waiting"},
     meters=(
         ("features.waiting.signal", "scheduler"),

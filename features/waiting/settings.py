@@ -8,7 +8,7 @@ HELD_SHARE = 0.1  # share of all hosts that schedulers hold at most for the wait
 
 
 class WaitingSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Requests that wait for capacity (docs/waiting.md)."""
+    """Requests that wait for capacity (features/waiting/README.md)."""
 
     # share of all hosts that are held at most for the waiting requests of one project, at least one host
     hosts_share: float = field(default=HELD_SHARE, name="waiting_hosts_share")

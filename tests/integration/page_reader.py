@@ -105,9 +105,6 @@ class PageReader:
     def read(self, snippet: Snippet) -> None:
         if snippet.marks.keys() & {"not run", "tested"}:
             return
-        needed = snippet.marks.get("with", "services")
-        if needed not in ("services", "cluster") and not self._lasting:
-            self._do(needed, snippet)
         if name := snippet.marks.get("as"):
             file = self.directory / name
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
-and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
+"""Programs and people outside berth, with real credentials: the examples of features/clients/README.md, and
+what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ from tests.support.berth_processes import ROOT, Up
 from tests.support.request_parts import with_parts
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 
-PAGE = ROOT / "docs" / "howto" / "client.md"
+PAGE = ROOT / "features/clients/README.md"
 READER_TOKEN = "a-reader-of-the-control-room"
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

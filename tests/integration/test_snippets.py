@@ -1,4 +1,5 @@
-"""Runs every command and example of docs/ and the README, page by page in empty directories.
+"""Runs every command and example of docs/, the README and the pages of features, page by page in empty
+directories.
 
 `make test` runs the first and the cheap pages; `make snippets` runs all, also on RabbitMQ and PostgreSQL,
 and checks types. tests/support/snippets.py describes the directives in pages.
@@ -80,14 +81,20 @@ def test_python_examples_in_the_documents_pass_the_type_check(tmp_path: Path) ->
     for page in PAGES:
         for number, snippet in enumerate(snippets(page)):
             if snippet.language == "python":
-                file = tmp_path / page.stem / (snippet.marks.get("as") or f"example{number}.py")
+                file = (
+                    tmp_path
+                    / named(page).replace("/", "-").removesuffix(".md")
+                    / (snippet.marks.get("as") or f"example{number}.py")
+                )
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(snippet.text)
+    of_drivers = tmp_path / "docs-howto-driver"  # the example of moves extends the driver of this page
+    assert of_drivers.is_dir()
     for directory in tmp_path.iterdir():
         found = subprocess.run(
             [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", directory],
             cwd=ROOT,
-            env={"MYPYPATH": f"{ROOT}:{directory}", "PATH": ""},
+            env={"MYPYPATH": f"{ROOT}:{directory}:{of_drivers}", "PATH": ""},
             capture_output=True,
             text=True,
             check=False,

@@ -1,8 +1,8 @@
-"""The commands and examples of docs/ and the README, which tests run page by page, in order.
+"""The commands and examples of docs/, the README and the pages of features. Tests run them page by page, in
+order.
 
 A comment directly above a fenced block is a directive:
 
-    <!-- with: berth up --hosts 20 -->   start this berth for the rest of the page
     <!-- with: services -->              the page needs RabbitMQ and PostgreSQL
     <!-- with: cluster -->               the page needs three RabbitMQ nodes and a PostgreSQL with a standby
     <!-- as: mine/rules.py -->           write the block to this file, for later blocks
@@ -23,7 +23,11 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "features").glob("*/*.md")),
+)
 
 _FENCE = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$",

@@ -1,4 +1,4 @@
-"""docs/ and the README: generated parts are current, links and names exist, commands are tested."""
+"""docs/, the README and the pages of features: generated parts are current, names exist, commands run."""
 
 import ast
 import inspect
@@ -30,6 +30,12 @@ from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK, all_rules, all_weighers
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 MADE = re.compile(r"<!-- berth ([\w ]+) --markdown -->\n(.*?)<!-- end of berth \1 -->", re.DOTALL)
 PLACES = [
     (page, command, text)
@@ -59,7 +65,7 @@ NOT_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{p.stem}:{c}" for p, c, _ in PLACES])
+@pytest.mark.parametrize(("page", "command", "text"), PLACES, ids=[f"{named(p)}:{c}" for p, c, _ in PLACES])
 def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> None:
     sent = CliRunner().invoke(app, [*command.split(), "--markdown"])
     assert sent.exit_code == 0
@@ -83,6 +89,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     named = _leaves(site["nav"])
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    pages += [str(page.relative_to(ROOT)) for page in ROOT.glob("features/*/*.md")]
     assert sorted(named) == sorted([*pages, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
 
 
@@ -96,7 +103,7 @@ def without_blocks(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=named)
 def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
         if target.startswith(("http://", "https://")):
@@ -120,7 +127,7 @@ def test_commands_without_a_test_have_a_reason_and_are_few() -> None:
     assert all(len(reason) > 20 for reason in reasons)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
     for snippet in snippets(page):
         if snippet.language not in ("sh", "python") and "prints" not in snippet.marks:
@@ -131,7 +138,7 @@ def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
     assert not indented, "no test runs an indented block"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_data_blocks_can_be_read(page: Path) -> None:
     read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
     for snippet in snippets(page):
@@ -148,7 +155,7 @@ def test_pictures_equal_their_sources() -> None:
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
 READMES = [
     path / "README.md"
-    for path in (*PACKAGES, *(ROOT / "features").iterdir(), ROOT / "bus/rabbit/fast_channels")
+    for path in (*PACKAGES, ROOT / "bus/rabbit/fast_channels")
     if (path / "README.md").exists()
 ]
 TEXTS = [*PAGES, *READMES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
@@ -160,10 +167,10 @@ def _names(page: Path, pattern: str) -> set[str]:
     return {match for code in inline for match in re.findall(pattern, code)}
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", TEXTS, ids=named)
 def test_named_files_exist(page: Path) -> None:
     named = _names(page, r"^[\w.*-][\w./*-]*(?:\.(?:py|md|toml|yml|json|conf|env))$")
-    named |= _names(page, r"^[\w.*]+(?:/[\w.*]+)*/$") if page in READMES else set()
+    named |= _names(page, r"^[\w.*]+(?:/[\w.*]+)*/$") if page.name == "README.md" else set()
     tests = ROOT / "tests"
     folders = (
         ROOT,
@@ -183,7 +190,7 @@ def test_named_files_exist(page: Path) -> None:
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=named)
 def test_named_settings_exist(page: Path) -> None:
     settings = {setting.name for setting in setting_tables.settings_there_are()}
     settings |= {f"simulator_{option.name}" for option in setting_tables.simulator_options()}
@@ -194,7 +201,7 @@ def test_named_settings_exist(page: Path) -> None:
     assert sorted((variables | named) - settings - NOT_SETTINGS) == []
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=named)
 def test_named_commands_exist(page: Path) -> None:
     missing: list[str] = []
     for words in _names(page, r"^berth ((?:[a-z-]+ ?)+)"):
@@ -209,7 +216,7 @@ def test_named_commands_exist(page: Path) -> None:
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TEXTS, ids=named)
 def test_named_topics_exist(page: Path) -> None:
     patterns = [topic.pattern for topic in TOPICS] + [query.name for query in QUERIES]
     known = {re.sub(r"\.\{\w+\}", "", pattern) for pattern in patterns}

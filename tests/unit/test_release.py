@@ -92,10 +92,10 @@ def test_every_data_file_of_a_package_is_in_the_wheel() -> None:
         package, _, inside = name.partition("/")
         if package == "features" and "/" in inside:
             inside = inside.partition("/")[2]
-            if inside.startswith(("docs/", "tests/")):
+            if inside.startswith("tests/"):
                 continue
         patterns = [*data["*"], *data.get(package, [])]
-        if not name.endswith((".py", "README.md")):
+        if not name.endswith((".py", ".md", ".svg")):
             assert any(fnmatch(inside, pattern) for pattern in patterns), name
 
 

@@ -94,7 +94,7 @@ def translated(
 
 def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
     """Return why berth cannot decide a request of Nova from placement's data, or an empty text
-    (docs/nova.md)."""
+    (features/nova/README.md)."""
     if spec.numa_topology is not None and not spec.is_rebuild:
         return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
     in_placement = {_requester(group) for group in spec.requested_resources or ()}

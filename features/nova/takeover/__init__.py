@@ -1,1 +1,1 @@
-"""Finds what would go wrong when berth takes over a Nova region: `berth nova check` (docs/howto/nova.md)."""
+"""Finds what would go wrong when berth takes over a Nova region: `berth nova check`."""

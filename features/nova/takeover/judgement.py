@@ -124,8 +124,8 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def unjudged_by_flavor(flavor: FlavorFacts, *, has_pci: bool) -> str:
-    """Return why berth cannot decide about requests with a flavor, or "" if it can (docs/nova.md). `has_pci`:
-    Placement has the PCI devices.
+    """Return why berth cannot decide about requests with a flavor, or "" if it can (features/nova/README.md).
+    `has_pci`: Placement has the PCI devices.
     """
     for key, value in flavor.extra_specs.items():
         if key.startswith(_NUMA_PREFIXES) or (key == "hw:cpu_policy" and value in ("dedicated", "mixed")):
@@ -217,6 +217,6 @@ def _queue(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         means = "It is used as it is. If it is deleted, nova-scheduler and berth could not declare it alike."
         do = (
             "Set nova_conf to Nova's configuration file: berth follows amqp_durable_queues and"
-            " rabbit_quorum_queue in it (docs/nova.md)."
+            " rabbit_quorum_queue in it (features/nova/README.md)."
         )
         yield TakeoverFinding("warning", about, says, means, do)

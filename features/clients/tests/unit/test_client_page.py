@@ -1,10 +1,10 @@
-"""The examples of docs/howto/client.md."""
+"""The examples of features/clients/README.md."""
 
 from pathlib import Path
 
 from tests.support.snippets import snippets
 
-PAGE = Path(__file__).parents[2] / "docs/howto/client.md"
+PAGE = Path(__file__).parents[2] / "README.md"
 
 
 def test_examples_that_publish_raise_an_error_for_a_message_that_no_queue_takes() -> None:

@@ -16,8 +16,8 @@ from tests.support.snippets import ROOT, snippets
 
 
 def _driver_of_the_page() -> Any:
-    """Return the driver of the section about drivers in docs/moves.md."""
-    page = ROOT / "docs/moves.md"
+    """Return the driver of the section about drivers in features/moves/README.md."""
+    page = ROOT / "features/moves/README.md"
     (example,) = [each.text for each in snippets(page) if "class MovingFolderDriver" in each.text]
     module = types.ModuleType("moving_folders")
     with patch.dict(sys.modules, folders=module_of_the_page("folders")):

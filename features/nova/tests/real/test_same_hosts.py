@@ -78,7 +78,7 @@ class ComparedRequest:
 
     @property
     def explanation(self) -> str:
-        """Return the known difference (docs/nova.md) that this one is, or an empty text."""
+        """Return the known difference (features/nova/README.md) that this one is, or an empty text."""
         extra_specs = _data(self.spec["flavor"])["extra_specs"]
         properties = _data(_data(self.spec["image"])["properties"])
         has_all, roots = self.request["all"], self.berth.roots

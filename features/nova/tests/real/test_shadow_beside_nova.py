@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_s
 ROUND = 50
 AT_ONCE = 4
 QUEUE = "berth.nova_shadow"
-UNREAD = 1000  # messages that the policy of docs/nova.md leaves in a queue that has no consumer
+UNREAD = 1000  # messages that the policy of features/nova/README.md leaves in a queue that has no consumer
 DEFAULT_FILTERS = (
     "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
     "ServerGroupAffinityFilter"
@@ -119,7 +119,7 @@ class ObservedRegion:
         return await asyncio.to_thread(broker.control, command, "-p", host, *words)
 
     async def limit_unread_queues(self) -> None:
-        """Set the policy of docs/nova.md."""
+        """Set the policy of features/nova/README.md."""
         policy = ("nova-notifications", r"^versioned_notifications\.", f'{{"max-length":{UNREAD}}}')
         await self._control("set_policy", "--apply-to", "queues", *policy)
 

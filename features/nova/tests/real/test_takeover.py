@@ -1,8 +1,8 @@
 """berth takes over a running Nova region step by step and leaves it again, twice, while clients boot and
 delete servers all the time. No server is lost or doubled.
 
-The steps are those of docs/howto/nova.md. A proxy is in front of Placement, as in most clouds. It holds
-requests while the contents are copied for the last time.
+The steps are those of features/nova/take-over.md. A proxy is in front of Placement, as in most clouds. It
+holds requests while the contents are copied for the last time.
 """
 
 import asyncio
