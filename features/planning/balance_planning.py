@@ -113,8 +113,8 @@ class BalancePlanner:
         destination of the first refused move to `reading.forbidden`.
         """
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
-        choosing, released, planned = scheduler.choosing(supposing), [], []
-        try:
+        choosing, planned = scheduler.choosing(supposing), list[BalanceMove]()
+        with supposing.active(), scheduler.source.packing.trying() as trial:
             for step in steps:
                 parts = tuple(reading.step(move, host_at) for move in step.moves)
                 for part in parts:
@@ -123,14 +123,9 @@ class BalancePlanner:
                         reading.forbidden.setdefault(part.build, set()).add(part.destination)
                         return None
                     if (from_ := reading.starts[part.build].source) is not None:
-                        released.append(from_.choice.allocations)
-                        scheduler.source.withdraw(released[-1])
+                        trial.release(from_.choice.allocations)
                 planned.append(BalanceMove(steps=parts, gain=round(step.gain, 6)))
             return planned
-        finally:
-            supposing.suspend()
-            for allocations in released:
-                scheduler.source.reserve(allocations)
 
     def _hosts(self) -> Mapping[int, PlacedHost]:
         return {host.position: host for host in self._rooms.scheduler.source.hosts()}

@@ -14,7 +14,7 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.vocabulary import Allocations, Id
+from bus.vocabulary import Id
 from features.groups.core.domain_rules import required_constraints
 from features.groups.core.joined_group import group_of_alternative
 from features.groups.core.members import domain_rules
@@ -222,10 +222,9 @@ class RoomPlanner:
     def _placed(
         self, question: _Question, steps: Sequence[PlannedStep], targets: Sequence[Id]
     ) -> tuple[PlacedThere, ...] | None:
-        supposing, source = self._what_ifs.supposing(), self.scheduler.source
-        choosing, released = self.scheduler.choosing(supposing), list[Allocations]()
-        moved = dict[Id, Pick]()
-        try:
+        supposing, moved = self._what_ifs.supposing(), dict[Id, Pick]()
+        choosing = self.scheduler.choosing(supposing)
+        with supposing.active(), self.scheduler.source.packing.trying() as trial:
             for step in steps:
                 order, before = question.reading.orders[step.build], moved.get(step.build)
                 order = order if before is None else of_any_source(order)
@@ -238,13 +237,8 @@ class RoomPlanner:
                 if before is not None:
                     supposing.drop(before.reservation)
                 elif start.source is not None:
-                    released.append(start.source.choice.allocations)
-                    source.withdraw(released[-1])
+                    trial.release(start.source.choice.allocations)
             return self._builds(question, _ignoring_closure(choosing, question), targets)
-        finally:
-            supposing.suspend()
-            for allocations in released:
-                source.reserve(allocations)
 
     def _builds(
         self, question: _Question, choosing: Choosing, targets: Sequence[Id]

@@ -69,9 +69,9 @@ class _Reading:
 class _Draft:
     """The instances placed so far, as if their victims were deleted."""
 
+    released: Sequence[Allocations]  # allocations of the victims
     picks: dict[Id, Pick] = field(default_factory=dict)
     victims: dict[Id, tuple[Victim, ...]] = field(default_factory=dict)
-    released: list[Allocations] = field(default_factory=list)  # allocations of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
         """Record an instance as placed on the host of `pick`, where `victims` are deleted before. Instances
@@ -232,15 +232,11 @@ class _Search:
             if not new:
                 break
             await self._read(new, reading, priority_of(order.request.parts), batch.victims)
-            for allocations in batch.used:
-                self._scheduler.source.withdraw(allocations)
             try:
-                draft = self._draft(undrawn, reading, supposing)
+                with self._scheduler.source.packing.releasing(*batch.used):
+                    draft = self._draft(undrawn, reading, supposing)
             except RuleError as failed:
                 return str(failed)
-            finally:
-                for allocations in batch.used:
-                    self._scheduler.source.reserve(allocations)
             if draft is not None:
                 batch.victims.update(each.build for some in draft.victims.values() for each in some)
                 batch.used.append(draft.used)
@@ -311,7 +307,9 @@ class _Search:
         )
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
-        """Place all instances of an order, without await; None if any instance fits nowhere."""
+        """Place all instances of an order, without await; None if any instance fits nowhere. With
+        `supposing`, no capacity stays taken.
+        """
         [order] = self._scheduler.limit([order])
         choosing = self._scheduler.choosing(supposing)
         found = self._parts(order, choosing)
@@ -323,20 +321,20 @@ class _Search:
             choices = choose_victims(list(hosts.values()), parts.wanted, parts.scale)
             if choices is None:
                 return None
-            draft = _Draft()
-            try:
+            victims = (each for choice in choices for each in choice.victims)
+            draft = _Draft([reading.held[each.build] for each in victims])
+            with self._scheduler.source.packing.releasing(*draft.released):
                 refused = self._place(order, choosing, reading, choices, draft)
-            finally:
-                for allocations in draft.released:
-                    self._scheduler.source.reserve(allocations)
+            if refused is None and supposing is None:
+                return draft
+            for instance, pick in draft.picks.items():
+                (supposing or self._scheduler.pending).drop(pick.reservation)
+                choosing.tentative.remove(pick.scope.key, instance)
             if refused is None:
                 return draft
             part, at, accepted = refused
             most = hosts[at].most
             hosts[at] = replace(hosts[at], most=(*most[:part], accepted, *most[part + 1 :]))
-            for instance, pick in draft.picks.items():
-                (supposing or self._scheduler.pending).drop(pick.reservation)
-                choosing.tentative.remove(pick.scope.key, instance)
         return None
 
     def _crowded(
@@ -387,9 +385,6 @@ class _Search:
             root = next(root for root in reading.hosts if source.position(root) == choice.at)
             builds = {each.build for each in choice.victims}
             victims = tuple([each for each in reading.on.get(root, ()) if each.build in builds])
-            for build in builds:
-                source.withdraw(reading.held[build])
-                draft.released.append(reading.held[build])
             for part, several in enumerate(choice.placed):
                 for accepted in range(several):
                     instance = waiting[part].pop(0)
