@@ -163,8 +163,9 @@ class CandidateSource(Protocol):
         """
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return a mapping of resource classes to a host's free amounts, ignoring tentative choices; {} for an
-        unknown host."""
+        """Return a host's free amounts by resource class, ignoring tentative choices; {} for an unknown
+        host.
+        """
 
     def having(self, resource_class: str, amount: int) -> int:
         """Return how many providers could give a single claim this amount of a resource class; tentative

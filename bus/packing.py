@@ -18,6 +18,7 @@ Amounts are whole numbers, in arrays as floats, which are exact to 2⁵³: undoi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Generic, TypeVarTuple
 
 import numpy as np
@@ -141,15 +142,15 @@ ALL: Rows = slice(None)
 
 class RowPacking(Packing[Rows, Floats]):
     """The free amounts and capacities of many hosts or providers: a row for each, a column for each resource
-    class. Amounts of one instance are a vector with an element for each class; a class of which it asks
-    nothing never prevents that it fits.
+    class. The amounts of an instance are a vector. A class of which it asks nothing never prevents that it
+    fits.
     """
 
-    def __init__(self, classes: Sequence[str], free: Floats, whole: Floats | None = None) -> None:
+    def __init__(self, classes: Sequence[str], free: Floats, whole: Floats) -> None:
         super().__init__()
         self.classes = tuple(classes)
         self.free = free
-        self.whole = free.copy() if whole is None else whole
+        self.whole = whole  # capacities; they do not change
 
     def copy(self) -> "RowPacking":
         return RowPacking(self.classes, self.free.copy(), self.whole)
@@ -160,41 +161,60 @@ class RowPacking(Packing[Rows, Floats]):
     def vector(self, amounts: Mapping[str, int]) -> Floats:
         return np.array([float(amounts.get(name, 0)) for name in self.classes])
 
-    def _apply(self, sign: int, rows: Rows, amounts: Floats) -> None:
-        if sign > 0:
-            self.free[rows] -= amounts
-        else:
-            self.free[rows] += amounts
+    @cached_property
+    def scale(self) -> Floats:
+        """Return the largest capacity of each class: the unit in which amounts of several classes are
+        added.
+        """
+        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
+        return scale
+
+    def size(self, amounts: Floats) -> float:
+        return float((amounts / self.scale).sum())
 
     def fits(self, amounts: Floats, rows: Rows = ALL) -> Bools:
         """Return for each row whether the amounts are free."""
-        return fits(amounts, self.free[rows])
+        return are_free(amounts, self.free[rows])
 
     def fits_empty(self, amounts: Floats) -> Bools:
         """Return for each row whether the amounts would be free if nothing were used."""
-        return fits(amounts, self.whole)
+        return are_free(amounts, self.whole)
+
+    def left(self, amounts: Floats, rows: Rows = ALL) -> Floats:
+        """Return for each row the size of what is free in addition to the amounts."""
+        left: Floats = ((self.free[rows] - amounts) / self.scale).sum(axis=-1)
+        return left
 
     def lacks(self, amounts: Floats, rows: Rows = ALL) -> Floats:
         """Return for each row how much of each class is missing for the amounts."""
         lacks: Floats = np.where(amounts > 0, np.maximum(amounts - self.free[rows], 0.0), 0.0)
         return lacks
 
-    @property
-    def scale(self) -> Floats:
-        """Return the largest capacity of each class: the unit in which amounts of classes are added."""
-        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
-        return scale
+    def distances(self, amounts: Floats) -> Floats:
+        """Return for each row the size of what is missing for the amounts; 0: they fit."""
+        found: Floats = np.zeros(len(self.free))
+        for column in np.flatnonzero(amounts).tolist():
+            found += np.maximum(amounts[column] - self.free[:, column], 0.0) / self.scale[column]
+        return found
+
+    def _apply(self, sign: int, rows: Rows, amounts: Floats) -> None:
+        if sign > 0:
+            self.free[rows] -= amounts
+        else:
+            self.free[rows] += amounts
 
 
-def fits(amounts: Floats, free: Floats) -> Bools:
-    """Return whether the amounts are among the `free` amounts; for each row, if `free` has several."""
+def are_free(amounts: Floats, free: Floats) -> Bools:
+    """Return whether the `free` amounts include the amounts of an instance; for each row of `free`, if it has
+    several.
+    """
     found: Bools = ((free >= amounts) | (amounts == 0)).all(axis=-1)
     return found
 
 
-def several(amounts: Floats, free: Floats) -> Floats:
-    """Return how many instances of these amounts fit into the `free` amounts; for each row, if `free` has
-    several. Without any amount, the number is infinite.
+def instances_in(amounts: Floats, free: Floats) -> Floats:
+    """Return how many instances of these amounts fit into the `free` amounts; for each row of `free`, if it
+    has several. Without any amount, the number is infinite.
     """
     asked = amounts > 0
     found: Floats = np.floor(free[..., asked] / amounts[asked]).min(axis=-1, initial=np.inf)

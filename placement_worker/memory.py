@@ -389,8 +389,8 @@ class SharedMemory:
         await self._memory.fresh()
 
 
-# Section: finds candidates for a scheduler in the index of the same process, less what the scheduler's tentative
-# choices take.
+# Section: finds candidates for a scheduler in the index of the same process, less what the scheduler's
+# tentative choices take.
 
 
 class PackedSnapshot(Snapshot):

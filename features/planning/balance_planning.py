@@ -92,13 +92,14 @@ class BalancePlanner:
         pools = set[str]().union(*scheduler.source.sharing.values())
         classes = sorted({asked.resource_class, *held} - pools)
         cloud = reading.state(choosing, classes, search)
-        hosts: Bools = np.zeros(len(cloud.free), np.bool_)
+        hosts: Bools = np.zeros(len(cloud.packing), np.bool_)
         hosts[search.positions] = choosing.hosts.served.take(search.positions)
         return cloud, hosts, classes.index(asked.resource_class)
 
     async def _read_more(self, cloud: CloudState, hosts: Bools, column: int, reading: CloudReading) -> bool:
         rows = np.flatnonzero(hosts)
-        used = 1 - cloud.free[rows, column] / np.maximum(cloud.whole[rows, column], 1)
+        free, whole = cloud.packing.free[rows, column], cloud.packing.whole[rows, column]
+        used = 1 - free / np.maximum(whole, 1)
         order = rows[np.argsort(-used, kind="stable")]
         host_at = self._hosts()
         wanted = [host_at[row] for row in (*order[:READ].tolist(), *order[-READ:].tolist()) if row in host_at]

@@ -21,7 +21,7 @@ from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
-from features.planning.core.moved_cloud import CloudState, lacking
+from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
 from features.preemption.host_arrays import accepting
@@ -287,10 +287,10 @@ def _nearest_destinations(cloud: CloudState) -> list[int]:
         for some in cloud.instances.values()
         for each in some
     }
-    least = np.full(len(cloud.free), np.inf)
+    least = np.full(len(cloud.packing), np.inf)
     for each in list(kinds.values())[:DEEPER]:
-        fits_empty = each.accepted & (cloud.whole >= each.amounts).all(axis=1)
-        lack = np.where(fits_empty, lacking(each.amounts, cloud.free, cloud.scale), np.inf)
+        fits_empty = each.accepted & cloud.packing.fits_empty(each.amounts)
+        lack = np.where(fits_empty, cloud.packing.distances(each.amounts), np.inf)
         least = np.where(lack > 0, np.minimum(least, lack), least)
     rows = np.flatnonzero(np.isfinite(least))
     nearest: list[int] = rows[np.argsort(least[rows], kind="stable")][:DEEPER].tolist()

@@ -253,10 +253,10 @@ class _Search:
         if found is None:
             return []
         host_at = {host.position: host for host in self._scheduler.source.hosts()}
-        hosts = [host_at[row] for row in found[0].nearest()[:most] if row in host_at]
+        hosts = [host_at[row] for row in found.nearest()[:most] if row in host_at]
         return [host for host in hosts if host.uuid not in reading.hosts and host.cell]
 
-    def _parts(self, order: Order, choosing: Choosing) -> tuple[PreemptingParts, HostArrays] | None:
+    def _parts(self, order: Order, choosing: Choosing) -> PreemptingParts | None:
         parts = sections_of(order.request, order.current, order.instances)
         alternatives = [part.alternative for part in parts]
         pools = set[str]().union(*self._scheduler.source.sharing.values())
@@ -264,13 +264,13 @@ class _Search:
         arrays = HostArrays(self._scheduler.source.size, classes)
         accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
-        accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
+        accepted &= np.array([arrays.fits_empty(demand) for demand in demands])
         group = group_of_alternative(order.alternative)
         rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():
             return None
-        return PreemptingParts(parts, rules, arrays.free, arrays.whole, demands, accepted), arrays
+        return PreemptingParts(parts, rules, arrays, demands, accepted)
 
     async def _read(
         self, hosts: Sequence[PlacedHost], reading: _Reading, below: int, excluding: Set[Id]
@@ -312,13 +312,12 @@ class _Search:
         """
         [order] = self._scheduler.limit([order])
         choosing = self._scheduler.choosing(supposing)
-        found = self._parts(order, choosing)
-        if found is None:
+        parts = self._parts(order, choosing)
+        if parts is None:
             return None
-        parts, arrays = found
-        hosts = self._crowded(order, parts, arrays, choosing, reading)
+        hosts = self._crowded(order, parts, choosing, reading)
         for _ in range(CHECKS):
-            choices = choose_victims(list(hosts.values()), parts.wanted, parts.scale)
+            choices = choose_victims(list(hosts.values()), parts.packing, parts.wanted)
             if choices is None:
                 return None
             victims = (each for choice in choices for each in choice.victims)
@@ -338,7 +337,7 @@ class _Search:
         return None
 
     def _crowded(
-        self, order: Order, parts: PreemptingParts, arrays: HostArrays, choosing: Choosing, reading: _Reading
+        self, order: Order, parts: PreemptingParts, choosing: Choosing, reading: _Reading
     ) -> dict[int, CrowdedHost]:
         """Return the hosts that were read, by position, with their instances that may be preempted."""
         source, hosts = self._scheduler.source, dict[int, CrowdedHost]()
@@ -349,7 +348,7 @@ class _Search:
                 Replaceable(
                     each.build,
                     each.priority,
-                    arrays.vector(amounts_on_host(reading.held[each.build], source.sharing)),
+                    parts.packing.vector(amounts_on_host(reading.held[each.build], source.sharing)),
                 )
                 for each in reading.on.get(root, ())
             ]

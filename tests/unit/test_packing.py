@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from bus.packing import ProviderPacking, RowPacking, several
+from bus.packing import ProviderPacking, RowPacking, instances_in
 from bus.vocabulary import Allocations
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
@@ -66,7 +66,7 @@ def test_rows_fit_what_is_free_of_each_requested_class() -> None:
     chance = Random(2)
     for _ in range(200):
         free = [[chance.randint(-2, 9) for _ in CLASSES] for _ in range(6)]
-        packing = RowPacking(CLASSES, np.array(free, np.float64))
+        packing = RowPacking(CLASSES, np.array(free, np.float64), np.full((6, 3), 8.0))
         amounts = packing.vector({name: chance.randint(0, 4) for name in CLASSES})
         with packing.trying() as trial:
             for _ in range(chance.randint(0, 4)):
@@ -79,7 +79,8 @@ def test_rows_fit_what_is_free_of_each_requested_class() -> None:
             ]
             assert packing.fits(amounts).tolist() == [not any(row) for row in lacks]
             assert packing.lacks(amounts).tolist() == lacks
-            for row, count in zip(packing.free, several(amounts, packing.free).tolist(), strict=True):
+            assert packing.distances(amounts).tolist() == [sum(row) / 8 for row in lacks]
+            for row, count in zip(packing.free, instances_in(amounts, packing.free).tolist(), strict=True):
                 if not asked:
                     assert count == np.inf
                     continue
