@@ -13,7 +13,7 @@ headroom, capacity) try choices before they claim. They all use this model:
 and for plans that compute with the trees of hosts. `RowPacking` has them as arrays, for planners that compare
 all hosts at once. A row is one provider, or a whole host if the planner computes with the sums of its tree.
 
-Amounts are whole numbers, in arrays as floats, which are exact to 2⁵³: undoing restores each number exactly.
+Amounts are whole numbers, so undoing restores each number exactly.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +29,13 @@ from bus.vocabulary import Allocations
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
+Amounts = npt.NDArray[Any]  # whole numbers: floats, which are exact to 2⁵³, or integers
 Change = TypeVarTuple("Change")  # what is claimed: allocations, or rows and amounts
 
 NOTHING: Mapping[str, int] = {}
 
 
-class Packing(Generic[*Change]):
+class BasePacking(Generic[*Change]):
     """The amounts that choices take. Subclasses store them."""
 
     def __init__(self) -> None:
@@ -53,21 +54,21 @@ class Packing(Generic[*Change]):
         raise NotImplementedError
 
     @contextmanager
-    def trying(self) -> "Iterator[Trial[*Change]]":
+    def trying(self) -> "Iterator[PackingTrial[*Change]]":
         """Yield a trial, and undo its changes at the end of the `with` block. The block must not await if
         other tasks use this packing.
         """
-        trial = Trial(self)
+        trial = PackingTrial(self)
         try:
             yield trial
         finally:
             trial.undo()
 
 
-class Trial(Generic[*Change]):
+class PackingTrial(Generic[*Change]):
     """Claims and releases that can be undone. Changes that others make meanwhile remain."""
 
-    def __init__(self, packing: Packing[*Change]) -> None:
+    def __init__(self, packing: BasePacking[*Change]) -> None:
         self._packing = packing
         self._done: list[tuple[int, tuple[*Change]]] = []
 
@@ -93,7 +94,7 @@ class Trial(Generic[*Change]):
                 self._packing.claim(*change)
 
 
-class ProviderPacking(Packing[Allocations]):
+class ProviderPacking(BasePacking[Allocations]):
     """The amounts that choices take of each provider, beyond what is used already."""
 
     def __init__(self, free: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -140,13 +141,13 @@ Rows = Any  # what selects rows of an array: a row's number, a slice, or an arra
 ALL: Rows = slice(None)
 
 
-class RowPacking(Packing[Rows, Floats]):
+class RowPacking(BasePacking[Rows, Amounts]):
     """The free amounts and capacities of many hosts or providers: a row for each, a column for each resource
     class. The amounts of an instance are a vector. A class of which it asks nothing never prevents that it
     fits.
     """
 
-    def __init__(self, classes: Sequence[str], free: Floats, whole: Floats) -> None:
+    def __init__(self, classes: Sequence[str], free: Amounts, whole: Amounts) -> None:
         super().__init__()
         self.classes = tuple(classes)
         self.free = free
@@ -169,42 +170,42 @@ class RowPacking(Packing[Rows, Floats]):
         scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
         return scale
 
-    def size(self, amounts: Floats) -> float:
+    def size(self, amounts: Amounts) -> float:
         return float((amounts / self.scale).sum())
 
-    def fits(self, amounts: Floats, rows: Rows = ALL) -> Bools:
+    def fits(self, amounts: Amounts, rows: Rows = ALL) -> Bools:
         """Return for each row whether the amounts are free."""
         return are_free(amounts, self.free[rows])
 
-    def fits_empty(self, amounts: Floats) -> Bools:
+    def fits_empty(self, amounts: Amounts) -> Bools:
         """Return for each row whether the amounts would be free if nothing were used."""
         return are_free(amounts, self.whole)
 
-    def left(self, amounts: Floats, rows: Rows = ALL) -> Floats:
+    def left(self, amounts: Amounts, rows: Rows = ALL) -> Floats:
         """Return for each row the size of what is free in addition to the amounts."""
         left: Floats = ((self.free[rows] - amounts) / self.scale).sum(axis=-1)
         return left
 
-    def lacks(self, amounts: Floats, rows: Rows = ALL) -> Floats:
+    def lacks(self, amounts: Amounts, rows: Rows = ALL) -> Floats:
         """Return for each row how much of each class is missing for the amounts."""
         lacks: Floats = np.where(amounts > 0, np.maximum(amounts - self.free[rows], 0.0), 0.0)
         return lacks
 
-    def distances(self, amounts: Floats) -> Floats:
+    def distances(self, amounts: Amounts) -> Floats:
         """Return for each row the size of what is missing for the amounts; 0: they fit."""
         found: Floats = np.zeros(len(self.free))
         for column in np.flatnonzero(amounts).tolist():
             found += np.maximum(amounts[column] - self.free[:, column], 0.0) / self.scale[column]
         return found
 
-    def _apply(self, sign: int, rows: Rows, amounts: Floats) -> None:
+    def _apply(self, sign: int, rows: Rows, amounts: Amounts) -> None:
         if sign > 0:
             self.free[rows] -= amounts
         else:
             self.free[rows] += amounts
 
 
-def are_free(amounts: Floats, free: Floats) -> Bools:
+def are_free(amounts: Amounts, free: Amounts) -> Bools:
     """Return whether the `free` amounts include the amounts of an instance; for each row of `free`, if it has
     several.
     """
@@ -212,7 +213,7 @@ def are_free(amounts: Floats, free: Floats) -> Bools:
     return found
 
 
-def instances_in(amounts: Floats, free: Floats) -> Floats:
+def instances_in(amounts: Amounts, free: Amounts) -> Floats:
     """Return how many instances of these amounts fit into the `free` amounts; for each row of `free`, if it
     has several. Without any amount, the number is infinite.
     """

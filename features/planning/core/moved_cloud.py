@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from bus.packing import RowPacking, Trial
+from bus.packing import PackingTrial, RowPacking
 from bus.vocabulary import Id
 
 NEAREST = 3  # destinations tried for each instance, the fullest first
@@ -57,7 +57,7 @@ class MovedCloud:
     def __init__(self, cloud: CloudState, closed: Bools) -> None:
         self.cloud = cloud
         self.packing = cloud.packing.copy()
-        self._trial, self._marks = Trial(self.packing), list[int]()  # a mark for each move
+        self._trial, self._marks = PackingTrial(self.packing), list[int]()  # a mark for each move
         self.closed: Bools = closed.copy()  # hosts that are no destinations
         self._shut = closed
         self._closings: list[int] = []
