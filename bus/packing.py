@@ -16,7 +16,7 @@ all hosts at once. A row is one provider, or a whole host if the planner compute
 Amounts are whole numbers, so undoing restores each number exactly.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Generic, TypeVarTuple
@@ -107,6 +107,10 @@ class ProviderPacking(BasePacking[Allocations]):
     def free(self, provider: str) -> Mapping[str, int]:
         free, taken = self._free.get(provider, NOTHING), self.taken.get(provider)
         return {name: left - taken.get(name, 0) for name, left in free.items()} if taken else free
+
+    def fits(self, provider: str, amounts: Iterable[tuple[str, int]]) -> bool:
+        free, taken = self._free.get(provider, NOTHING), self.taken.get(provider, NOTHING)
+        return all(free.get(name, 0) - taken.get(name, 0) >= amount for name, amount in amounts)
 
     @contextmanager
     def releasing(self, *allocations: Allocations) -> Iterator[None]:
