@@ -155,7 +155,7 @@ def measure_source(hosts: int) -> dict[str, float]:
     microseconds = milliseconds(lambda: decide(flavors[0]), 300) * 1000
     twenty = milliseconds(all_flavors, 50) * 1000
     for number in range(RESERVED):
-        source.reserve({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
+        source.packing.claim({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
     return {
         "search and two free(), µs": microseconds,
         "of 20 flavors, µs for all": twenty,

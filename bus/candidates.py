@@ -5,22 +5,19 @@ together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.errors import AnswerRefused
+from bus.packing import Bools as Bools
+from bus.packing import Floats as Floats
+from bus.packing import Ints as Ints
+from bus.packing import ProviderPacking
 from bus.queries import Candidate, FindCandidates
 from bus.reports import Inventory
 from bus.vocabulary import Allocations
-
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError, AnswerRefused):
@@ -79,7 +76,7 @@ class CandidateSearch(HostAmounts, Protocol):
     await.
 
     Each array has one element per host, in the order of `positions` (the hosts' rows in the index).
-    Reservations count as used capacity. The arrays include only reservations made before the search; the
+    Tentative choices count as used capacity. The arrays include only choices made before the search; the
     methods `amounts` and `ways`, for single hosts, include later ones too.
     """
 
@@ -166,12 +163,13 @@ class CandidateSource(Protocol):
         """
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return a mapping of resource classes to a host's free amounts, ignoring reservations; {} for an
-        unknown host."""
+        """Return a host's free amounts by resource class, ignoring tentative choices; {} for an unknown
+        host.
+        """
 
     def having(self, resource_class: str, amount: int) -> int:
-        """Return how many providers could give a single claim this amount of a resource class; reservations
-        are ignored.
+        """Return how many providers could give a single claim this amount of a resource class; tentative
+        choices are ignored.
         """
 
     @property
@@ -181,10 +179,9 @@ class CandidateSource(Protocol):
     def tree_of(self, provider: str) -> Sequence[PlacedProvider]:
         """Return all providers of the host with this provider, the root first; () for an unknown provider."""
 
-    def reserve(self, allocations: Allocations) -> None:
-        """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""
-
-    def withdraw(self, allocations: Allocations) -> None: ...
+    @property
+    def packing(self) -> ProviderPacking:
+        """Return what this scheduler's tentative choices take: its searches count these amounts as used."""
 
     def watch(self, on_change: OnChange) -> None:
         """Register a callback for all changes of the index; its arguments are the changed roots, and

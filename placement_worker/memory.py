@@ -25,7 +25,7 @@ from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
 from placement_worker.core.index import (
     Amounts,
     Index,
-    ReservedAmounts,
+    IndexPacking,
     Row,
     RowSet,
     Snapshot,
@@ -389,38 +389,35 @@ class SharedMemory:
         await self._memory.fresh()
 
 
-# Section: finds candidates for a scheduler in the index of the same process, less the scheduler's
-# reservations.
+# Section: finds candidates for a scheduler in the index of the same process, less what the scheduler's
+# tentative choices take.
 
 
-# Section: placement's index with the reservations of one scheduler.
+class PackedSnapshot(Snapshot):
+    """The index with a scheduler's tentative choices counted as used. Searches in it must not pause."""
 
-
-class ReservedSnapshot(Snapshot):
-    """The index with a scheduler's reservations counted as used. Searches in it must not pause."""
-
-    def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
+    def __init__(self, index: Index, packing: IndexPacking) -> None:
         super().__init__(index)
-        self._reserved_amounts = reserved_amounts
+        self._packing = packing
         high = index.high  # number of rows in use; the arrays of resource classes are longer
         self._left: dict[str, Sums] = {
-            name: index.classes[name].left[:high] - reserved[:high]
-            for name, reserved in reserved_amounts.arrays(index).items()
+            name: index.classes[name].left[:high] - taken[:high]
+            for name, taken in packing.arrays(index).items()
             if name in index.classes
         }
-        # class → row → largest amount of one claim, for rows with a negative reservation
+        # class → row → largest amount of one claim, for rows of which choices release amounts
         self._raised: dict[str, dict[int, int]] = {}
-        for uuid, name in reserved_amounts.negative:
+        for uuid, name in packing.negative:
             row = index.rows.get(uuid)
             if row is not None and name in row.inventories:
                 self._raised.setdefault(name, {})[row.position] = row.inventories[name].max_unit
         excluding = index.traits.get(EXCLUDES_SIBLINGS)
-        self._excluded = self._excluded_by_reservations() if excluding else frozenset()
-        self._changes = reserved_amounts.changes
+        self._excluded = self._excluded_by_choices() if excluding else frozenset()
+        self._changes = packing.changes
 
-    def _excluded_by_reservations(self) -> frozenset[str]:
+    def _excluded_by_choices(self) -> frozenset[str]:
         index, excluded = self.index, set[str]()
-        for uuid in self._reserved_amounts.of:
+        for uuid in self._packing.taken:
             row = index.rows.get(uuid)
             if row is None or EXCLUDES_SIBLINGS not in row.traits:
                 continue
@@ -434,8 +431,8 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Return whether the scheduler's reservations are unchanged since this snapshot was made."""
-        return self._reserved_amounts.changes == self._changes
+        """Return whether the tentative choices are unchanged since this snapshot was made."""
+        return self._packing.changes == self._changes
 
     def top(self, name: str) -> Tops:
         left = self._left.get(name)
@@ -452,7 +449,7 @@ class ReservedSnapshot(Snapshot):
 
     def _most(self, name: str, rows: int) -> Tops:
         """Return, for each of the first `rows` rows of the index, the largest amount that one claim can get.
-        Positive reservations are not subtracted; a provider with a negative reservation has its `max_unit`.
+        What choices take is not subtracted; a provider of which they release amounts has its `max_unit`.
         """
         top = self.index.classes[name].top[:rows]
         if raised := self._raised.get(name):
@@ -468,11 +465,11 @@ class ReservedSnapshot(Snapshot):
     def alter(self, row: Row) -> Row:
         if row.uuid in self._excluded:
             row = replace(row, summary=None, known_free=None, excluded=True)
-        reserved: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
-        if not reserved:
+        taken: Mapping[str, int] | None = self._packing.taken.get(row.uuid)
+        if not taken:
             return row
         used = row.used  # may contain removed resource classes that are still in use
-        amounts = {name: used.get(name, 0) + reserved.get(name, 0) for name in {**used, **reserved}}
+        amounts = {name: used.get(name, 0) + taken.get(name, 0) for name in {**used, **taken}}
         return replace(row, amounts=amounts, summary=None, known_free=None)
 
 
@@ -493,13 +490,13 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """Finds candidates in an index, with one scheduler's reservations counted as used; implements
+    """Finds candidates in an index, with one scheduler's tentative choices counted as used; implements
     `CandidateSource`.
     """
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
-        self._reserved_amounts = ReservedAmounts()
+        self.packing = IndexPacking()
         self._known: Index | None = None  # set at the first use: a replica may not be loaded yet
         self._before = 0  # sum of the `layout` counters of replaced indexes
 
@@ -558,7 +555,7 @@ class IndexedSource:
         return column.ids[:high], column.names
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> "HostSearch":
-        return HostSearch(self._memory.index, self._reserved_amounts, question, empty=empty)
+        return HostSearch(self._memory.index, self.packing, question, empty=empty)
 
     def free(self, root: str) -> Mapping[str, int]:
         index = self._memory.index
@@ -585,12 +582,6 @@ class IndexedSource:
         index = self._memory.index
         row = index.rows.get(provider)
         return () if row is None else [index.rows[uuid] for uuid in index.trees.get(row.root, ())]
-
-    def reserve(self, allocations: Allocations) -> None:
-        self._reserved_amounts.add(allocations)
-
-    def withdraw(self, allocations: Allocations) -> None:
-        self._reserved_amounts.add(allocations, -1)
 
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
@@ -635,13 +626,11 @@ class AsIfEmpty(Snapshot):
 class HostSearch:
     """One query for candidates, evaluated for all hosts of an index; implements `CandidateSearch`."""
 
-    def __init__(
-        self, index: Index, reserved_amounts: ReservedAmounts, question: FindCandidates, *, empty: bool
-    ) -> None:
+    def __init__(self, index: Index, packing: IndexPacking, question: FindCandidates, *, empty: bool) -> None:
         self._index = index
-        self._reserved_amounts = reserved_amounts
-        self._reserved_snapshot = ReservedSnapshot(index, reserved_amounts)
-        self._trees: Snapshot = AsIfEmpty(index) if empty else self._reserved_snapshot
+        self._packing = packing
+        self._packed = PackedSnapshot(index, packing)
+        self._trees: Snapshot = AsIfEmpty(index) if empty else self._packed
         self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
         self._lone = not made.slots  # each host has only one possible set of allocations, on its root
@@ -660,7 +649,7 @@ class HostSearch:
     def free(self, resource_class: str) -> Floats:
         free = self._free.get(resource_class)
         if free is None:
-            free = self._reserved_snapshot.free_of_trees(resource_class).take(self.positions)
+            free = self._packed.free_of_trees(resource_class).take(self.positions)
             self._free[resource_class] = free
             free.flags.writeable = False  # callers share the array
         return free
@@ -692,15 +681,15 @@ class HostSearch:
         return sums(self._trees.rows_of(row.uuid))
 
     def _free_now(self, row: Row) -> dict[str, int]:
-        free, reserved = row.known_free or row.free, self._reserved_amounts.of.get(row.uuid)
-        return {name: left - reserved.get(name, 0) for name, left in free.items()} if reserved else free
+        free, taken = row.known_free or row.free, self._packing.taken.get(row.uuid)
+        return {name: left - taken.get(name, 0) for name, left in free.items()} if taken else free
 
     def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
         finder = self._finder
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
             return ()
-        if self._lone or finder.alone(row):  # only check again whether reservations have taken the capacity
+        if self._lone or finder.alone(row):  # only check again whether choices have taken the capacity
             free = self._free_now(row)
             for name, asked in self._asked:
                 if free[name] < asked:
@@ -777,15 +766,15 @@ class HostSearch:
         return at_once(explain(self._trees, made))[1] if made.count else nearest(self._trees, made, (), most)
 
     def _as_it_is(self) -> SearchPlan:
-        if isinstance(self._trees, ReservedSnapshot):
-            if self._trees is self._reserved_snapshot and self._reserved_snapshot.current:
+        if isinstance(self._trees, PackedSnapshot):
+            if self._trees is self._packed and self._packed.current:
                 return self._plan
-            self._trees = ReservedSnapshot(self._index, self._reserved_amounts)
+            self._trees = PackedSnapshot(self._index, self._packing)
         return plan(self._trees, self._plan.query, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors
-        # Search these hosts again: reservations may have been withdrawn since.
+        # Search these hosts again: choices may have been released since.
         self._without = {host for host in self._without if not left[host] or not self.ways(host, 1)}
         without = sum(bool(left[position]) for position in self._without) + self._not_known(made)
         return made.count - without if int(np.count_nonzero(left)) > without else 0

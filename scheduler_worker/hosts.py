@@ -814,7 +814,7 @@ class PendingChoices:
         allocations = without(way.allocations, held) if held else way.allocations
         entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout)
         self._book.chose(way.cell, way.root, now)
-        self._source.reserve(allocations)
+        self._source.packing.claim(allocations)
         self._open.append(entry)
         return entry
 
@@ -872,7 +872,7 @@ class PendingChoices:
 
     def _withdraw(self, entry: PendingChoice) -> None:
         entry.open = False
-        self._source.withdraw(entry.allocations)
+        self._source.packing.release(entry.allocations)
 
     @property
     def unsettled(self) -> list[PendingChoice]:

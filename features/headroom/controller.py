@@ -6,7 +6,7 @@ host and allocations, so several placement processes that add the same slot clai
 
 import asyncio
 import logging
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from prometheus_client import Gauge
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.host_health import CLOSED
+from bus.packing import ProviderPacking
 from bus.parts import ClaimParts, replaced_by
 from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
@@ -144,12 +145,13 @@ class HeadroomController(PlacementOperations):
         levels = reservation.levels
         unknown = _unlabelled(index, levels, instances)
         domains = _domains(index, levels)
-        return HeadroomState(_hosts(index, slots), instances, slots, domains, unknown, groups)
+        return HeadroomState(*_hosts(index, slots), instances, slots, domains, unknown, groups)
 
     async def _after(
         self, state: HeadroomState, reservation: Reservation, rows: Rows, claims: Sequence[ConsumerClaim]
     ) -> HeadroomState:
         """Return the state of a headroom after hypothetical claims; `state` and `rows` are from before them.
+        The packing of `state` is changed.
 
         Only the claiming instances, the members of their server groups and the preempted instances change.
         """
@@ -163,15 +165,14 @@ class HeadroomController(PlacementOperations):
         left = victims | {each.consumer for each in changed}
         instances = [each for each in state.instances if each.consumer not in left]
         instances += [each for each in changed if not _on_bare_metal(index, each)]
-        returned = [each.held for each in state.instances if each.consumer in victims]
-        first = [claim.choices[0] for claim in claims]
-        hosts = _hosts_after(
-            state.hosts, returned, [each.allocations for each in first if slot_drawn(each) is None], index
-        )
+        for each in state.instances:
+            if each.consumer in victims:
+                state.packing.release(each.held)
+        for claim in claims:
+            if slot_drawn(first := claim.choices[0]) is None:
+                state.packing.claim(first.allocations)
         unknown = _unlabelled(index, reservation.levels, instances)
-        return replace(
-            state, hosts=hosts, instances=instances, problems=unknown, groups={**state.groups, **groups}
-        )
+        return replace(state, instances=instances, problems=unknown, groups={**state.groups, **groups})
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation="any") for slot in slots]
@@ -220,50 +221,22 @@ def _on_bare_metal(index: Index, instance: HeldSize) -> bool:
     return row is not None and is_bare_metal(instance.held, row.uuid, row.inventories)
 
 
-def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
-    reserved: dict[str, Counter[str]] = defaultdict(Counter)
-    for slot in slots:
-        for provider, amounts in slot.held.items():
-            reserved[provider].update(amounts)
-    hosts = {}
+def _hosts(index: Index, slots: Sequence[HeldSize]) -> tuple[dict[str, HeadroomHost], ProviderPacking]:
+    """Return the hosts by root, and what is free on them; what the slots hold counts as free."""
+    hosts, free = dict[str, HeadroomHost](), dict[str, Mapping[str, int]]()
     for root, members in index.trees.items():
         row = index.rows[root]
         if not row.agent:
             continue
         rows = [row] if len(members) == 1 else [index.rows[uuid] for uuid in members]
-        free = {each.uuid: _plus(each.free, reserved.get(each.uuid)) for each in rows}
+        free |= {each.uuid: each.free for each in rows}
         kind = kind_of(row, index.aggregate_facts)
         tree = node_of(rows) if len(rows) > 1 else None
-        hosts[root] = HeadroomHost(root, kind, free, CLOSED.isdisjoint(row.traits), tree)
-    return hosts
-
-
-def _hosts_after(
-    hosts: Mapping[str, HeadroomHost],
-    returned: Iterable[Allocations],
-    taken: Iterable[Allocations],
-    index: Index,
-) -> dict[str, HeadroomHost]:
-    """Return the hosts after allocations were released (`returned`) and claimed (`taken`)."""
-    more: dict[str, Counter[str]] = defaultdict(Counter)
-    for change, changed in ((Counter.update, returned), (Counter.subtract, taken)):
-        for allocations in changed:
-            for provider, amounts in allocations.items():
-                change(more[provider], amounts)
-    after = dict(hosts)
-    for provider, amounts in more.items():
-        row = index.rows.get(provider)
-        host = None if row is None else after.get(row.root)
-        if host is not None and provider in host.free:
-            free = {**host.free, provider: _plus(host.free[provider], amounts)}
-            after[host.root] = replace(host, free=free)
-    return after
-
-
-def _plus(free: Mapping[str, int], more: Mapping[str, int] | None) -> Mapping[str, int]:
-    if not more:
-        return free
-    return {name: amount + more.get(name, 0) for name, amount in free.items()}
+        hosts[root] = HeadroomHost(root, kind, CLOSED.isdisjoint(row.traits), tree)
+    packing = ProviderPacking(free)
+    for slot in slots:
+        packing.release(slot.held)
+    return hosts, packing
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -16,8 +16,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import nlargest
 
+from bus.packing import ProviderPacking
 from bus.vocabulary import Allocations
-from features.reservations.core.forms import Form, Free, ProviderNode, form_of, placed
+from features.reservations.core.forms import Form, ProviderNode, form_of, placed
 
 Class = tuple[Hashable, Form]  # kind of host, and form of the allocations
 MOST_REASONS = 20
@@ -32,7 +33,6 @@ class HeadroomHost:
 
     root: str
     kind: Hashable
-    free: Free  # by provider; what the slots hold counts as free
     usable: bool = True  # False: no new slots may be placed here
     tree: ProviderNode | None = None  # None: the host is one provider
 
@@ -67,6 +67,7 @@ class HeadroomState:
     """
 
     hosts: Mapping[str, HeadroomHost]
+    packing: ProviderPacking  # of all providers of the hosts; what the slots hold counts as free
     instances: Sequence[HeldSize]
     slots: Sequence[HeldSize]
     domains: Mapping[str, frozenset[str]]
@@ -149,25 +150,25 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
     lacking = _uncovered(state, class_of)
     kept = not lacking and all(counts.holds for counts in classes.values())
     remove = _surplus(state, classes, within, class_of)
-    free = {id_: dict(amounts) for host in state.hosts.values() for id_, amounts in host.free.items()}
     staying = {slot.consumer for slot in state.slots} - set(remove)
-    for slot in state.slots:
-        if slot.consumer in staying:
-            _take(free, slot.held)
     add: list[tuple[str, Allocations]] = []
-    for class_ in sorted(classes, key=_largest_first):
-        counts = classes[class_]
-        while not counts.holds:
-            apart = counts.failing_apart() if (domain := counts.failing()) is None else None
-            unfit = counts.unfit_for(apart) if apart is not None else state.domains[domain or ""]
-            found = _host_for(class_, unfit, counts, state, free, within)
-            if found is None:
-                lacking.append(_lacking(class_[1], domain or "", apart))
-                break
-            root, allocations = found
-            _take(free, allocations)
-            counts.put(root, within.get(root, ()), +1)
-            add.append((root, allocations))
+    with state.packing.trying() as trial:
+        for slot in state.slots:
+            if slot.consumer in staying:
+                trial.claim(slot.held)
+        for class_ in sorted(classes, key=_largest_first):
+            counts = classes[class_]
+            while not counts.holds:
+                apart = counts.failing_apart() if (domain := counts.failing()) is None else None
+                unfit = counts.unfit_for(apart) if apart is not None else state.domains[domain or ""]
+                found = _host_for(class_, unfit, counts, state, within)
+                if found is None:
+                    lacking.append(_lacking(class_[1], domain or "", apart))
+                    break
+                root, allocations = found
+                trial.claim(allocations)
+                counts.put(root, within.get(root, ()), +1)
+                add.append((root, allocations))
     return HeadroomPlan(kept, tuple(add), tuple(remove), tuple(lacking[:MOST_REASONS]))
 
 
@@ -204,14 +205,13 @@ def _host_for(
     unfit: Set[str],
     counts: _ClassCounts,
     state: HeadroomState,
-    free: Free,
     within: Mapping[str, Sequence[str]],
 ) -> tuple[str, Allocations] | None:
     """Return a host, none of `unfit`, with the allocations of one more slot of a class (a kind of hosts, and
     the form of an instance). The host with the fewest slots and instances of the class in its fullest domain
     is preferred; None if no host has enough free capacity.
     """
-    kind, form = class_
+    (kind, form), packing = class_, state.packing
     outside = [
         (
             max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0),
@@ -220,13 +220,13 @@ def _host_for(
         )
         for root, host in state.hosts.items()
         if host.usable and host.kind == kind and root not in unfit
-        if all(free[root].get(name, 0) >= amount for name, amount in form.amounts)
-        if not form.kind or placed(form, root, host.tree, free) is not None
+        if packing.fits(root, form.amounts)
+        if not form.kind or placed(form, root, host.tree, packing) is not None
     ]
     if not outside:
         return None
     root = min(outside)[-1]
-    return root, placed(form, root, state.hosts[root].tree, free) or {}
+    return root, placed(form, root, state.hosts[root].tree, packing) or {}
 
 
 def _counted(
@@ -299,13 +299,6 @@ def _domains_of(state: HeadroomState) -> dict[str, list[str]]:
         for root in roots:
             within.setdefault(root, []).append(domain)
     return within
-
-
-def _take(free: dict[str, dict[str, int]], held: Allocations) -> None:
-    for provider, amounts in held.items():
-        left = free.get(provider, {})
-        for name, amount in amounts.items():
-            left[name] = left.get(name, 0) - amount
 
 
 def _largest_first(class_: Class) -> tuple[list[int], str]:

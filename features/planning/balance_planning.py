@@ -92,13 +92,14 @@ class BalancePlanner:
         pools = set[str]().union(*scheduler.source.sharing.values())
         classes = sorted({asked.resource_class, *held} - pools)
         cloud = reading.state(choosing, classes, search)
-        hosts: Bools = np.zeros(len(cloud.free), np.bool_)
+        hosts: Bools = np.zeros(len(cloud.packing), np.bool_)
         hosts[search.positions] = choosing.hosts.served.take(search.positions)
         return cloud, hosts, classes.index(asked.resource_class)
 
     async def _read_more(self, cloud: CloudState, hosts: Bools, column: int, reading: CloudReading) -> bool:
         rows = np.flatnonzero(hosts)
-        used = 1 - cloud.free[rows, column] / np.maximum(cloud.whole[rows, column], 1)
+        free, whole = cloud.packing.free[rows, column], cloud.packing.whole[rows, column]
+        used = 1 - free / np.maximum(whole, 1)
         order = rows[np.argsort(-used, kind="stable")]
         host_at = self._hosts()
         wanted = [host_at[row] for row in (*order[:READ].tolist(), *order[-READ:].tolist()) if row in host_at]
@@ -113,8 +114,8 @@ class BalancePlanner:
         destination of the first refused move to `reading.forbidden`.
         """
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
-        choosing, released, planned = scheduler.choosing(supposing), [], []
-        try:
+        choosing, planned = scheduler.choosing(supposing), list[BalanceMove]()
+        with supposing.active(), scheduler.source.packing.trying() as trial:
             for step in steps:
                 parts = tuple(reading.step(move, host_at) for move in step.moves)
                 for part in parts:
@@ -123,14 +124,9 @@ class BalancePlanner:
                         reading.forbidden.setdefault(part.build, set()).add(part.destination)
                         return None
                     if (from_ := reading.starts[part.build].source) is not None:
-                        released.append(from_.choice.allocations)
-                        scheduler.source.withdraw(released[-1])
+                        trial.release(from_.choice.allocations)
                 planned.append(BalanceMove(steps=parts, gain=round(step.gain, 6)))
             return planned
-        finally:
-            supposing.suspend()
-            for allocations in released:
-                scheduler.source.reserve(allocations)
 
     def _hosts(self) -> Mapping[int, PlacedHost]:
         return {host.position: host for host in self._rooms.scheduler.source.hosts()}

@@ -84,7 +84,7 @@ class CloudReading:
             build: {at for root in roots if (at := position(root)) is not None}
             for build, roots in self.forbidden.items()
         }
-        return CloudState(arrays.free, arrays.whole, instances, forbidden)
+        return CloudState(arrays, instances, forbidden)
 
     def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
         held = amounts_of(start, self.scheduler.source.sharing)

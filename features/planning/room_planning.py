@@ -14,14 +14,14 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
-from bus.vocabulary import Allocations, Id
+from bus.vocabulary import Id
 from features.groups.core.domain_rules import required_constraints
 from features.groups.core.joined_group import group_of_alternative
 from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source
 from features.planning.core.make_room import RoomPlan, plan_room
-from features.planning.core.moved_cloud import CloudState, lacking
+from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
 from features.preemption.host_arrays import accepting
@@ -222,10 +222,9 @@ class RoomPlanner:
     def _placed(
         self, question: _Question, steps: Sequence[PlannedStep], targets: Sequence[Id]
     ) -> tuple[PlacedThere, ...] | None:
-        supposing, source = self._what_ifs.supposing(), self.scheduler.source
-        choosing, released = self.scheduler.choosing(supposing), list[Allocations]()
-        moved = dict[Id, Pick]()
-        try:
+        supposing, moved = self._what_ifs.supposing(), dict[Id, Pick]()
+        choosing = self.scheduler.choosing(supposing)
+        with supposing.active(), self.scheduler.source.packing.trying() as trial:
             for step in steps:
                 order, before = question.reading.orders[step.build], moved.get(step.build)
                 order = order if before is None else of_any_source(order)
@@ -238,13 +237,8 @@ class RoomPlanner:
                 if before is not None:
                     supposing.drop(before.reservation)
                 elif start.source is not None:
-                    released.append(start.source.choice.allocations)
-                    source.withdraw(released[-1])
+                    trial.release(start.source.choice.allocations)
             return self._builds(question, _ignoring_closure(choosing, question), targets)
-        finally:
-            supposing.suspend()
-            for allocations in released:
-                source.reserve(allocations)
 
     def _builds(
         self, question: _Question, choosing: Choosing, targets: Sequence[Id]
@@ -293,10 +287,10 @@ def _nearest_destinations(cloud: CloudState) -> list[int]:
         for some in cloud.instances.values()
         for each in some
     }
-    least = np.full(len(cloud.free), np.inf)
+    least = np.full(len(cloud.packing), np.inf)
     for each in list(kinds.values())[:DEEPER]:
-        fits_empty = each.accepted & (cloud.whole >= each.amounts).all(axis=1)
-        lack = np.where(fits_empty, lacking(each.amounts, cloud.free, cloud.scale), np.inf)
+        fits_empty = each.accepted & cloud.packing.fits_empty(each.amounts)
+        lack = np.where(fits_empty, cloud.packing.distances(each.amounts), np.inf)
         least = np.where(lack > 0, np.minimum(least, lack), least)
     rows = np.flatnonzero(np.isfinite(least))
     nearest: list[int] = rows[np.argsort(least[rows], kind="stable")][:DEEPER].tolist()

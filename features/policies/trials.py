@@ -28,27 +28,6 @@ _NO_RESERVATION = "reservation"  # reason code if the trial supposes the request
 _options = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class _Supposed(Supposing):
-    """Hypothetical choices. While they are active, the capacity of the reservations that the trial supposes
-    to be removed is free.
-    """
-
-    def __init__(self, what_ifs: WhatIfs, free: Sequence[Allocations] = ()) -> None:
-        scheduler = what_ifs.scheduler
-        super().__init__(scheduler.source, scheduler.book, scheduler.clock.monotonic())
-        self._free = free
-
-    def resume(self) -> None:
-        for allocations in self._free:
-            self._source.withdraw(allocations)
-        super().resume()
-
-    def suspend(self) -> None:
-        super().suspend()
-        for allocations in self._free:
-            self._source.reserve(allocations)
-
-
 class _Side:
     """The present policy or the policy on trial: how it chooses hosts, with its hypothetical reservations."""
 
@@ -143,8 +122,8 @@ class PolicyTrials:
             ask = scheduler.placement.ask(RESERVATIONS)
             found = await every_reservation(ask, FindReservations(ids=removed))
             free = [slot.held for slots in found.slots.values() for slot in slots if slot.held]
-        present = _Side(what_ifs, _Supposed(what_ifs), (), victims)
-        return present, _Side(trial, _Supposed(trial, free), removed, tried_victims)
+        present = _Side(what_ifs, what_ifs.supposing(), (), victims)
+        return present, _Side(trial, trial.supposing(free), removed, tried_victims)
 
     async def _both(self, request: BuildRequested, present: _Side, trial: _Side) -> TrialResult:
         source = self._what_ifs.scheduler.source

@@ -1,6 +1,6 @@
 """Arrays of the free capacity of all hosts, and the instances on hosts."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from operator import and_
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.packing import RowPacking
 from bus.queries import FindInstances, Instance
 from bus.vocabulary import Allocations, portions, totals
 from scheduler_worker.extension import Alternative, CellQueries, Choosing, FoundHosts, together
@@ -15,16 +16,13 @@ from scheduler_worker.extension import Alternative, CellQueries, Choosing, Found
 HOSTS_AT_ONCE = 32  # number of parallel queries for the instances of a host
 
 
-class HostArrays:
-    """The free amounts and capacities of hosts, with a row for each row of the index."""
+class HostArrays(RowPacking):
+    """The free amounts and capacities of the hosts that searches found, with a row for each row of the
+    index.
+    """
 
     def __init__(self, size: int, classes: Sequence[str]) -> None:
-        self.classes = list(classes)
-        self.free = np.zeros((size, len(classes)))
-        self.whole = np.zeros((size, len(classes)))
-
-    def vector(self, amounts: Mapping[str, int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.array([float(amounts.get(name, 0)) for name in self.classes])
+        super().__init__(classes, np.zeros((size, len(classes))), np.zeros((size, len(classes))))
 
     def put(self, search: CandidateSearch) -> None:
         for column, name in enumerate(self.classes):

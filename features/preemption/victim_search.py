@@ -69,9 +69,9 @@ class _Reading:
 class _Draft:
     """The instances placed so far, as if their victims were deleted."""
 
+    released: Sequence[Allocations]  # allocations of the victims
     picks: dict[Id, Pick] = field(default_factory=dict)
     victims: dict[Id, tuple[Victim, ...]] = field(default_factory=dict)
-    released: list[Allocations] = field(default_factory=list)  # allocations of the victims
 
     def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
         """Record an instance as placed on the host of `pick`, where `victims` are deleted before. Instances
@@ -232,15 +232,11 @@ class _Search:
             if not new:
                 break
             await self._read(new, reading, priority_of(order.request.parts), batch.victims)
-            for allocations in batch.used:
-                self._scheduler.source.withdraw(allocations)
             try:
-                draft = self._draft(undrawn, reading, supposing)
+                with self._scheduler.source.packing.releasing(*batch.used):
+                    draft = self._draft(undrawn, reading, supposing)
             except RuleError as failed:
                 return str(failed)
-            finally:
-                for allocations in batch.used:
-                    self._scheduler.source.reserve(allocations)
             if draft is not None:
                 batch.victims.update(each.build for some in draft.victims.values() for each in some)
                 batch.used.append(draft.used)
@@ -257,10 +253,10 @@ class _Search:
         if found is None:
             return []
         host_at = {host.position: host for host in self._scheduler.source.hosts()}
-        hosts = [host_at[row] for row in found[0].nearest()[:most] if row in host_at]
+        hosts = [host_at[row] for row in found.nearest()[:most] if row in host_at]
         return [host for host in hosts if host.uuid not in reading.hosts and host.cell]
 
-    def _parts(self, order: Order, choosing: Choosing) -> tuple[PreemptingParts, HostArrays] | None:
+    def _parts(self, order: Order, choosing: Choosing) -> PreemptingParts | None:
         parts = sections_of(order.request, order.current, order.instances)
         alternatives = [part.alternative for part in parts]
         pools = set[str]().union(*self._scheduler.source.sharing.values())
@@ -268,13 +264,13 @@ class _Search:
         arrays = HostArrays(self._scheduler.source.size, classes)
         accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
-        accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
+        accepted &= np.array([arrays.fits_empty(demand) for demand in demands])
         group = group_of_alternative(order.alternative)
         rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
         accepted &= rules.open_to()
         if not accepted.any(axis=1).all():
             return None
-        return PreemptingParts(parts, rules, arrays.free, arrays.whole, demands, accepted), arrays
+        return PreemptingParts(parts, rules, arrays, demands, accepted)
 
     async def _read(
         self, hosts: Sequence[PlacedHost], reading: _Reading, below: int, excluding: Set[Id]
@@ -311,36 +307,37 @@ class _Search:
         )
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
-        """Place all instances of an order, without await; None if any instance fits nowhere."""
+        """Place all instances of an order, without await; None if any instance fits nowhere. With
+        `supposing`, no capacity stays taken.
+        """
         [order] = self._scheduler.limit([order])
         choosing = self._scheduler.choosing(supposing)
-        found = self._parts(order, choosing)
-        if found is None:
+        parts = self._parts(order, choosing)
+        if parts is None:
             return None
-        parts, arrays = found
-        hosts = self._crowded(order, parts, arrays, choosing, reading)
+        hosts = self._crowded(order, parts, choosing, reading)
         for _ in range(CHECKS):
-            choices = choose_victims(list(hosts.values()), parts.wanted, parts.scale)
+            choices = choose_victims(list(hosts.values()), parts.packing, parts.wanted)
             if choices is None:
                 return None
-            draft = _Draft()
-            try:
+            victims = (each for choice in choices for each in choice.victims)
+            draft = _Draft([reading.held[each.build] for each in victims])
+            with self._scheduler.source.packing.releasing(*draft.released):
                 refused = self._place(order, choosing, reading, choices, draft)
-            finally:
-                for allocations in draft.released:
-                    self._scheduler.source.reserve(allocations)
+            if refused is None and supposing is None:
+                return draft
+            for instance, pick in draft.picks.items():
+                (supposing or self._scheduler.pending).drop(pick.reservation)
+                choosing.tentative.remove(pick.scope.key, instance)
             if refused is None:
                 return draft
             part, at, accepted = refused
             most = hosts[at].most
             hosts[at] = replace(hosts[at], most=(*most[:part], accepted, *most[part + 1 :]))
-            for instance, pick in draft.picks.items():
-                (supposing or self._scheduler.pending).drop(pick.reservation)
-                choosing.tentative.remove(pick.scope.key, instance)
         return None
 
     def _crowded(
-        self, order: Order, parts: PreemptingParts, arrays: HostArrays, choosing: Choosing, reading: _Reading
+        self, order: Order, parts: PreemptingParts, choosing: Choosing, reading: _Reading
     ) -> dict[int, CrowdedHost]:
         """Return the hosts that were read, by position, with their instances that may be preempted."""
         source, hosts = self._scheduler.source, dict[int, CrowdedHost]()
@@ -351,7 +348,7 @@ class _Search:
                 Replaceable(
                     each.build,
                     each.priority,
-                    arrays.vector(amounts_on_host(reading.held[each.build], source.sharing)),
+                    parts.packing.vector(amounts_on_host(reading.held[each.build], source.sharing)),
                 )
                 for each in reading.on.get(root, ())
             ]
@@ -387,9 +384,6 @@ class _Search:
             root = next(root for root in reading.hosts if source.position(root) == choice.at)
             builds = {each.build for each in choice.victims}
             victims = tuple([each for each in reading.on.get(root, ()) if each.build in builds])
-            for build in builds:
-                source.withdraw(reading.held[build])
-                draft.released.append(reading.held[build])
             for part, several in enumerate(choice.placed):
                 for accepted in range(several):
                     instance = waiting[part].pop(0)

@@ -50,11 +50,9 @@ class WhatIfsPreempting:
         if permitted_by is None:
             no_class = f"no class permits priority {priority_of(request.parts)} to preempt"
             return structs.replace(answer, no_preemption=self._search.why_barred(request) or no_class)
-        supposing = self._what_ifs.supposing()
-        found = await self._search.find(order, scheduler, supposing)
+        found = await self._search.find(order, scheduler, self._what_ifs.supposing())
         if isinstance(found, str):
             return structs.replace(answer, no_preemption=found)
-        supposing.suspend()
         # each victim once: instances placed on one host have the same victims
         replaced = [part for pick in found.picks for part in pick.parts if isinstance(part, Replaces)]
         victims = tuple({victim.build: victim for part in replaced for victim in part.victims}.values())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
+from bus.vocabulary import Allocations
 from features.quotas.messages import QUOTAS, FindQuotas
 from features.what_if.core.quota_growth import within_quota
 from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
@@ -193,9 +194,10 @@ class WhatIfs:
             decision=first.decision(first.root, ()),
         )
 
-    def supposing(self) -> Supposing:
+    def supposing(self, free: Sequence[Allocations] = ()) -> Supposing:
+        """Return an object for hypothetical choices. While they are active, the amounts `free` are free."""
         scheduler = self._scheduler
-        return Supposing(scheduler.source, scheduler.book, scheduler.clock.monotonic())
+        return Supposing(scheduler.source, scheduler.book, scheduler.clock.monotonic(), free)
 
     async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
         clock = self._scheduler.clock
@@ -264,8 +266,5 @@ class WhatIfs:
         """Yield an object that chooses hosts as if the hypothetical instances of `supposing` were placed. The
         `with` block must not await, because other tasks would then count these instances too."""
         choosing = self._scheduler.choosing(supposing)
-        supposing.resume()
-        try:
+        with supposing.active():
             yield choosing
-        finally:
-            supposing.suspend()

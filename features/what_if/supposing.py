@@ -1,6 +1,7 @@
-"""Reserves the capacity of hypothetical choices."""
+"""Chooses hosts on trial: the capacity of hypothetical choices counts as used while they are active."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from bus.candidates import CandidateSource
@@ -10,43 +11,52 @@ from scheduler_worker.extension import NOTHING_HELD, CapacityReservation, HostBo
 
 
 class Supposing:
-    """Reserves capacity for hypothetical choices; the reservations are suspended during every await."""
+    """Remembers hypothetical choices. They count in searches inside `with supposing.active()`."""
 
-    def __init__(self, source: CandidateSource, book: HostBook, now: float) -> None:
+    def __init__(
+        self, source: CandidateSource, book: HostBook, now: float, free: Sequence[Allocations] = ()
+    ) -> None:
         self._source = source
         self._book = book
         self._now = now
-        # id() of a candidate → the candidate, what is reserved, and whether it counts as a build on its
-        # host; in order of choice
+        self._free = free  # counts as free while the choices are active
+        # id() of a candidate → the candidate, what it takes, and whether it counts as a build on its host; in
+        # order of choice
         self._kept: dict[int, tuple[Candidate, Allocations, bool]] = {}
 
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
         return ()
 
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Count the choices made so far, and those of the `with` block, until its end. The block must not
+        await, because other tasks would then count them too.
+        """
+        with self._source.packing.releasing(*self._free):
+            for kept in self._kept.values():
+                self._count(*kept)
+            try:
+                yield
+            finally:
+                for kept in self._kept.values():
+                    self._uncount(*kept)
+
     def enter(
         self, way: Candidate, held: Allocations = NOTHING_HELD, *, builds: bool = True
     ) -> CapacityReservation:
         allocations = without(way.allocations, held) if held else way.allocations
         self._kept[id(way)] = way, allocations, builds
-        self._reserve(way, allocations, builds)
+        self._count(way, allocations, builds)
         return way
 
     def drop(self, reservation: CapacityReservation) -> None:
-        reserved = self._kept.pop(id(reservation), None)
-        if reserved is not None:
-            self._withdraw(*reserved)
+        kept = self._kept.pop(id(reservation), None)
+        if kept is not None:
+            self._uncount(*kept)
 
     def on(self, root: str) -> int:
         return sum(way.root == root for way, *_ in self._kept.values())
-
-    def suspend(self) -> None:
-        for reserved in self._kept.values():
-            self._withdraw(*reserved)
-
-    def resume(self) -> None:
-        for reserved in self._kept.values():
-            self._reserve(*reserved)
 
     @property
     def several(self) -> int:
@@ -56,12 +66,12 @@ class Supposing:
         """Drop all hypothetical choices made after the first `after` choices."""
         self._kept = dict(islice(self._kept.items(), after))
 
-    def _reserve(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
-        self._source.reserve(allocations)
+    def _count(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
+        self._source.packing.claim(allocations)
         if builds:
             self._book.chose(way.cell, way.root, self._now)
 
-    def _withdraw(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
-        self._source.withdraw(allocations)
+    def _uncount(self, way: Candidate, allocations: Allocations, builds: bool) -> None:
+        self._source.packing.release(allocations)
         if builds:
             self._book.unchose(way.cell, way.root, self._now)

@@ -914,7 +914,7 @@ class FitFinder:
         self, anchor: Row, *, check_again: bool = False, within: Allocations | None = None
     ) -> Iterator[Fit | None]:
         """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
-        `check_again`, check the free capacity of each provider again, because reservations may have been
+        `check_again`, check the free capacity of each provider again, because choices may have been
         added, try providers in use first, and yield equal groups with exchanged providers once. With `within`
         in addition, yield only what these allocations cover.
         """

@@ -20,6 +20,7 @@ from bus.aggregates import ZONE as ZONE_KEY
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.domains import BUILT_IN_LEVELS, CELL, METADATA_PREFIX, NO_LABELS, ZONE, HostLabels, Labels
+from bus.packing import NOTHING, ProviderPacking
 from bus.queries import Candidate
 from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS, SHARES, Inventory
@@ -28,7 +29,7 @@ from bus.vocabulary import Allocations
 from placement_worker.core.trees import ProviderState, Tree
 
 # Section: rows of the index (one for each provider), sets of rows, arrays of one resource class, and
-# reservations.
+# tentative choices.
 
 
 BEYOND_COUNTING = 2**62  # larger sums count as this, so that int64 does not overflow
@@ -246,53 +247,38 @@ class PlacedRows(Protocol):
     layout: int  # grows when a provider is added, removed, or gets another tree, cell, host or agent
 
 
-class ReservedAmounts:
-    """The amounts that one scheduler has reserved: by provider, and by resource class as arrays over index
-    rows. A negative amount counts as free although it is allocated.
+class IndexPacking(ProviderPacking):
+    """The amounts that one scheduler's tentative choices take, also as arrays over the rows of an index. A
+    negative amount counts as free although it is allocated.
     """
 
     def __init__(self) -> None:
-        self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
-        self.negative: set[tuple[str, str]] = set()  # the providers and classes with a negative amount
-        self.changes = 0
+        super().__init__()
         self._arrays: dict[str, Sums] = {}
-        self._count = Counter[str]()  # class → number of providers with reserved amounts
-        # class → providers whose reserved amount has changed, but not yet in `_arrays`
+        self._count = Counter[str]()  # class → number of rows with taken amounts in its array
+        # class → providers whose taken amount has changed, but not yet in `_arrays`
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: PlacedRows | None = None
         self._layout = -1
 
-    def add(self, allocations: Allocations, sign: int = 1) -> None:
-        self.changes += 1
-        of, count, unwritten = self.of, self._count, self._unwritten
+    def _apply(self, sign: int, allocations: Allocations) -> None:
+        super()._apply(sign, allocations)
+        unwritten = self._unwritten
         for uuid, resources in allocations.items():
-            held = of.setdefault(uuid, {})
-            for name, amount in resources.items():
-                before = held.get(name, 0)
-                after = before + sign * amount
-                if after:
-                    held[name] = after
-                elif before:
-                    del held[name]
-                if after < 0:
-                    self.negative.add((uuid, name))
-                elif before < 0:
-                    self.negative.discard((uuid, name))
-                count[name] += (after != 0) - (before != 0)
+            for name in resources:
                 unwritten[name].add(uuid)
-            if not held:
-                del of[uuid]
 
     def arrays(self, index: PlacedRows) -> Mapping[str, Sums]:
-        """Return, for each resource class, an array of the reserved amounts, with one element for each row of
+        """Return, for each resource class, an array of the taken amounts, with one element for each row of
         the index.
         """
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
-            self._arrays = {}
+            self._arrays.clear()
+            self._count.clear()
             self._unwritten.clear()
-            for uuid, held in self.of.items():
-                for name in held:
+            for uuid, taken in self.taken.items():
+                for name in taken:
                     self._unwritten[name].add(uuid)
         for name, uuids in self._unwritten.items():
             self._write(index, name, uuids)
@@ -300,16 +286,17 @@ class ReservedAmounts:
         return self._arrays
 
     def _write(self, index: PlacedRows, name: str, uuids: Collection[str]) -> None:
-        of, rows = self.of, index.rows
-        if not self._count[name]:
-            self._arrays.pop(name, None)
-            return
+        taken, rows = self.taken, index.rows
+        present = [uuid for uuid in uuids if uuid in rows]
+        positions = [rows[uuid].position for uuid in present]
         array = self._arrays.get(name)
         if array is None:
             array = self._arrays[name] = np.zeros(len(index.at))
-        present = [uuid for uuid in uuids if uuid in rows]
-        reserved = [of.get(uuid, _NOTHING).get(name, 0) for uuid in present]
-        array[[rows[uuid].position for uuid in present]] = reserved
+        before = np.count_nonzero(array[positions])
+        array[positions] = [taken.get(uuid, NOTHING).get(name, 0) for uuid in present]
+        self._count[name] += int(np.count_nonzero(array[positions]) - before)
+        if not self._count[name]:
+            del self._arrays[name]
 
 
 # Section: computes the labels of hosts by level from what operators, agents, aggregates' metadata and Ironic
@@ -942,7 +929,7 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return a row of the index as this snapshot shows it; subclasses may count reservations as used
+        """Return a row of the index as this snapshot shows it; subclasses may count tentative choices as used
         amounts.
         """
         return row

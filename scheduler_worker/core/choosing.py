@@ -161,7 +161,7 @@ class Choosing:
         for indices in alike.values():
             first, scope, entered = orders[indices[0]], scopes[indices[0]], EnteredReservations(self.pending)
             choosing = dataclasses.replace(self, pending=entered)
-            with self.counting_as_free(*scope.free, scope.held):
+            with self.source.packing.releasing(*scope.free, scope.held):
                 choose: Callable[[Order], Chosen] = (
                     _EqualOrders(choosing, first, scope).hosts_for
                     if scope.jointly is None
@@ -222,7 +222,7 @@ class Choosing:
         """
         alternatives = [] if settled.alternative is None else [settled.alternative]
         free = self.scope(order, alternatives).free
-        with self.counting_as_free(*free, *self.pooled(settled.chosen.choice.allocations)):
+        with self.source.packing.releasing(*free, *self.pooled(settled.chosen.choice.allocations)):
             yield
 
     def _late(self, alternative: Alternative) -> Alternative:
@@ -237,20 +237,6 @@ class Choosing:
             {provider: held for provider, held in allocations.items() if provider in pools} if pools else {}
         )
         return (shares,) if shares else ()
-
-    @contextmanager
-    def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
-        """While the `with` block runs, searches count the amounts of `allocations`, such as those of
-        reservations, as free.
-        """
-        counted = [each for each in allocations if each]
-        for each in counted:
-            self.source.withdraw(each)
-        try:
-            yield
-        finally:
-            for each in counted:
-                self.source.reserve(each)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
         """Return the hosts for a flavor, best first; `seed` decides the order of hosts with equal scores. If
@@ -283,7 +269,7 @@ class Choosing:
         if not roots:
             return False
         among: FindCandidates = msgspec.structs.replace(question, roots=tuple(roots))
-        with self.counting_as_free(*(entry.allocations for entry in open_ones)):
+        with self.source.packing.releasing(*(entry.allocations for entry in open_ones)):
             found = self.source.search(among)
             return any(found.ways(position, 1) for position in found.positions.tolist())
 
@@ -391,7 +377,7 @@ class _EqualOrders:
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
             # the caller counts the share as free.
             share = () if self._scope.held else self._choosing.pooled(way.allocations)
-            with self._choosing.counting_as_free(*share):
+            with self._choosing.source.packing.releasing(*share):
                 if share:
                     ranking.found.forget_trees()
                 alternates = ranking.alternates(way.cell, several, excluding, order.tried.avoided)

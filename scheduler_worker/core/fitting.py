@@ -167,16 +167,13 @@ class FoundHosts:
         if not found[0].free_by_provider:
             (asked,) = found[0].allocations.values()
             return min(more, *(found[0].free[name] // amount - 1 for name, amount in asked.items()))
-        tried: list[Candidate] = []
-        try:
-            while found and len(tried) < more:
-                self.source.reserve(found[0].allocations)
-                tried.append(found[0])
+        count = 0
+        with self.source.packing.trying() as trial:
+            while found and count < more:
+                trial.claim(found[0].allocations)
+                count += 1
                 found = self.find_ways(index, 1)
-        finally:
-            for way in tried:
-                self.source.withdraw(way.allocations)
-        return len(tried) if found else len(tried) - 1
+        return count if found else count - 1
 
     def forget(self, index: int) -> None:
         """Drop the cached filter result and allocation candidates of a host, because the host has changed."""

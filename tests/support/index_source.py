@@ -10,7 +10,6 @@ from bus.candidates import OnChange, OnWakes
 from bus.queries import Candidate, FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
@@ -38,7 +37,7 @@ def source_of(trees: Sequence[Tree]) -> IndexedSource:
 
 
 class RecordingSource(IndexedSource):
-    """Records queries and reservations. `left` has the real free amounts; with `lag` searches use the amounts
+    """Records queries. `left` has the real free amounts; with `lag` searches use the amounts
     of the start. With `spaced` every third position is empty, and every host fits every query.
     """
 
@@ -56,7 +55,6 @@ class RecordingSource(IndexedSource):
         self.spaced, self.lag, self.levelled = spaced, spaced, 0
         self.left = left or {}
         self.questions: list[FindCandidates] = []
-        self.promised: list[Allocations] = []
         self.unpublished: list[Candidate] = []  # hosts that the index contains from the next `fresh` on
         self.known: dict[str, Candidate] = {}
         self.put(*candidates)
@@ -72,14 +70,6 @@ class RecordingSource(IndexedSource):
                 index.put(_tree(replace(one, root=fillers[-1]), {}), 1)
         for filler in fillers:
             index.put(Tree(filler), 1)
-
-    def reserve(self, allocations: Allocations) -> None:
-        self.promised.append(allocations)
-        super().reserve(allocations)
-
-    def withdraw(self, allocations: Allocations) -> None:
-        self.promised.remove(allocations)
-        super().withdraw(allocations)
 
     async def fresh(self) -> None:
         self.levelled += 1
@@ -105,12 +95,8 @@ class RecordingSource(IndexedSource):
             for root in self.known.keys() & self.left.keys():
                 self.memory.index.put(_tree(self.known[root], self.left[root]), 1)
 
-    def taken(self, root: str) -> dict[str, int]:
-        taken: dict[str, int] = {}
-        for allocations in self.promised:
-            for name, amount in allocations.get(root, {}).items():
-                taken[name] = taken.get(name, 0) + amount
-        return taken
+    def taken(self, root: str) -> Mapping[str, int]:
+        return self.packing.taken.get(root, {})
 
 
 def _tree(one: Candidate, free: Mapping[str, int]) -> Tree:

@@ -275,7 +275,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement.source.lag = True
     (loser,) = await placed(a_scheduler(placement), a_request())
     placement.held.clear()
-    placement.source.withdraw(loser.chosen.choice.allocations)
+    placement.source.packing.release(loser.chosen.choice.allocations)
     placement.take(loser.chosen.root, {"VCPU": 7})
     scheduler = a_scheduler(placement)
     (message,) = await placed(scheduler, a_request())
@@ -348,7 +348,7 @@ async def test_a_contended_claim_is_retried_less_often_and_logged(caplog: pytest
 
     scheduler = scheduler_of(placement, claim_many=contended, clock=time.clock)
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
-    assert not placement.source.promised and not caplog.records
+    assert not placement.source.packing.taken and not caplog.records
     time.now += 31
     for number in range(3):
         await scheduler.handle(a_heartbeat(number))
@@ -556,7 +556,7 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     assert placement.source.taken(uid(0, "c"))
     time.now += 60
     scheduler.pending.expire()
-    assert not placement.source.promised
+    assert not placement.source.packing.taken
 
 
 async def test_a_query_that_placement_refuses_does_not_fail_the_batch() -> None:

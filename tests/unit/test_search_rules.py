@@ -16,10 +16,10 @@ from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker import IndexedSource
 from placement_worker.core import fits
-from placement_worker.core.index import Index, ReservedAmounts, Snapshot
+from placement_worker.core.index import Index, IndexPacking, Snapshot
 from placement_worker.core.search import at_once, page_steps
 from placement_worker.core.trees import Tree
-from placement_worker.memory import ReservedSnapshot
+from placement_worker.memory import PackedSnapshot
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.placement_builders import looking_for
@@ -330,11 +330,11 @@ def test_a_type_in_use_removes_the_other_until_it_is_released() -> None:
 
 
 def test_a_reserved_type_removes_the_other() -> None:
-    index, reserved_amounts = a_card(), ReservedAmounts()
-    reserved_amounts.add({LARGE: {"VGPU": 1}})
-    assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {LARGE}
-    reserved_amounts.add({LARGE: {"VGPU": 1}}, -1)
-    assert offered_providers(index, ReservedSnapshot(index, reserved_amounts)) == {SMALL, LARGE}
+    index, packing = a_card(), IndexPacking()
+    packing.claim({LARGE: {"VGPU": 1}})
+    assert offered_providers(index, PackedSnapshot(index, packing)) == {LARGE}
+    packing.release({LARGE: {"VGPU": 1}})
+    assert offered_providers(index, PackedSnapshot(index, packing)) == {SMALL, LARGE}
 
 
 @pytest.mark.parametrize("single", [3, 9], ids=["the single type sorts first", "the single type sorts last"])
@@ -347,6 +347,6 @@ def test_an_empty_gpu_of_one_type_is_taken_before_a_gpu_that_can_serve_another_t
     [position] = found.positions.tolist()
     ways = [next(iter(each.allocations)) for each in found.ways(position, 4)]
     assert ways == [uid(single, "a"), uid(4, "a")]
-    source.reserve({uid(4, "a"): {"VGPU": 1}})  # a GPU in use is filled first
+    source.packing.claim({uid(4, "a"): {"VGPU": 1}})  # a GPU in use is filled first
     found = source.search(looking_for({"VGPU": 1}, required=("CUSTOM_SMALL",)))
     assert next(iter(next(iter(found.ways(position, 4))).allocations)) == uid(4, "a")

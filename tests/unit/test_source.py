@@ -139,12 +139,12 @@ def test_reserved_amounts_count_as_used() -> None:
         reserved_amounts = some_promises(chance, world)
         beside, really = source_of(world), source_of(used_too(world, reserved_amounts))
         for promise in reserved_amounts:
-            beside.reserve(promise)
+            beside.packing.claim(promise)
         queries = [a_query(chance, world) for _ in range(QUERIES // 2)]
         for query in queries:
             same_answers(beside, really, query)
         for promise in reserved_amounts:
-            beside.withdraw(promise)
+            beside.packing.release(promise)
         for query in queries:
             same_answers(beside, source_of(world), query)
 
@@ -155,7 +155,7 @@ def test_arrays_agree_with_single_hosts() -> None:
         world = a_world(chance)
         source = source_of(world)
         for promise in some_promises(chance, world):
-            source.reserve(promise)
+            source.packing.claim(promise)
         for _ in range(QUERIES // 2):
             search = source.search(a_query(chance, world))
             hosts = [search.host(position) for position in search.positions.tolist()]
@@ -184,7 +184,7 @@ def test_reservations_after_a_search_count_in_its_results() -> None:
         query = a_query(chance, world)
         search = source.search(query)
         for promise in reserved_amounts:
-            source.reserve(promise)
+            source.packing.claim(promise)
         expected = offered(really.search(query), query)
         found = offered(search, query)
         assert {one for ways in found.values() for one in ways} <= {
@@ -201,10 +201,10 @@ def test_released_reservations_do_not_count_in_reasons() -> None:
     source = source_of([a_tree(state(1, inventories={"VCPU": 8}))])
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 5}),)))
     promised = {uid(1, "a"): {"VCPU": 5}}
-    source.reserve(promised)
+    source.packing.claim(promised)
     assert not search.ways(int(search.positions[0]), 1)
     assert [removal.removed for removal in search.removals()] == [1]
-    source.withdraw(promised)
+    source.packing.release(promised)
     assert (list(search.removals()), list(search.nearest())) == ([], [])
 
 
@@ -216,7 +216,7 @@ def test_a_reservation_counts_on_a_provider_with_removed_classes() -> None:
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 8}),)))
     (position,) = search.positions.tolist()
     assert search.ways(position, 1)
-    source.reserve({uid(1, "a"): {"VCPU": 1}})
+    source.packing.claim({uid(1, "a"): {"VCPU": 1}})
     assert search.amounts(position)[0] == {"VCPU": 7}
     assert search.ways(position, 1) == ()
 
@@ -273,7 +273,7 @@ def test_reservations_survive_a_growing_or_new_index() -> None:
         source = IndexedSource(memory)
         source.search(query)
         for promise in reserved_amounts:
-            source.reserve(promise)
+            source.packing.claim(promise)
         source.search(query)
         layout = source.layout
         memory.index.put(world[0], 2)
@@ -401,7 +401,7 @@ def test_free_amounts_of_a_root_ignore_reservations() -> None:
         tree(state(3, None, {"VCPU": 2})),
     ]
     source = source_of(world)
-    source.reserve({uid(3, "a"): {"VCPU": 2}})
+    source.packing.claim({uid(3, "a"): {"VCPU": 2}})
     assert source.free(uid(1, "a")) == {"VCPU": 9, "DISK_GB": 9}
     assert source.free(uid(3, "a")) == {"VCPU": 2}
     assert source.free(uid(2, "a")) == {}  # no root

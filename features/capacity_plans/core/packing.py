@@ -6,67 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bus.packing import RowPacking
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
 from features.quotas.messages import QuotaBound
 
 Counts = NDArray[np.int64]
-
-
-class StockColumns:
-    """The inventories of one resource class over many hosts, as arrays sorted by host."""
-
-    def __init__(self, hosts: Sequence[KnownHost], resource_class: str) -> None:
-        found = [
-            (at, stock)
-            for at, host in enumerate(hosts)
-            for stock in host.stocks
-            if stock.resource_class == resource_class
-        ]
-
-        def column(read: Callable[[HostStock], int]) -> Counts:
-            # bounded, so that sums over all hosts fit into 64 bits
-            return np.array([max(0, min(read(stock), MAX_CAPACITY)) for _, stock in found], dtype=np.int64)
-
-        self.host = np.array([at for at, _ in found], dtype=np.int64)
-        self.free = column(lambda each_stock: each_stock.free)
-        self._most = column(lambda each_stock: each_stock.max_unit)
-        self._least = column(lambda each_stock: each_stock.min_unit)
-        self._step = np.maximum(column(lambda each_stock: each_stock.step), 1)
-        numbers = np.arange(len(hosts))
-        self._begins = np.searchsorted(self.host, numbers, side="left")
-        self._ends = np.searchsorted(self.host, numbers, side="right")
-
-    def by_host(self, values: Counts) -> Counts:
-        """Sum `values` for each host; `values` has one value for each inventory of the resource class."""
-        sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
-        found: Counts = sums[self._ends] - sums[self._begins]
-        return found
-
-    def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return for each inventory whether min_unit, max_unit and step_size permit this amount."""
-        gives: NDArray[np.bool_] = (
-            (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
-        )
-        return gives
-
-    def pieces(self, amount: int, free: Counts) -> Counts:
-        """Return, for each inventory, how many consumers of this amount its free capacity can serve."""
-        pieces: Counts = np.where(self.gives(amount), free // amount, 0)
-        return pieces
-
-    def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
-        """Subtract the usage of new instances, `amount` each, from the free amounts of inventories, `free`.
-
-        `placed` has the number of new instances by host; `pieces` has the number that fit by inventory.
-        """
-        before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
-        on_host = before[:-1] - before[self._begins][self.host]
-        free -= np.clip(placed[self.host] - on_host, 0, pieces) * amount
-
-
-FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +54,11 @@ class PlanStopped(Exception):
 
 
 class MixPacking:
-    """Packs instances onto enabled hosts, the fullest host first: empty hosts stay for large flavors."""
+    """Packs instances onto enabled hosts, the fullest host first: empty hosts stay for large flavors.
+
+    Each inventory of a host is in one row of `packing`: the first of each resource class in the host's first
+    row, the second in its second row, and so on.
+    """
 
     def __init__(
         self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
@@ -117,8 +67,31 @@ class MixPacking:
         self.classes = list(dict.fromkeys(name for flavor in mix for name in flavor.amounts))
         self._stopped = stopped
         self.hosts = sorted(hosts, key=self._free_share)
-        self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
-        self.free: FreeByClass = {name: stocks.free for name, stocks in self._stocks.items()}
+        begins, ends, stocks = list[int](), 0, list[tuple[int, int, HostStock]]()  # row, column, inventory
+        columns = {name: column for column, name in enumerate(self.classes)}
+        for host in self.hosts:
+            begins.append(ends)
+            several = [0] * len(columns)
+            for stock in host.stocks:
+                if (column := columns.get(stock.resource_class)) is not None:
+                    stocks.append((ends + several[column], column, stock))
+                    several[column] += 1
+            ends += max(*several, 1)
+        self._begins = np.array(begins, np.intp)
+        self._host = np.repeat(np.arange(len(begins)), np.diff([*begins, ends]))  # row → host
+        at = np.array([row for row, *_ in stocks], np.intp), np.array([each[1] for each in stocks], np.intp)
+
+        def amounts(read: Callable[[HostStock], int]) -> Counts:
+            # bounded, so that sums over all hosts fit into 64 bits
+            found = np.zeros((ends, len(columns)), np.int64)
+            found[at] = [max(0, min(read(stock), MAX_CAPACITY)) for *_, stock in stocks]
+            return found
+
+        free = amounts(lambda stock: stock.free)
+        self.packing = RowPacking(self.classes, free, free)
+        self._most = amounts(lambda stock: stock.max_unit)
+        self._least = amounts(lambda stock: stock.min_unit)
+        self._step = np.maximum(amounts(lambda stock: stock.step), 1)
         self._admits = {  # flavor → mask of the hosts with fitting traits
             id(flavor): np.array(
                 [flavor.required <= h.traits and not flavor.forbidden & h.traits for h in self.hosts],
@@ -130,18 +103,47 @@ class MixPacking:
             name: sum(flavor.amounts.get(name, 0) * flavor.parts for flavor in mix) for name in self.classes
         }
 
-    def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
-        """Return, for each host, how many instances of a flavor fit into the given free amounts."""
+    def fits(self, flavor: PlannedFlavor, packing: RowPacking) -> Counts:
+        """Return, for each host, how many instances of a flavor fit into what is free."""
         if self._stopped():
             raise PlanStopped
-        found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
-        for name, amount in flavor.amounts.items():
-            stocks = self._stocks[name]
-            found = np.minimum(found, stocks.by_host(stocks.pieces(amount, free[name])))
+        return self._fits(
+            self._admits[id(flavor)], [self._pieces(*each, packing) for each in flavor.amounts.items()]
+        )
+
+    def _fits(self, admitted: NDArray[np.bool_], pieces: Sequence[Counts]) -> Counts:
+        found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
+        for each in pieces:
+            found = np.minimum(found, self._by_host(each))
         return found
 
+    def _by_host(self, values: Counts) -> Counts:
+        """Sum `values` for each host; `values` has one value for each row."""
+        found: Counts = np.add.reduceat(values, self._begins) if values.size else values
+        return found
+
+    def _gives(self, column: int, amount: int) -> NDArray[np.bool_]:
+        """Return for each row whether min_unit, max_unit and step_size permit this amount."""
+        most, least, step = self._most[:, column], self._least[:, column], self._step[:, column]
+        gives: NDArray[np.bool_] = (amount <= most) & (amount >= least) & (amount % step == 0)
+        return gives
+
+    def _pieces(self, name: str, amount: int, packing: RowPacking) -> Counts:
+        """Return, for each row, how many consumers of this amount its free capacity can serve."""
+        column = self.classes.index(name)
+        return np.where(self._gives(column, amount), packing.free[:, column] // amount, 0)
+
+    def _place(self, packing: RowPacking, placed: Counts, name: str, amount: int, pieces: Counts) -> None:
+        """Place the given number of new instances on each host, which take `amount` each of a class. `pieces`
+        has the number of instances that fit in each row.
+        """
+        before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))[:-1]
+        on_host = before - before[self._begins][self._host]
+        taken = np.clip(placed[self._host] - on_host, 0, pieces) * amount
+        packing.claim((slice(None), self.classes.index(name)), taken)
+
     def flavor(self, flavor: PlannedFlavor) -> FlavorCapacity:
-        fits = self.fits(flavor, self.free)
+        fits = self.fits(flavor, self.packing)
         admitted = self._admits[id(flavor)]
         classes = tuple(self._class(name, amount, fits, admitted) for name, amount in flavor.amounts.items())
         return FlavorCapacity(
@@ -155,16 +157,16 @@ class MixPacking:
         )
 
     def _class(self, name: str, amount: int, fits: Counts, admitted: NDArray[np.bool_]) -> ClassCapacity:
-        stocks = self._stocks[name]
-        free = np.where(admitted, stocks.by_host(stocks.free), 0)
+        of_rows = self.packing.free[:, self.classes.index(name)]
+        free = np.where(admitted, self._by_host(of_rows), 0)
         left = free - np.where(admitted, fits * amount, 0)
-        ends = admitted & (stocks.by_host(stocks.pieces(amount, stocks.free)) == fits)
+        ends = admitted & (self._by_host(self._pieces(name, amount, self.packing)) == fits)
         return ClassCapacity(
             resource_class=name,
             amount=amount,
             free=int(free.sum()),
             taken=int(fits.sum()) * amount,
-            largest=largest_amount(stocks.free[admitted[stocks.host]]),
+            largest=int(of_rows[admitted[self._host]].max(initial=0)),
             small=int(left[ends].sum()),
             in_addition=int(left[~ends].sum()),
             ends=int(ends.sum()),
@@ -172,78 +174,71 @@ class MixPacking:
 
     def mixes_in_sum(self) -> int:
         admitted = np.logical_or.reduce([self._admits[id(flavor)] for flavor in self.mix])
+        sums = self.packing.free[admitted[self._host]].sum(axis=0).tolist()
         return min(
-            int(self.free[name][admitted[self._stocks[name].host]].sum()) // amount
-            for name, amount in self._mix_amounts.items()
+            int(total) // self._mix_amounts[name] for name, total in zip(self.classes, sums, strict=True)
         )
 
-    def mixes(self) -> tuple[int, FreeByClass]:
-        """Return how many mixes (sets of flavors) can be packed at most, and the free amounts left then."""
-        most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
+    def mixes(self) -> tuple[int, RowPacking]:
+        """Return how many mixes (sets of flavors) can be packed at most, and what is free then."""
+        most = min(int(self.fits(flavor, self.packing).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
-        best, left = 0, self.free
+        best, left = 0, self.packing
         for together in (False, True):
-            found, free = self._search(best, most, together)
-            if free is not None:
-                best, left = found, free
+            found, packed = self._search(best, most, together)
+            if packed is not None:
+                best, left = found, packed
         return best, left
 
-    def _search(self, known: int, most: int, together: bool) -> tuple[int, FreeByClass | None]:
+    def _search(self, known: int, most: int, together: bool) -> tuple[int, RowPacking | None]:
         low, high, left = known, most, None
         while low < high:
             middle = high if left is None and low == known and high == most else (low + high + 1) // 2
-            free = self._packed(middle, together)
-            if free is None:
+            packed = self._packed(middle, together)
+            if packed is None:
                 high = middle - 1
             else:
-                low, left = middle, free
+                low, left = middle, packed
         return low, left
 
-    def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Return the free amounts after packing `mixes` mixes, or None if they do not fit.
+    def _packed(self, mixes: int, together: bool) -> RowPacking | None:
+        """Return what is free after packing `mixes` mixes, or None if they do not fit.
 
         With `together`, first pack as many mixes as possible with all instances of a mix on one host.
         """
-        free = {name: amounts.copy() for name, amounts in self.free.items()}
-        done = self._pack_whole(mixes, free) if together else 0
-        sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}
+        packing = self.packing.copy()
+        done = self._pack_whole(mixes, packing) if together else 0
+        sums = dict(zip(self.classes, np.maximum(self.packing.free.sum(axis=0), 1).tolist(), strict=True))
         for flavor in sorted(  # by the largest share of a resource class
             self.mix,
             key=lambda flavor: max(n / sums[name] for name, n in flavor.amounts.items()),
             reverse=True,
         ):
             wanted = (mixes - done) * flavor.parts
-            fits = self.fits(flavor, free)
+            fits = self.fits(flavor, packing)
             placed = np.clip(wanted - (np.cumsum(fits) - fits), 0, fits)
             if int(placed.sum()) < wanted:
                 return None
             for name, amount in flavor.amounts.items():
-                stocks = self._stocks[name]
-                stocks.take(free[name], amount, stocks.pieces(amount, free[name]), placed)
-        return free
+                self._place(packing, placed, name, amount, self._pieces(name, amount, packing))
+        return packing
 
-    def _pack_whole(self, mixes: int, free: FreeByClass) -> int:
+    def _pack_whole(self, mixes: int, packing: RowPacking) -> int:
         admitted = np.logical_and.reduce([self._admits[id(flavor)] for flavor in self.mix])
-        found = np.where(admitted, MAX_CAPACITY, 0).astype(np.int64)
-        for name in self.classes:
-            found = np.minimum(found, self._stocks[name].by_host(self._mix_pieces(name, free)))
+        pieces = {name: self._mix_pieces(name, packing) for name in self.classes}
+        found = self._fits(admitted, list(pieces.values()))
         placed = np.clip(mixes - (np.cumsum(found) - found), 0, found)
         for name, amount in self._mix_amounts.items():
-            self._stocks[name].take(free[name], amount, self._mix_pieces(name, free), placed)
+            self._place(packing, placed, name, amount, pieces[name])
         return int(placed.sum())
 
-    def _mix_pieces(self, name: str, free: FreeByClass) -> Counts:
-        stocks = self._stocks[name]
+    def _mix_pieces(self, name: str, packing: RowPacking) -> Counts:
+        column = self.classes.index(name)
         amounts = [flavor.amounts[name] for flavor in self.mix if name in flavor.amounts]
-        gives = np.logical_and.reduce([stocks.gives(amount) for amount in amounts])
-        pieces: Counts = np.where(gives, free[name] // self._mix_amounts[name], 0)
-        return pieces
+        gives = np.logical_and.reduce([self._gives(column, amount) for amount in amounts])
+        return np.where(gives, packing.free[:, column] // self._mix_amounts[name], 0)
 
     def _free_share(self, host: KnownHost) -> float:
         wanted = [stock for stock in host.stocks if stock.resource_class in self.classes]
         shares = [stock.free / stock.capacity for stock in wanted if stock.capacity > 0]
         return sum(shares) / len(shares) if shares else 0.0
-
-
-def largest_amount(free: Counts) -> int:
-    return int(free.max()) if free.size else 0

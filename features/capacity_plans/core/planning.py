@@ -12,7 +12,7 @@ from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from bus.vocabulary import totals
 from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
-from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, largest_amount
+from features.capacity_plans.core.packing import FlavorCapacity, MixPacking
 from features.capacity_plans.core.plan_form import AddedHosts, InvalidPlan, Plan
 from features.quotas.messages import INSTANCES, Quota, QuotaBound, quota_bound
 from features.reservations.messages import FAILOVER, ReservationsFound
@@ -169,8 +169,8 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
         on_hosts=mixes,
         mixes_in_sum=packing.mixes_in_sum(),
         left=tuple(
-            LeftOver(resource_class=name, free=int(left[name].sum()), largest=largest_amount(left[name]))
-            for name in packing.classes
+            LeftOver(resource_class=name, free=int(free.sum()), largest=int(free.max(initial=0)))
+            for name, free in zip(left.classes, left.free.T, strict=True)
         ),
         short=tuple(flavor.name for flavor in plan.mix if packing.fits(flavor, left).sum() < flavor.parts),
     )

@@ -105,12 +105,12 @@ class NumaCloud:
             ways = tuple(search.ways(search.positions.item(nth), WAYS_OF_THE_BEST))
             if ways:
                 chosen = best_first(ways, self._policy.of_candidates)[0].allocations
-                self._source.reserve(chosen)
+                self._source.packing.claim(chosen)
                 return chosen
         return None
 
     def release(self, allocations: Allocations) -> None:
-        self._source.withdraw(allocations)
+        self._source.packing.release(allocations)
 
 
 def waits(cloud: NumaCloud, arriving: Sequence[Guest]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
+from bus.packing import RowPacking
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, PlannedMove
 from features.planning.core.room_demand import RoomDemand
 
@@ -61,7 +62,7 @@ def search_all(
         return None
     needed = np.sum([part.amounts * part.count for part in demand.parts], axis=0)
     # Moves do not add to what is free in all.
-    if (np.maximum(cloud.free[rows], 0.0).sum(axis=0) < needed - SLACK).any():
+    if (np.maximum(cloud.packing.free[rows], 0.0).sum(axis=0) < needed - SLACK).any():
         return ExactRoom(found=False, complete=True)
     layouts = list(_layouts(cloud, demand, rows))
     if len(layouts) > MOST_LAYOUTS:
@@ -85,7 +86,7 @@ def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
             kind = id(each.accepted), each.amounts.tobytes()
             if kind not in judged:
                 judged.add(kind)
-                concerned |= each.accepted & ~closed & (cloud.whole >= each.amounts - SLACK).all(axis=1)
+                concerned |= each.accepted & ~closed & cloud.packing.fits_empty(each.amounts)
     return np.flatnonzero(concerned)
 
 
@@ -95,7 +96,8 @@ def _layouts(cloud: CloudState, demand: RoomDemand, rows: Ints) -> Iterator[tupl
     """
     builds = [number for number, part in enumerate(demand.parts) for _ in range(part.count)]
     masks = [part.could_hold(cloud)[rows] for part in demand.parts]
-    left = cloud.whole[rows].copy()
+    packing = cloud.packing
+    left = RowPacking(packing.classes, packing.whole[rows].copy(), packing.whole[rows])
     chosen: list[int] = []
     yielded = 0
 
@@ -110,17 +112,17 @@ def _layouts(cloud: CloudState, demand: RoomDemand, rows: Ints) -> Iterator[tupl
         if demand.packed is not None:
             domains = demand.packed[rows]
             hosts = hosts & (domains == domains[chosen[0]] if chosen else domains > 0)
-        open_ = np.zeros(len(cloud.free), np.bool_)
+        open_ = np.zeros(len(cloud.packing), np.bool_)
         open_[rows] = hosts
         open_ = demand.open_to(open_, [int(rows[each]) for each in chosen])
         for host in np.flatnonzero(open_[rows]).tolist():
-            if host < first or yielded > MOST_LAYOUTS or (left[host] < part.amounts - SLACK).any():
+            if host < first or yielded > MOST_LAYOUTS or not left.fits(part.amounts, host):
                 continue
-            left[host] -= part.amounts
             chosen.append(host)
-            yield from extend(at + 1)
+            with left.trying() as trial:
+                trial.claim(host, part.amounts)
+                yield from extend(at + 1)
             chosen.pop()
-            left[host] += part.amounts
 
     return extend(0)
 
@@ -132,12 +134,12 @@ class _Search:
         self, cloud: CloudState, demand: RoomDemand, rows: Ints, layouts: Sequence[tuple[int, ...]]
     ) -> None:
         self._rows = rows.tolist()
-        self._scale = cloud.scale.tolist()
+        self._scale = cloud.packing.scale.tolist()
         self._kinds = _kinds(cloud, self._rows)
         self._first: State = tuple(
             [tuple([len(kind.there.get(host, ())) for kind in self._kinds]) for host in range(len(rows))]
         )
-        free = cloud.free[rows].tolist()
+        free = cloud.packing.free[rows].tolist()
         # Capacity of each host for movable instances and builds: what cannot move is subtracted.
         self._room = [
             [has + held for has, held in zip(row, self._held(counts), strict=True)]
@@ -327,7 +329,7 @@ def _kinds(cloud: CloudState, rows: Sequence[int]) -> list[_Kind]:
             hosts = [at for at, row in enumerate(rows) if each.accepted[row] and row not in forbidden]
             key = each.amounts.tobytes(), tuple(hosts), each.lives, each.apart
             if key not in found:
-                size = float((each.amounts / cloud.scale).sum())
+                size = cloud.packing.size(each.amounts)
                 found[key] = _Kind(tuple(each.amounts.tolist()), size, each.lives, each.apart, hosts)
             found[key].there.setdefault(number, []).append(each)
     return list(found.values())

@@ -62,8 +62,9 @@ class LeavingSearch:
     _lacks: dict[int, tuple[float, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lacks = np.maximum(self.demand - self.moved.free[self.targets], 0.0)
-        sizes = (lacks / self.moved.scale).sum(axis=1).tolist()
+        packing = self.moved.packing
+        lacks = packing.lacks(self.demand, self.targets)
+        sizes = (lacks / packing.scale).sum(axis=1).tolist()
         fewest = self.moved.fewest(self.targets, lacks).tolist()
         for target, size, lack, number in zip(self.targets.tolist(), sizes, lacks, fewest, strict=True):
             if number:
@@ -105,7 +106,7 @@ class LeavingSearch:
             some = [each for each in some if self._can_move(each)]
         key = target, number, lacks.tobytes(), tuple([each.build for each in some])
         if key not in moved.memo:
-            sets = _covering(target, lacks, number, some, moved.scale)
+            sets = _covering(target, lacks, number, some, moved.packing.scale)
             moved.memo[key] = _LazyList(islice(sets, TRIED_SETS))
         return iter(moved.memo[key])
 

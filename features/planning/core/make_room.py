@@ -14,14 +14,7 @@ import numpy as np
 from bus.candidates import Bools, Floats
 from features.planning.core.exact_room import search_all
 from features.planning.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
-from features.planning.core.moved_cloud import (
-    SLACK,
-    CloudState,
-    MovableInstance,
-    MovedCloud,
-    PlannedMove,
-    lacking,
-)
+from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
 from features.planning.core.room_demand import RoomDemand
 
 TRIED_DEEPER = 40  # sets of one size for which other hosts are made free
@@ -66,7 +59,7 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
 
     Hosts in `closed` are neither targets nor destinations.
     """
-    closed = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
+    closed = np.zeros(len(cloud.packing), np.bool_) if closed is None else closed
     hosts = int((demand.could_hold(cloud) & ~closed).sum())
     best: RoomPlan | None = None
     for domain, kept, shared in _attempts(cloud, demand, closed):
@@ -74,13 +67,13 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
             continue
         most = budget if best is None or best.code else len(best.moves)
         plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most, shared=shared)
-        if best is None or _disruption(plan, cloud.scale) < _disruption(best, cloud.scale):
+        if best is None or _disruption(plan, cloud.packing.scale) < _disruption(best, cloud.packing.scale):
             best = plan
         if not best.code and not best.moves:
             break
     best = best or RoomPlan(code="no_host")
     if best.code or best.moves:
-        below = None if best.code else cost_of(best.moves, cloud.scale)
+        below = None if best.code else cost_of(best.moves, cloud.packing.scale)
         exact = search_all(cloud, demand, budget, closed, below)
         if exact is not None and exact.found:
             best = RoomPlan(exact.moves, exact.targets)
@@ -141,11 +134,10 @@ def _make_room(
     """
     if not usable.any():
         return None, "no_host"
-    lack = lacking(demand, moved.free, moved.scale)
-    fits = np.flatnonzero(usable & (lack <= SLACK))
+    lack = moved.packing.distances(demand)
+    fits = np.flatnonzero(usable & (lack == 0))
     if fits.size:
-        left = ((moved.free[fits] - demand) / moved.scale).sum(axis=1)
-        return int(fits[np.argmin(left)]), ""
+        return int(fits[np.argmin(moved.packing.left(demand, fits))]), ""
     targets = np.flatnonzero(usable & moved.known)
     most = TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER
     if len(targets) > most:  # sorting all hosts takes longer
@@ -157,7 +149,7 @@ def _make_room(
     if min(search.least.values()) > budget:
         return None, "budget"
     open_ = usable | ~moved.closed
-    if (np.maximum(moved.free[open_], 0.0).sum(axis=0) < demand - SLACK).any():
+    if (np.maximum(moved.packing.free[open_], 0.0).sum(axis=0) < demand - SLACK).any():
         return None, "destinations"  # moves do not add to what is free in all
     for total in range(1, budget + 1):
         best = _placed(search, total)
@@ -204,7 +196,7 @@ def _ways_deeper(moved: MovedCloud, leaving: LeavingSet, total: int, depth: int)
     """Yield at most two ways to move a set: the largest instance first, and the smallest first. The first
     instance can take the only destination of the next.
     """
-    largest_first = sorted(leaving.instances, key=lambda each: -moved.size(each.amounts))
+    largest_first = sorted(leaving.instances, key=lambda each: -moved.packing.size(each.amounts))
     orders = [largest_first]
     if 1 < len(largest_first) <= BOTH_ORDERS:
         orders.append(largest_first[::-1])
@@ -219,7 +211,7 @@ def _withdrawn(moved: MovedCloud, target: int, kept: int) -> _Way:
     """Undo the moves after the first `kept` moves; return them as moves that let a build fit on `target`."""
     moves = moved.moves[kept:]
     moved.undo(kept)
-    return _Way(target, moves, cost_of(moves, moved.scale))
+    return _Way(target, moves, cost_of(moves, moved.packing.scale))
 
 
 def _place_deeper(
@@ -256,7 +248,7 @@ def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: 
         return found
     usable = instance.accepted & ~moved.closed
     usable[list(moved.cloud.forbidden.get(instance.build, ()))] = False
-    usable &= (moved.cloud.whole >= instance.amounts - SLACK).all(axis=1)
+    usable &= moved.packing.fits_empty(instance.amounts)
     found, _ = _make_room(moved, instance.amounts, usable, budget, depth)
     moves = moved.moves[before:]
     moved.memo[key] = (budget if found is None else len(moves)), found, moves

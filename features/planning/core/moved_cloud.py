@@ -1,4 +1,4 @@
-"""The free capacity of all hosts while a planner tries moves, as arrays by host and resource class."""
+"""The hosts and their instances while a planner tries moves."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
+from bus.packing import PackingTrial, RowPacking
 from bus.vocabulary import Id
 
 NEAREST = 3  # destinations tried for each instance, the fullest first
 MOST_WORK = 10_000  # searches for destinations of one instance in one attempt: about half a second
 MOST_STEPS = 60  # instances placed and withdrawn in the search for the destinations of one set
 SLACK = 1e-9  # of amounts, which are whole numbers
-
-
-def lacking(amounts: Floats, free: Floats, scale: Floats) -> Floats:
-    """Return, for each host, how much of the amounts exceeds what the host has `free`: each excess divided by
-    the `scale` of its class, and added up.
-    """
-    lack: Floats = (np.maximum(amounts - free, 0.0) / scale).sum(axis=1)
-    return lack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,49 +42,37 @@ class PlannedMove:
 
 @dataclass(frozen=True, eq=False)
 class CloudState:
-    """The hosts as a planner reads them: arrays with a row for each host and a column for each resource
-    class.
-    """
+    """The hosts as a planner reads them. The numbers of hosts are the rows of `packing`."""
 
-    free: Floats
-    whole: Floats  # the capacities
+    packing: RowPacking
     instances: Mapping[int, Sequence[MovableInstance]]  # of the hosts with known instances
     forbidden: Mapping[Id, Collection[int]] = field(default_factory=dict)  # build → hosts that refused it
 
-    @property
-    def scale(self) -> Floats:
-        """Return the largest capacity of each class, the unit in which amounts of classes are compared."""
-        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
-        return scale
-
 
 class MovedCloud:
-    """The free capacity after the moves tried so far. An instance holds both places while it moves, so a move
-    into capacity that another move releases is of a later wave.
+    """The hosts after the moves tried so far. An instance holds both places while it moves, so a move into
+    capacity that another move releases is of a later wave.
     """
 
     def __init__(self, cloud: CloudState, closed: Bools) -> None:
         self.cloud = cloud
-        self.scale = cloud.scale
-        self.free: Floats = cloud.free.copy()
+        self.packing = cloud.packing.copy()
+        self._trial, self._marks = PackingTrial(self.packing), list[int]()  # a mark for each move
         self.closed: Bools = closed.copy()  # hosts that are no destinations
         self._shut = closed
         self._closings: list[int] = []
         self.targets: list[int] = []  # hosts that get builds
         self._kinds: dict[Id, Hashable] = {}
-        self.known: Bools = np.zeros(len(cloud.free), np.bool_)  # hosts with known instances
+        self.known: Bools = np.zeros(len(cloud.packing), np.bool_)  # hosts with known instances
         self.known[list(cloud.instances)] = True
         self.moves: list[PlannedMove] = []
         self.moved: set[Id] = set()
         self.memo: dict[Hashable, Any] = {}  # results of searches, by what they depend on
         self._longest = max(map(len, cloud.instances.values()), default=0)
         self._sums: dict[int, Floats] = {}  # by host, as if nothing had moved
-        self._summed: Bools = np.zeros(len(cloud.free), np.bool_)
+        self._summed: Bools = np.zeros(len(cloud.packing), np.bool_)
         self._work = 0  # searches for destinations so far
         self._apart: set[tuple[Id, int]] = set()  # group and the host to which a member moves
-
-    def size(self, amounts: Floats) -> float:
-        return float((amounts / self.scale).sum())
 
     @property
     def is_exhausted(self) -> bool:
@@ -121,7 +102,7 @@ class MovedCloud:
         """Return an array with a row for each number of instances: the largest amount of each class that this
         number of a host's instances could release.
         """
-        sums: Floats = np.zeros((self._longest, len(self.scale)))
+        sums: Floats = np.zeros((self._longest, len(self.packing.classes)))
         if staying := self.staying(host):
             largest = np.sort(np.array([each.amounts for each in staying]), axis=0)[::-1]
             sums[: len(staying)] = largest
@@ -129,15 +110,12 @@ class MovedCloud:
 
     def fitting(self, instance: MovableInstance) -> Ints:
         """Return the hosts to which an instance can move now."""
-        fits = self._fitting(instance, self.free, self.closed)
+        fits = self._fitting(instance, self.packing, self.closed)
         fits[list(self._taken(instance))] = False
         return np.flatnonzero(fits)
 
-    def _fitting(self, instance: MovableInstance, free: Floats, closed: Bools) -> Bools:
-        fits = instance.accepted & ~closed
-        for column, amount in enumerate(instance.amounts.tolist()):
-            if amount:
-                fits &= free[:, column] >= amount - SLACK
+    def _fitting(self, instance: MovableInstance, packing: RowPacking, closed: Bools) -> Bools:
+        fits = instance.accepted & ~closed & packing.fits(instance.amounts)
         fits[list(self.cloud.forbidden.get(instance.build, ()))] = False
         return fits
 
@@ -162,7 +140,9 @@ class MovedCloud:
                 if len(found) == most:
                     break
         found += [
-            (self._left(instance, host), host) for host in changed - taken if self._fits(instance, host)
+            (float(self.packing.left(instance.amounts, host)), host)
+            for host in changed - taken
+            if self.fits(instance, host)
         ]
         return [host for _, host in sorted(found)[:most]]
 
@@ -180,24 +160,19 @@ class MovedCloud:
         """
         key = self.kind(instance)
         if key not in self.memo:
-            hosts = np.flatnonzero(self._fitting(instance, self.cloud.free, self._shut))
-            left = ((self.cloud.free[hosts] - instance.amounts) / self.scale).sum(axis=1)
+            hosts = np.flatnonzero(self._fitting(instance, self.cloud.packing, self._shut))
+            left = self.cloud.packing.left(instance.amounts, hosts)
             order = np.argsort(left, kind="stable")
             self.memo[key] = hosts[order], left[order]
         found: tuple[Ints, Floats] = self.memo[key]
         return found
 
-    def _fits(self, instance: MovableInstance, host: int) -> bool:
+    def fits(self, instance: MovableInstance, host: int) -> bool:
+        """Return whether an instance can move to a host now."""
         if self.closed[host] or not instance.accepted[host]:
             return False
-        asked = instance.amounts > 0
-        return bool(
-            (self.free[host] >= instance.amounts - SLACK)[asked].all()
-            and host not in self.cloud.forbidden.get(instance.build, ())
-        )
-
-    def _left(self, instance: MovableInstance, host: int) -> float:
-        return float(((self.free[host] - instance.amounts) / self.scale).sum())
+        forbidden = self.cloud.forbidden.get(instance.build, ())
+        return host not in forbidden and bool(self.packing.fits(instance.amounts, host))
 
     def move(self, instance: MovableInstance, source: int, destination: int) -> None:
         """Record a move. Its wave begins when the moves away from its destination have ended."""
@@ -206,8 +181,9 @@ class MovedCloud:
         self.moved.add(instance.build)
         if instance.apart is not None:
             self._apart.add((instance.apart, destination))
-        self.free[destination] -= instance.amounts
-        self.free[source] += instance.amounts
+        self._marks.append(self._trial.mark())
+        self._trial.claim(destination, instance.amounts)
+        self._trial.release(source, instance.amounts)
 
     def repeat(self, moves: Sequence[PlannedMove]) -> None:
         """Record moves again that were withdrawn."""
@@ -222,8 +198,7 @@ class MovedCloud:
             self.moved.discard(instance.build)
             if instance.apart is not None:
                 self._apart.discard((instance.apart, move.destination))
-            self.free[move.destination] += instance.amounts
-            self.free[move.source] -= instance.amounts
+            self._trial.undo(self._marks.pop())
 
     @contextmanager
     def closing(self, host: int) -> Iterator[None]:
@@ -245,14 +220,14 @@ class MovedCloud:
 
     def build(self, host: int, amounts: Floats, *, closing: bool) -> None:
         """Record that a host gets a build of the given amounts; with `closing`, close the host to moves."""
-        self.free[host] -= amounts
+        self.packing.claim(host, amounts)
         self.closed[host] |= closing
         self.targets.append(host)
 
     def place_all(self, leaving: Sequence[MovableInstance], source: int) -> bool:
         """Move instances away from a host, the largest first; return False and change nothing if not all find
         destinations."""
-        ordered = sorted(leaving, key=lambda each: -self.size(each.amounts))
+        ordered = sorted(leaving, key=lambda each: -self.packing.size(each.amounts))
         steps = MOST_STEPS
 
         def place(at: int) -> bool:

@@ -38,18 +38,18 @@ class BalanceLimits:
 class _Balancing:
     def __init__(self, cloud: CloudState, column: int, hosts: Bools) -> None:
         self.moved = MovedCloud(cloud, ~hosts)
-        self.whole: Floats = cloud.whole[:, column]
+        self.whole: Floats = cloud.packing.whole[:, column]
         self.column = column
         self.hosts = np.flatnonzero(hosts & (self.whole > 0))
 
     @property
     def used(self) -> Floats:
         """Return, for each host in `hosts`, the used share of the resource class that is balanced."""
-        used: Floats = 1 - self.moved.free[self.hosts, self.column] / self.whole[self.hosts]
+        used: Floats = 1 - self.moved.packing.free[self.hosts, self.column] / self.whole[self.hosts]
         return used
 
     def share(self, host: int, more: float = 0.0) -> float:
-        return float(1 - (self.moved.free[host, self.column] - more) / self.whole[host])
+        return float(1 - (self.moved.packing.free[host, self.column] - more) / self.whole[host])
 
     def gain(self, source: int, destination: int, amount: float) -> float:
         before = max(self.share(source), self.share(destination))
@@ -82,7 +82,7 @@ class _Balancing:
         if not fitting.size:
             return None
         amount = float(instance.amounts[self.column])
-        used = 1 - (self.moved.free[fitting, self.column] - amount) / self.whole[fitting]
+        used = 1 - (self.moved.packing.free[fitting, self.column] - amount) / self.whole[fitting]
         return int(fitting[np.argmin(used)])
 
     def best_exchange(self, above: float) -> BalancingStep | None:
@@ -100,25 +100,22 @@ class _Balancing:
         destination with a smaller amount.
         """
         for leaving in self.moved.staying(source):
-            if not self._fits(leaving, destination):
+            if not self.moved.fits(leaving, destination):
                 continue
             for coming in self.moved.staying(destination):
                 amount = float(leaving.amounts[self.column] - coming.amounts[self.column])
                 if amount <= 0 or (gain := self.gain(source, destination, amount)) <= 0:
                     continue
                 # The first instance has left when the second arrives.
-                free = self.moved.free[source] + leaving.amounts
-                if coming.accepted[source] and (free >= coming.amounts - SLACK).all():
+                with self.moved.packing.trying() as trial:
+                    trial.release(source, leaving.amounts)
+                    fits = self.moved.fits(coming, source)
+                if fits:
                     moves = (
                         PlannedMove(leaving, source, destination),
                         PlannedMove(coming, destination, source, 1),
                     )
                     yield BalancingStep(moves, gain)
-
-    def _fits(self, instance: MovableInstance, host: int) -> bool:
-        fits = bool((self.moved.free[host] >= instance.amounts - SLACK).all())
-        refused = host in self.moved.cloud.forbidden.get(instance.build, ())
-        return fits and bool(instance.accepted[host]) and not refused
 
     def apply(self, step: BalancingStep) -> None:
         for move in step.moves:

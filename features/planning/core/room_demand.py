@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from features.planning.core.moved_cloud import SLACK, CloudState, lacking
+from bus.packing import instances_in
+from features.planning.core.moved_cloud import CloudState
 
 MOST_DOMAINS = 16  # domains for which a plan is made, if all builds must be in one domain
 
@@ -21,16 +22,11 @@ class RoomPart:
 
     def could_hold(self, cloud: CloudState) -> Bools:
         """Return a mask of the accepted hosts that are large enough for a build if they are empty."""
-        return self.accepted & (cloud.whole >= self.amounts - SLACK).all(axis=1)
+        return self.accepted & cloud.packing.fits_empty(self.amounts)
 
     def fitting(self, amounts: Floats) -> Floats:
         """Return for each accepted host how many builds fit into `amounts` (a row for each host)."""
-        asked = self.amounts > 0
-        most = np.full(len(amounts), float(self.count))
-        if asked.any():
-            times = np.floor((amounts[:, asked] + SLACK) / self.amounts[asked]).min(axis=1)
-            most = np.clip(times, 0.0, self.count)
-        return np.where(self.accepted, most, 0.0)
+        return np.where(self.accepted, np.minimum(instances_in(self.amounts, amounts), self.count), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,23 +72,23 @@ class RoomDemand:
         yield all hosts as one domain.
         """
         if self.packed is None:
-            yield np.ones(len(cloud.free), np.bool_)
+            yield np.ones(len(cloud.packing), np.bool_)
             return
         for domain in self._promising(cloud, self.packed)[:MOST_DOMAINS]:
             yield self.packed == domain
 
     def _promising(self, cloud: CloudState, packed: Ints) -> list[int]:
-        several = int(packed.max(initial=0)) + 1
-        could, lacks, fit_now = np.ones(several, np.bool_), np.zeros(several), np.zeros(several)
+        count = int(packed.max(initial=0)) + 1
+        could, lacks, fit_now = np.ones(count, np.bool_), np.zeros(count), np.zeros(count)
         for part in self.parts:
-            could &= np.bincount(packed, part.fitting(cloud.whole), several) >= part.count
-            now = np.bincount(packed, part.fitting(cloud.free), several)
+            could &= np.bincount(packed, part.fitting(cloud.packing.whole), count) >= part.count
+            now = np.bincount(packed, part.fitting(cloud.packing.free), count)
             fit_now += np.minimum(now, part.count)
-            lack = np.where(part.could_hold(cloud), lacking(part.amounts, cloud.free, cloud.scale), np.inf)
+            lack = np.where(part.could_hold(cloud), cloud.packing.distances(part.amounts), np.inf)
             order = np.lexsort((lack, packed))
             begins = np.searchsorted(packed[order], packed[order], side="left")
             first = order[np.arange(len(order)) - begins < part.count]  # of each domain
-            lacks += np.bincount(packed[first], np.minimum(lack[first], 1e9), several)
+            lacks += np.bincount(packed[first], np.minimum(lack[first], 1e9), count)
         could[0] = False  # hosts without a domain
         domains = np.flatnonzero(could)
         best_first: list[int] = domains[np.lexsort((lacks[domains], -fit_now[domains]))].tolist()
@@ -100,9 +96,9 @@ class RoomDemand:
 
     def in_reading_order(self, cloud: CloudState) -> Ints:
         """Return the hosts that could become targets, the hosts with the best chances first."""
-        least = np.full(len(cloud.free), np.inf)
+        least = np.full(len(cloud.packing), np.inf)
         for part in self.parts:
-            lack = np.where(part.could_hold(cloud), lacking(part.amounts, cloud.free, cloud.scale), np.inf)
+            lack = np.where(part.could_hold(cloud), cloud.packing.distances(part.amounts), np.inf)
             least = np.minimum(least, lack)
         hosts: list[Ints] = []
         for mask in self.domains(cloud):

@@ -8,6 +8,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.domains import HOST
+from bus.packing import RowPacking
 from features.groups.core.domain_rules import DomainRules
 from features.preemption.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
 from scheduler_worker.extension import OrderSection
@@ -19,16 +20,9 @@ class PreemptingParts:
 
     parts: Sequence[OrderSection]
     rules: DomainRules
-    free: Floats  # free amounts by position of the host and resource class
-    whole: Floats
+    packing: RowPacking  # the hosts by position
     demands: Floats  # requested amounts by part and resource class
     accepted: Bools  # by part and position: whether the host would accept the part if it were empty
-
-    @cached_property
-    def scale(self) -> Floats:
-        """Return the largest capacity of each class, the unit in which amounts of classes are compared."""
-        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
-        return scale
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -36,14 +30,8 @@ class PreemptingParts:
 
     @cached_property
     def lacking(self) -> Floats:
-        """Return an array by part and position: how much the host lacks for one instance of the part, as the
-        sum of the lacking amounts in fractions of `scale`.
-        """
-        lacking: Floats = np.zeros(self.accepted.shape)
-        for row, demand in zip(lacking, self.demands, strict=True):
-            lacks = np.where(demand > 0, np.maximum(demand - self.free, 0.0), 0.0)
-            row += (lacks / self.scale).sum(axis=1)
-        return lacking
+        """Return an array by part and position: how much the host lacks for one instance of the part."""
+        return np.array([self.packing.distances(demand) for demand in self.demands])
 
     @cached_property
     def limits(self) -> tuple[Ints, Ints, dict[int, int] | None]:
@@ -69,7 +57,7 @@ class PreemptingParts:
         hosts, spread, _ = self.limits
         most = tuple([count if yes else 0 for count, yes in zip(self.counts, accepts, strict=True)])
         domain = int(self.rules.domains[at])
-        return CrowdedHost(at, self.free[at], instances, most, int(hosts[at]), domain, int(spread[at]))
+        return CrowdedHost(at, instances, most, int(hosts[at]), domain, int(spread[at]))
 
     def nearest(self) -> list[int]:
         """Return the positions of the hosts that accept any part, in the order in which to search them: first

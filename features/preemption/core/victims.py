@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 
 from bus.candidates import Floats, Ints
+from bus.packing import RowPacking, are_free, instances_in
 from bus.vocabulary import Id
 
 SLACK = 1e-9
@@ -36,10 +37,9 @@ class Replaceable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrowdedHost:
-    """A host: its free amounts, the instances that may be preempted, and how many instances it may take."""
+    """A host: the instances that may be preempted, and how many instances it may take."""
 
-    at: int
-    free: Floats
+    at: int  # its row in the packing
     instances: Sequence[Replaceable]
     most: tuple[int, ...] = (1,)  # most instances of each part; 0: the host does not accept the part
     limit: int = UNLIMITED  # most instances of all parts together
@@ -125,71 +125,66 @@ class _Table:
 
 
 def choose_victims(
-    hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats
+    hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts
 ) -> tuple[VictimChoice, ...] | None:
     """Return for each host that is used the instances to place and the victims to delete; None if the request
-    fits in no domain. `scale`: the largest capacity of each class, by which amounts of several classes are
-    added.
+    fits in no domain.
     """
     domains: dict[int, list[CrowdedHost]] = {}
     for host in hosts:
         domains.setdefault(host.domain, []).append(host)
     priorities = sorted({each.priority for host in hosts for each in host.instances})
     for highest in (-1, *priorities):
-        found = [_in_domain(some, wanted, scale, highest) for some in domains.values()]
+        found = [_in_domain(some, packing, wanted, highest) for some in domains.values()]
         if fitting := [each for each in found if each is not None]:
             return min(fitting, key=lambda each: each[0])[1]
     return None
 
 
 def _in_domain(
-    hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int
+    hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts, highest: int
 ) -> tuple[int, tuple[VictimChoice, ...]] | None:
     """Return the least cost of placing the request on the hosts of one domain, with victims of at most
     priority `highest`, and the choice for each host; None if the request does not fit."""
-    if not _may_fit(hosts, wanted, highest):
+    if not _may_fit(hosts, packing, wanted, highest):
         return None
     left, still, placed = hosts, wanted, dict[int, Ints]()
-    for some in _portions(wanted.counts, len(hosts)):
-        counts = tuple([count if part in some else 0 for part, count in enumerate(wanted.counts)])
-        table = _filled(left, replace(still, counts=counts), scale, highest)
-        if table.costs[counts] >= _UNREACHABLE:
-            return None
-        new = list(table.choices(counts))
-        for choice in new:
-            placed[choice.at] = placed.get(choice.at, 0) + np.array(choice.placed)
-        left, still = _after(left, still, new)
+    with packing.trying() as trial:
+        for some in _portions(wanted.counts, len(hosts)):
+            counts = tuple([count if part in some else 0 for part, count in enumerate(wanted.counts)])
+            table = _filled(left, packing, replace(still, counts=counts), highest)
+            if table.costs[counts] >= _UNREACHABLE:
+                return None
+            new = list(table.choices(counts))
+            for choice in new:
+                placed[choice.at] = placed.get(choice.at, 0) + np.array(choice.placed)
+                trial.claim(choice.at, np.array(choice.placed) @ wanted.amounts)
+                for victim in choice.victims:
+                    trial.release(choice.at, victim.amounts)
+            left, still = _after(left, still, new)
     choices = []
     for host in hosts:
         if host.at in placed:
             demand = placed[host.at] @ wanted.amounts
-            victims = _HostVictims(host, scale, highest).fewest(demand)
+            victims = _HostVictims(host, packing, highest).fewest(demand)
             choices.append(VictimChoice(host.at, tuple(placed[host.at].tolist()), victims))
-    return sum(_cost(choice.victims, scale) for choice in choices), tuple(choices)
+    return sum(_cost(choice.victims, packing) for choice in choices), tuple(choices)
 
 
-def _may_fit(hosts: Sequence[CrowdedHost], wanted: RequestedParts, highest: int) -> bool:
-    free = np.array([_available(host, highest) for host in hosts])
+def _may_fit(hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts, highest: int) -> bool:
+    free = np.array([_available(host, packing, highest) for host in hosts])
     for part, count in enumerate(wanted.counts):
         fits = [min(host.most[part], host.limit) for host in hosts]
-        if np.minimum(_fitting(free, wanted.amounts[part]), fits).sum() < count:
+        if np.minimum(instances_in(wanted.amounts[part], free), fits).sum() < count:
             return False
     return True
 
 
-def _available(host: CrowdedHost, highest: int) -> Floats:
+def _available(host: CrowdedHost, packing: RowPacking, highest: int) -> Floats:
     """Return by class what is free on a host after deleting all instances of at most this priority."""
     some = [each.amounts for each in host.instances if each.priority <= highest]
-    available: Floats = np.sum([host.free, *some], axis=0)
+    available: Floats = np.sum([packing.free[host.at], *some], axis=0)
     return available
-
-
-def _fitting(free: Floats, amounts: Floats) -> Floats:
-    """Return how many instances of these amounts fit into the free amounts (of each host, if several)."""
-    asked = amounts > 0
-    several = np.floor((free[..., asked] + SLACK) / amounts[asked]).min(axis=-1, initial=UNLIMITED)
-    fitting: Floats = np.maximum(several, 0.0)
-    return fitting
 
 
 def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
@@ -206,58 +201,60 @@ def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
     yield some
 
 
-def _filled(hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int) -> _Table:
+def _filled(
+    hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts, highest: int
+) -> _Table:
     table = _Table(wanted.counts)
     if wanted.left is None:
         for host in hosts:
-            table.add(list(_options(host, wanted, scale, highest)))
+            table.add(list(_options(host, packing, wanted, highest)))
         return table
     domains: dict[int, _Table] = {}
     for host in hosts:
         of_domain = domains.setdefault(host.spread, _Table(wanted.counts))
-        of_domain.add(list(_options(host, wanted, scale, highest)))
+        of_domain.add(list(_options(host, packing, wanted, highest)))
     for spread, of_domain in domains.items():
         table.add(list(of_domain.options(wanted.left.get(spread, 0))))
     return table
 
 
-def _options(host: CrowdedHost, wanted: RequestedParts, scale: Floats, highest: int) -> Iterator[_Option]:
+def _options(
+    host: CrowdedHost, packing: RowPacking, wanted: RequestedParts, highest: int
+) -> Iterator[_Option]:
     """Yield all numbers of instances of each part that a host may take, with the fewest victims for each."""
-    available = _available(host, highest)
-    fits = [int(_fitting(available, amounts)) for amounts in wanted.amounts]
-    ranges = [range(min(*each) + 1) for each in zip(fits, wanted.counts, host.most, strict=True)]
+    available = _available(host, packing, highest)
+    most = np.minimum(wanted.counts, host.most)
+    fit = [instances_in(amounts, available) for amounts in wanted.amounts]
+    ranges = [range(int(each) + 1) for each in np.minimum(fit, most)]
     placed = np.array(list(product(*ranges)))
-    several, demands = placed.sum(axis=1), placed @ wanted.amounts
-    is_free = (demands <= available + SLACK) | (demands == 0)
-    fitting = (several > 0) & (several <= host.limit) & is_free.all(axis=1)
+    total, demands = placed.sum(axis=1), placed @ wanted.amounts
+    fitting = (total > 0) & (total <= host.limit) & are_free(demands, available)
     if fitting.any():
-        victims = _HostVictims(host, scale, highest)
+        victims = _HostVictims(host, packing, highest)
         for row, demand in zip(placed[fitting].tolist(), demands[fitting], strict=True):
             some = victims.fewest(demand)
-            yield _Option(tuple(row), _cost(some, scale), VictimChoice(host.at, tuple(row), some))
+            yield _Option(tuple(row), _cost(some, packing), VictimChoice(host.at, tuple(row), some))
 
 
-def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
-    size = sum(float((each.amounts / scale).sum()) for each in victims)
+def _cost(victims: Sequence[Replaceable], packing: RowPacking) -> int:
+    size = sum(packing.size(each.amounts) for each in victims)
     return len(victims) * _VICTIM + round(size / SLACK)
 
 
 def _after(
     hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]
 ) -> tuple[list[CrowdedHost], RequestedParts]:
-    """Return the hosts with their remaining capacity, and `wanted` with the remaining limits of spread
-    domains, after the given choices.
+    """Return the hosts with their remaining instances and limits, and `wanted` with the remaining limits of
+    spread domains, after the given choices.
     """
     chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
     for host in hosts:
         if (choice := chosen.get(host.at)) is not None:
-            used = np.array(choice.placed) @ wanted.amounts
-            free = np.sum([host.free - used, *(each.amounts for each in choice.victims)], axis=0)
             stay = [each for each in host.instances if each not in choice.victims]
-            several = sum(choice.placed)
-            host = replace(host, free=free, instances=stay, limit=host.limit - several)
+            count = sum(choice.placed)
+            host = replace(host, instances=stay, limit=host.limit - count)
             if left is not None:
-                left = {**left, host.spread: left.get(host.spread, 0) - several}
+                left = {**left, host.spread: left.get(host.spread, 0) - count}
         after.append(host)
     return after, replace(wanted, left=left)
 
@@ -265,22 +262,22 @@ def _after(
 class _HostVictims:
     """The instances of a host that may be preempted. Instances of equal amounts are interchangeable."""
 
-    def __init__(self, host: CrowdedHost, scale: Floats, highest: int) -> None:
+    def __init__(self, host: CrowdedHost, packing: RowPacking, highest: int) -> None:
         kinds: dict[bytes, list[Replaceable]] = {}
         for each in host.instances:
             if each.priority <= highest:
                 kinds.setdefault(each.amounts.tobytes(), []).append(each)
         self._kinds = list(kinds.values())
-        self._amounts = np.array([kind[0].amounts for kind in self._kinds]).reshape(-1, len(scale))
+        self._amounts = np.array([kind[0].amounts for kind in self._kinds]).reshape(-1, len(packing.classes))
         self._several = np.array([len(kind) for kind in self._kinds], np.intp)
-        self._sizes = (self._amounts / scale).sum(axis=1)
-        self._free = host.free
+        self._sizes = (self._amounts / packing.scale).sum(axis=1)
+        self._packing, self._at = packing, host.at
 
     def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
         """Return the fewest instances, of the least size, to delete so that the demand fits; if too many sets
         would be compared, a greedy choice. The demand must fit after the deletion of all instances.
         """
-        lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
+        lacks = self._packing.lacks(demand, self._at)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
         if not useful.size:
             return ()
@@ -306,11 +303,11 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
     """
     sets: _Sets = np.zeros((1, 0), np.int16)
     left, ahead = np.array([number]), sum(most)
-    for several in most:
-        ahead -= several
+    for count in most:
+        ahead -= count
         rows, takes = np.nonzero(
-            (np.arange(several + 1) <= left[:, np.newaxis])
-            & (np.arange(several + 1) >= left[:, np.newaxis] - ahead)
+            (np.arange(count + 1) <= left[:, np.newaxis])
+            & (np.arange(count + 1) >= left[:, np.newaxis] - ahead)
         )
         if len(rows) > limit:
             return None

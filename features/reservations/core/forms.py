@@ -16,10 +16,10 @@ from bus.aggregates import Aggregate
 from bus.candidates import CandidateSource, PlacedHost, PlacedProvider
 from bus.domains import METADATA_PREFIX
 from bus.host_health import CLOSED, HELD
+from bus.packing import ProviderPacking
 from bus.vocabulary import Allocations
 
 Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
-Free = Mapping[str, Mapping[str, int]]  # provider → resource class → free amount
 
 
 class Form(NamedTuple):
@@ -98,23 +98,18 @@ def _form(node: ProviderNode, held: Allocations) -> Form:
     return Form(node.kind, tuple(sorted(held.get(node.uuid, {}).items())), children)
 
 
-def placed(form: Form, root: str, tree: ProviderNode | None, free: Free) -> Allocations | None:
-    """Return allocations of this form on a host with the given free amounts; None if they do not fit."""
+def placed(form: Form, root: str, tree: ProviderNode | None, packing: ProviderPacking) -> Allocations | None:
+    """Return allocations of this form on a host, or None if too little is free."""
     if form.kind:
-        return _placed(form, tree, free) if tree is not None else None
-    amounts = free[root]
-    for name, amount in form.amounts:
-        if amounts.get(name, 0) < amount:
-            return None
-    return {root: dict(form.amounts)}
+        return _placed(form, tree, packing) if tree is not None else None
+    return {root: dict(form.amounts)} if packing.fits(root, form.amounts) else None
 
 
-def _placed(form: Form, node: ProviderNode, free: Free) -> Allocations | None:
-    amounts = free[node.uuid]
-    fits = all(amount <= min(amounts.get(name, 0), node.most.get(name, 0)) for name, amount in form.amounts)
-    if not fits or node.kind != form.kind:
+def _placed(form: Form, node: ProviderNode, packing: ProviderPacking) -> Allocations | None:
+    permitted = all(amount <= node.most.get(name, 0) for name, amount in form.amounts)
+    if not permitted or node.kind != form.kind or not packing.fits(node.uuid, form.amounts):
         return None
-    options = [[_placed(each, child, free) for child in node.children] for each in form.children]
+    options = [[_placed(each, child, packing) for child in node.children] for each in form.children]
     chosen = _matched([[at for at, found in enumerate(some) if found is not None] for some in options])
     if chosen is None:
         return None

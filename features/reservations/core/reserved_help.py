@@ -18,7 +18,7 @@ def without_reservations(order: Order, choosing: Choosing, tally: Tally, held: H
     if alternative.restriction is not None or alternative.request.parts.sections:
         return
     for purpose, allocations in held:
-        with choosing.counting_as_free(*allocations):
+        with choosing.source.packing.releasing(*allocations):
             found = tally.count(alternative, choosing)
         if found.hosts:
             what = f"reserved for {purpose!r}" if purpose else "that is reserved"

@@ -113,7 +113,7 @@ def test_the_best_candidate_is_found_among_more_than_are_examined() -> None:
 
 def test_what_a_scheduler_has_reserved_counts_as_used() -> None:
     source = source_of(port(1, 0), port(2, 0))
-    source.reserve({uid(2, "a"): {"SRIOV_NET_VF": 1}})
+    source.packing.claim({uid(2, "a"): {"SRIOV_NET_VF": 1}})
     assert candidates(source, VF)[0] == "p2"
 
 

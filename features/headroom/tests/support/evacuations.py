@@ -81,7 +81,7 @@ class HostsToLose:
                 return id_
             moved[id_] = ways[0].root
             if slot_drawn(choices[0]) is None:
-                source.reserve(choices[0].allocations)
+                source.packing.claim(choices[0].allocations)
         return ""
 
     def _wish(
@@ -138,7 +138,7 @@ class HostsToLose:
             root = roots[0]  # its slot covers the query
             return [Candidate(root, root, "c1", "agent", "", {root: wish.asked}, {}, {}, {}, ())]
         for slot in slots:
-            source.withdraw(slot.held)
+            source.packing.release(slot.held)
         search = source.search(wish.question) if roots else None
         found: list[Candidate] = []
         for root in roots:
@@ -149,5 +149,5 @@ class HostsToLose:
             if found:
                 break
         for slot in slots:
-            source.reserve(slot.held)
+            source.packing.claim(slot.held)
         return [chance.choice(found)] if found else ()

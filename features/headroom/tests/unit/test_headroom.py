@@ -9,6 +9,7 @@ from functools import cached_property
 import pytest
 from msgspec import structs
 
+from bus.packing import ProviderPacking
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import covers
@@ -116,9 +117,10 @@ class CloudOfHosts:
         }
         return HeadroomState(
             hosts={
-                root: HeadroomHost(root, kind_of(index.rows[root], {}), free[root], tree=nodes[root])
+                root: HeadroomHost(root, kind_of(index.rows[root], {}), tree=nodes[root])
                 for root in self.racks
             },
+            packing=ProviderPacking({id_: amounts for of in free.values() for id_, amounts in of.items()}),
             instances=[replace(each, group=self.group(each.consumer)) for each in _sizes(self.instances)],
             slots=_sizes(self.slots),
             domains=domains,
@@ -261,7 +263,8 @@ def a_state(
 ) -> HeadroomState:
     roots = ("x", "y", "z")[:hosts]
     return HeadroomState(
-        {root: HeadroomHost(root, "kind", {root: {"VCPU": free}}) for root in roots},
+        {root: HeadroomHost(root, "kind") for root in roots},
+        ProviderPacking({root: {"VCPU": free} for root in roots}),
         instances,
         slots,
         {root: frozenset({root}) for root in roots},

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bus.candidates import Ints
+from bus.packing import RowPacking
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState, MovableInstance
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
@@ -22,11 +23,12 @@ def hosts(*free: float) -> CloudState:
         ]
         for host, each in enumerate(free)
     }
-    return CloudState(np.array(free, np.float64)[:, np.newaxis], np.full((len(free), 1), WHOLE), instances)
+    amounts = np.array(free, np.float64)[:, np.newaxis]
+    return CloudState(RowPacking(("VCPU",), amounts, np.full((len(free), 1), WHOLE)), instances)
 
 
 def parts(cloud: CloudState, *builds: tuple[float, int]) -> list[RoomPart]:
-    everywhere = np.ones(len(cloud.free), np.bool_)
+    everywhere = np.ones(len(cloud.packing.free), np.bool_)
     return [RoomPart(np.array([amount]), everywhere, count) for amount, count in builds]
 
 
@@ -54,7 +56,7 @@ def test_without_a_domain_for_all_packed_builds_there_is_no_plan() -> None:
 
 def test_a_domain_that_lacks_more_is_used_if_the_instances_of_the_best_stay() -> None:
     cloud = hosts(8, 8, 4, 4, 16)
-    fixed = CloudState(cloud.free, cloud.whole, {**cloud.instances, 0: [], 1: []})
+    fixed = CloudState(cloud.packing, {**cloud.instances, 0: [], 1: []})
     demand = RoomDemand(parts(cloud, (12, 2)), packed=racks(1, 1, 2, 2, 0))
     plan = plan_room(fixed, demand, 9)
     assert (plan.code, sorted(plan.targets), len(plan.moves)) == ("", [2, 3], 4)

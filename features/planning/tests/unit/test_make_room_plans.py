@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 
 from bus.candidates import Floats
+from bus.packing import RowPacking
 from features.planning.core.make_room import RoomPlan, cost_of, plan_room
 from features.planning.core.moved_cloud import CloudState, MovableInstance
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from tests.support.ids import uid
 
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
+
+
+def packed(free: Floats, whole: float | tuple[int, ...] | Floats) -> RowPacking:
+    """Return hosts with these free amounts and capacities, which may be equal for all hosts or classes."""
+    return RowPacking(("VCPU", "MEMORY_MB"), free, np.broadcast_to(np.array(whole, np.float64), free.shape))
 
 
 def a_cloud(
@@ -38,11 +44,11 @@ def a_cloud(
             if chance.random() >= immovable:
                 accepted = everywhere if chance.random() < 0.7 else halves[host % 2]
                 there.append(MovableInstance(uid(64 * host + number), size, accepted, chance.random() < 0.8))
-    return CloudState(free, np.tile(np.array(whole, np.float64), (hosts, 1)), instances)
+    return CloudState(packed(free, whole), instances)
 
 
 def demand_of(cloud: CloudState, amounts: tuple[int, ...], count: int = 1) -> RoomDemand:
-    everywhere = np.ones(len(cloud.free), np.bool_)
+    everywhere = np.ones(len(cloud.packing.free), np.bool_)
     return RoomDemand([RoomPart(np.array(amounts, np.float64), everywhere, count)])
 
 
@@ -53,7 +59,7 @@ def demand_on_first(*amounts: float) -> RoomDemand:
 
 def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
     """Return the free capacity after a plan's moves; fail if one does not fit when its wave begins."""
-    free = cloud.free.copy()
+    free = cloud.packing.free.copy()
     for wave in sorted({move.wave for move in plan.moves}):
         started = [move for move in plan.moves if move.wave == wave]
         for move in started:
@@ -77,7 +83,7 @@ def least_disruption(cloud: CloudState, demand: RoomDemand, most: int) -> Cost |
     if not len(loads):
         return None
     guests = [(each, host) for host, some in cloud.instances.items() for each in some]
-    sizes = [float((each.amounts / cloud.scale).sum()) for each, _ in guests]
+    sizes = [float((each.amounts / cloud.packing.scale).sum()) for each, _ in guests]
     begin = tuple(host for _, host in guests)
     seen, level = {begin}, {begin: (0.0, 0)}  # positions of all instances → size and stopped instances
     for moves in range(most + 1):
@@ -104,8 +110,8 @@ def possible_loads(cloud: CloudState, demand: RoomDemand) -> Floats:
     """Return what the builds hold on each host, for each choice of hosts that the demand permits."""
     builds = [part for part in demand.parts for _ in range(part.count)]
     found = []
-    for hosts in product(range(len(cloud.free)), repeat=len(builds)):
-        load = np.zeros_like(cloud.free)
+    for hosts in product(range(len(cloud.packing.free)), repeat=len(builds)):
+        load = np.zeros_like(cloud.packing.free)
         for part, host in zip(builds, hosts, strict=True):
             load[host] += part.amounts
         if all(part.accepted[host] for part, host in zip(builds, hosts, strict=True)) and permits(
@@ -131,7 +137,7 @@ def permits(demand: RoomDemand, hosts: Sequence[int]) -> bool:
 def _free_after(
     cloud: CloudState, guests: Sequence[tuple[MovableInstance, int]], places: Sequence[int]
 ) -> Floats:
-    free = cloud.free.copy()
+    free = cloud.packing.free.copy()
     for (each, first), now in zip(guests, places, strict=True):
         free[first] += each.amounts
         free[now] -= each.amounts
@@ -149,7 +155,7 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
         demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
         amounts = demand.parts[0].amounts
         best, plan = least_disruption(cloud, demand, 3), plan_room(cloud, demand, 3)
-        cost = cost_of(plan.moves, cloud.scale)
+        cost = cost_of(plan.moves, cloud.packing.scale)
         if not plan.code:
             assert (executed(cloud, plan)[plan.targets[0]] >= amounts).all()
             assert best is not None and best <= cost and cost[0] <= 3
@@ -165,7 +171,7 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
 
 def a_demand(chance: Random, cloud: CloudState) -> RoomDemand:
     """Return builds of one or two flavors, on all or some hosts, alone or in domains."""
-    size = len(cloud.free)
+    size = len(cloud.packing.free)
     accepted = np.ones(size, np.bool_)
     if chance.random() < 0.4:  # as with --in
         accepted[chance.randrange(size)] = False
@@ -211,11 +217,11 @@ def test_several_builds_in_small_clouds_get_the_plan_of_an_exhaustive_search(clo
 def could_fit(cloud: CloudState, amounts: Floats) -> bool:
     """Return an upper bound of any plan: some host is large enough, the instances that could leave it
     suffice, and all other hosts together have as much free capacity as it lacks."""
-    total = np.maximum(cloud.free, 0).sum(axis=0)
-    for host in np.flatnonzero((cloud.whole >= amounts).all(axis=1)).tolist():
+    total = np.maximum(cloud.packing.free, 0).sum(axis=0)
+    for host in np.flatnonzero((cloud.packing.whole >= amounts).all(axis=1)).tolist():
         movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(amounts)))
-        lacks = np.maximum(amounts - cloud.free[host], 0)
-        if (movable >= lacks).all() and (total - cloud.free[host] >= lacks).all():
+        lacks = np.maximum(amounts - cloud.packing.free[host], 0)
+        if (movable >= lacks).all() and (total - cloud.packing.free[host] >= lacks).all():
             return True
     return False
 
@@ -258,7 +264,7 @@ def a_large_cloud() -> CloudState:
 @pytest.mark.parametrize(("count", "free"), [(1, (15, 31)), (4, (15, 31)), (1, (6, 12))])
 def test_a_plan_at_10000_hosts_takes_less_than_a_second(count: int, free: tuple[int, int]) -> None:
     cloud = a_large_cloud()
-    cloud = replace(cloud, free=np.minimum(cloud.free, free))
+    cloud = replace(cloud, packing=packed(np.minimum(cloud.packing.free, free), cloud.packing.whole))
     took, moves = [], []
     for amounts in ((16, 32), (24, 72), (32, 96)):
         began = process_time()
@@ -291,7 +297,7 @@ def two_hosts(
         ]
         for host, each in enumerate(free)
     }
-    return CloudState(arrays, np.full((2, 2), float(whole)), instances)
+    return CloudState(packed(arrays, whole), instances)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +308,7 @@ def two_hosts(
         (two_hosts(8, 4), (17, 1), 5, "no_host"),
         (two_hosts(8, 0), (12, 12), 5, "destinations"),
         (two_hosts(8, 4, accepted=(False, False)), (12, 12), 5, "destinations"),
-        (CloudState(two_hosts(8, 4).free, two_hosts(8, 4).whole, {0: [], 1: []}), (12, 12), 5, "immovable"),
+        (CloudState(two_hosts(8, 4).packing, {0: [], 1: []}), (12, 12), 5, "immovable"),
     ],
 )
 def test_the_code_says_what_prevents_a_plan(
@@ -317,7 +323,7 @@ def test_members_of_an_anti_affinity_group_do_not_move_to_one_host() -> None:
         accepted = np.ones(3, np.bool_)
         leaving = [MovableInstance(uid(at), np.array([4.0, 4.0]), accepted, apart=uid(9)) for at in (1, 2)]
         free[2] *= host == 2
-        return CloudState(free, np.full((3, 2), 8.0), {0: leaving, 1: [], 2: []})
+        return CloudState(packed(free, 8), {0: leaving, 1: [], 2: []})
 
     assert plan_room(group(1), demand_on_first(8.0, 8.0), 2).code
     plan = plan_room(group(2), demand_on_first(8.0, 8.0), 2)
@@ -328,7 +334,7 @@ def test_of_equal_instances_those_leave_that_move_live() -> None:
     cloud = two_hosts(8, 4)
     cold, live = cloud.instances[0]
     instances = {0: [replace(cold, lives=False), live], 1: []}
-    plan = plan_room(CloudState(cloud.free, cloud.whole, instances), demand_of(cloud, (12, 12)), 5)
+    plan = plan_room(CloudState(cloud.packing, instances), demand_of(cloud, (12, 12)), 5)
     assert [move.instance.build for move in plan.moves] == [live.build]
 
 
@@ -343,7 +349,7 @@ def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
     free = np.array([[6.0, 6.0], [4.0, 4.0], [2.0, 2.0]])
     big = MovableInstance(uid(1), np.array([6.0, 6.0]), np.array([False, True, True]))
     small = MovableInstance(uid(2), np.array([2.0, 2.0]), np.array([False, True, True]))
-    cloud = CloudState(free, np.full((3, 2), 12.0), {0: [big], 1: [small], 2: []})
+    cloud = CloudState(packed(free, 12), {0: [big], 1: [small], 2: []})
     plan = plan_room(cloud, demand_on_first(12.0, 12.0), 2)
     assert [(move.instance.build, move.destination, move.wave) for move in plan.moves] == [
         (small.build, 2, 0),
@@ -357,9 +363,8 @@ def test_small_instances_leave_a_destination_before_larger_instances_leave_the_t
 
     single, first = instance(1, 8.0, 1), instance(4, 4.0, 2)
     pair = instance(2, 7.0, 2), instance(3, 7.0, 2)  # both would suffice, but 14 is more than 8 + 4
-    cloud = CloudState(
-        np.array([[16.0], [4.0], [18.0]]), np.full((3, 1), 40.0), {0: [single, *pair], 1: [first], 2: []}
-    )
+    packing = RowPacking(("VCPU",), np.array([[16.0], [4.0], [18.0]]), np.full((3, 1), 40.0))
+    cloud = CloudState(packing, {0: [single, *pair], 1: [first], 2: []})
     plan = plan_room(cloud, demand_on_first(24.0), 5)
     assert [(move.instance.build, move.destination) for move in plan.moves] == [(uid(4), 2), (uid(1), 1)]
 

@@ -7,6 +7,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from bus.packing import RowPacking
 from features.planning.core.moved_cloud import CloudState, MovableInstance
 from features.planning.core.rebalancing import BalanceLimits, ImbalanceWatch, plan_balance
 from tests.support.ids import uid
@@ -23,14 +24,14 @@ def a_cloud(*hosts: tuple[int, ...], whole: float = 16.0) -> CloudState:
         for host, sizes in enumerate(hosts)
     }
     free = np.array([[whole - sum(sizes)] for sizes in hosts])
-    return CloudState(free, np.full((len(hosts), 1), whole), instances)
+    return CloudState(RowPacking(("VCPU",), free, np.full((len(hosts), 1), whole)), instances)
 
 
 Moves = list[list[tuple[int, int, int]]]  # of each step: size, source, destination
 
 
 def moves_of(cloud: CloudState, budget: int = 10, gain: float = 0.1, above: float = 0.0) -> Moves:
-    hosts, limits = np.ones(len(cloud.free), np.bool_), BalanceLimits(budget, gain, above)
+    hosts, limits = np.ones(len(cloud.packing.free), np.bool_), BalanceLimits(budget, gain, above)
     steps, before, after = plan_balance(cloud, 0, hosts, limits)
     assert after <= before + 1e-9
     moves = [step.moves for step in steps]
@@ -71,7 +72,7 @@ def test_every_move_fits_and_gains_enough(seed: int) -> None:
     cloud = a_cloud(*(tuple(chance.choices((1, 2, 4), k=chance.randint(0, 6))) for _ in range(8)), whole=24.0)
     steps, before, after = plan_balance(cloud, 0, np.ones(8, np.bool_), BalanceLimits(12, 0.05))
     assert sum(len(step.moves) for step in steps) <= 12
-    free, whole = cloud.free.copy(), 24.0
+    free, whole = cloud.packing.free.copy(), 24.0
     for step in steps:
         ends = {move.source for move in step.moves} | {move.destination for move in step.moves}
         fullest = max(1 - free[host, 0] / whole for host in ends)

@@ -8,6 +8,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
+from bus.packing import RowPacking
 from features.groups.core.domain_rules import Constraints, DomainRules, Level
 from features.preemption.core import victims
 from features.preemption.core.preempting_parts import PreemptingParts
@@ -34,22 +35,23 @@ def chosen_by(choices: Sequence[VictimChoice]) -> list[Replaceable]:
     return [each for choice in choices for each in choice.victims]
 
 
-def after(host: CrowdedHost, deleted: Sequence[Replaceable]) -> np.ndarray:
-    free: np.ndarray = np.sum([host.free, *(each.amounts for each in deleted)], axis=0)
-    return free
+def after(free: np.ndarray, deleted: Sequence[Replaceable]) -> np.ndarray:
+    return np.array(np.sum([free, *(each.amounts for each in deleted)], axis=0))
 
 
 def is_free(free: np.ndarray, demand: np.ndarray) -> bool:
     return bool(((free >= demand) | (demand == 0)).all())
 
 
-def fits(hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]) -> bool:
+def fits(
+    hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts, choices: Sequence[VictimChoice]
+) -> bool:
     """Return whether choices place all instances within amounts and limits, in one domain."""
     by_at = {host.at: host for host in hosts}
     left = dict(wanted.left or {})
     for choice in choices:
         host = by_at[choice.at]
-        free = after(host, choice.victims)
+        free = after(packing.free[choice.at], choice.victims)
         demand = np.array(choice.placed) @ wanted.amounts
         if not is_free(free, demand) or sum(choice.placed) > host.limit:
             return False
@@ -77,10 +79,10 @@ def assignments(
             yield (VictimChoice(host.at, placed, victims_there), *others) if any(placed) else others
 
 
-def exhaustive(hosts: Sequence[CrowdedHost], wanted: RequestedParts) -> Measure | None:
+def exhaustive(hosts: Sequence[CrowdedHost], packing: RowPacking, wanted: RequestedParts) -> Measure | None:
     """Return the least measure of all sets of victims after whose deletion the request fits."""
     every = [each for host in hosts for each in host.instances]
-    ways = [way for way in assignments(hosts, wanted, every) if fits(hosts, wanted, way)]
+    ways = [way for way in assignments(hosts, wanted, every) if fits(hosts, packing, wanted, way)]
     measures = []
     for way in ways:
         by_at = {choice.at: choice for choice in way}
@@ -91,7 +93,9 @@ def exhaustive(hosts: Sequence[CrowdedHost], wanted: RequestedParts) -> Measure 
                     combinations(host.instances, number) for number in range(len(host.instances) + 1)
                 )
                 demand = np.array(choice.placed) @ wanted.amounts
-                of_hosts.append([some for some in sets if is_free(after(host, some), demand)])
+                of_hosts.append(
+                    [some for some in sets if is_free(after(packing.free[host.at], some), demand)]
+                )
         measures.append(least(of_hosts))
     return min(measures, default=None)
 
@@ -109,11 +113,11 @@ def least(of_hosts: Sequence[Sequence[Sequence[Replaceable]]]) -> Measure:
     raise AssertionError
 
 
-def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], RequestedParts]:
+def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], RowPacking, RequestedParts]:
     """Return hosts with instances, and a request for one instance or for a gang of up to two roles."""
     parts = chance.randint(1, 2) if gang else 1
     limited = gang and chance.random() < 0.5
-    hosts = []
+    hosts, amounts_free = [], []
     for at in range(chance.randint(1, 4)):
         free, instances = SCALE.copy(), list[Replaceable]()
         for _ in range(chance.randint(0, 5 if gang else 7)):
@@ -122,9 +126,10 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Reque
                 free -= amounts
                 instances.append(Replaceable(f"{at}-{len(instances)}", chance.randint(0, 3), amounts))
         free[1] -= chance.choice((0.0, 0.0, 0.0, 0.0, 12.0, 40.0))  # overcommitted after a loss of capacity
+        amounts_free.append(free)
         hosts.append(
             CrowdedHost(
-                at, free, [each for each in instances if each.priority < 3],
+                at, [each for each in instances if each.priority < 3],
                 most=tuple(chance.choice((0, 3, 3, 3)) for _ in range(parts)) if gang else (1,),
                 limit=chance.choice((1, 2, 9)) if gang else 9,
                 domain=chance.randint(1, 2) if gang else 0,
@@ -138,7 +143,8 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Reque
     ]
     counts = tuple(chance.randint(1, 2) for _ in range(parts)) if gang else (1,)
     left = {domain: chance.randint(1, 2) for domain in (1, 2)} if limited else None
-    return hosts, RequestedParts(np.array(asked), counts, left)
+    packing = RowPacking(("VCPU", "MEMORY_MB"), np.array(amounts_free), np.tile(SCALE, (len(hosts), 1)))
+    return hosts, packing, RequestedParts(np.array(asked), counts, left)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +153,13 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Reque
 def test_victims_are_minimal_by_priority_then_number_then_size(gang: bool, clouds: int) -> None:
     chance, with_victims = random.Random(31), 0
     for _ in range(clouds):
-        hosts, wanted = a_cloud(chance, gang)
-        found, best = choose_victims(hosts, wanted, SCALE), exhaustive(hosts, wanted)
+        hosts, packing, wanted = a_cloud(chance, gang)
+        found, best = choose_victims(hosts, packing, wanted), exhaustive(hosts, packing, wanted)
         assert (found is None) == (best is None)
         if found is not None:
             with_victims += any(choice.victims for choice in found)
             assert measure_of(chosen_by(found)) == best
-            assert fits(hosts, wanted, found)
+            assert fits(hosts, packing, wanted, found)
     assert with_victims > clouds / 6
 
 
@@ -164,18 +170,18 @@ def test_a_search_that_is_too_large_still_gets_victims_of_which_each_is_needed(
     monkeypatch.setattr(victims, limit, 1)
     chance, found_some = random.Random(7), 0
     for _ in range(100):
-        hosts, wanted = a_cloud(chance, limit == "MOST_CELLS")
-        found, best = choose_victims(hosts, wanted, SCALE), exhaustive(hosts, wanted)
+        hosts, packing, wanted = a_cloud(chance, limit == "MOST_CELLS")
+        found, best = choose_victims(hosts, packing, wanted), exhaustive(hosts, packing, wanted)
         if found is None:
             assert limit == "MOST_CELLS" or best is None
             continue
         found_some += 1
         assert best is not None and measure_of(chosen_by(found)) >= best
-        assert fits(hosts, wanted, found)
+        assert fits(hosts, packing, wanted, found)
         for choice in found:
             for at in range(len(choice.victims)):
                 fewer = replace(choice, victims=choice.victims[:at] + choice.victims[at + 1 :])
-                assert not fits(hosts, wanted, [fewer if each is choice else each for each in found])
+                assert not fits(hosts, packing, wanted, [fewer if each is choice else each for each in found])
     assert found_some > 30
 
 
@@ -185,7 +191,6 @@ def test_hosts_of_the_nearest_domain_are_read_first_and_spread_domains_take_turn
     rules = DomainRules(Constraints(), [], [(racks, 1)], rows, ["", "a", "b"])
     free = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [0.0]])
     parts = [OrderSection(a_wish(), "", ("i1", "i2"))]
-    found = PreemptingParts(
-        parts, rules, free, np.full((6, 1), 8.0), np.array([[4.0]]), np.ones((1, 6), np.bool_)
-    )
+    packing = RowPacking(("VCPU",), free, np.full((6, 1), 8.0))
+    found = PreemptingParts(parts, rules, packing, np.array([[4.0]]), np.ones((1, 6), np.bool_))
     assert found.nearest() == [4, 5, 3, 1, 2, 0]

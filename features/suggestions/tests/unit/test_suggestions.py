@@ -90,7 +90,7 @@ def test_suggestions_of_refused_requests(request_: BuildRequested, reply: tuple[
     found = suggested(hall, hall.order(request_))
     assert set(reply) <= set(found), found
     assert bool(reply) == bool(found), found
-    assert not hall.source.promised  # type: ignore[attr-defined]
+    assert not hall.source.packing.taken
 
 
 async def test_a_refused_request_has_its_suggestions() -> None:

@@ -92,7 +92,7 @@ async def test_unseen_changes_are_read_before_a_refusal(
     world = World(sent, unpublished)
     assert sorted(await world.hosts(request_fields)) == expected
     assert world.source.levelled == 1
-    assert not world.source.promised
+    assert not world.source.packing.taken
 
 
 async def test_a_batch_reads_unseen_changes_once() -> None:
@@ -240,7 +240,7 @@ def test_a_visible_claim_is_not_counted_twice(source: RecordingSource, pending: 
     pending.expire()
     assert source.taken(ROOT) == ONE
     pending.confirm(entry, 7)
-    assert source.promised == []
+    assert source.packing.taken == {}
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -255,10 +255,10 @@ def test_reservations_expire(
     assert source.taken(ROOT) == ONE
     time.now += 1
     pending.expire()
-    assert source.promised == []
+    assert source.packing.taken == {}
     source.memory.index.seen = 7
     pending.expire()
-    assert source.promised == []
+    assert source.packing.taken == {}
 
 
 def test_numbers_that_start_over_do_not_hide_choices(

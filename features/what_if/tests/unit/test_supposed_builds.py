@@ -65,7 +65,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     assert sum(there.instances for there in answer.placed) == (instances if fits else 0)
     assert sum(left.instances for left in answer.room) == room
     assert fits or answer.decision.code == ("room" if room else "class")
-    assert not placement.source.promised and not placement.held
+    assert not placement.source.packing.taken and not placement.held
     assert all(recent_builds(scheduler.book, "cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
     really = await scheduler.place_many([replace(request, alternates=0)])
     (verdict,) = really
