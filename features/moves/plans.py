@@ -69,7 +69,7 @@ class StoredPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanStep:
-    """What follows now for a plan: moves to request, and the changes of its record."""
+    """The next step of a plan: moves to request, and the changes of its record."""
 
     new: Sequence[StoredMove] = ()
     counts: Mapping[str, Any] = field(default_factory=dict)  # further fields of PlanStands

@@ -16,7 +16,7 @@ CHANGED = ("status", "moving")  # codes of refusals because the state of the ins
 
 @dataclass(frozen=True)
 class EmptyingStep:
-    """What a plan that empties hosts does now."""
+    """The next step of a plan that empties hosts."""
 
     new: Sequence[Instance] = ()  # to be moved
     total: int = 0

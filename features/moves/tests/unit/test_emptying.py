@@ -1,4 +1,4 @@
-"""Which instances of the hosts of a plan are moved, stay, or are waited for."""
+"""Instances of the hosts of a plan are moved, stay with a reason, or are awaited."""
 
 import pytest
 from msgspec import structs
