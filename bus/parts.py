@@ -243,6 +243,12 @@ class DecisionParts(Parts):
         return next((part.subject for part in self if part.subject), "")
 
 
+class PlanParts(Parts):
+    """Parts of a plan of many moves: the goal of the plan."""
+
+    __slots__ = ()
+
+
 OWNERS: tuple[type[Parts], ...] = (
     RequestParts,
     MoveParts,
@@ -250,6 +256,7 @@ OWNERS: tuple[type[Parts], ...] = (
     ChoiceParts,
     PlacedParts,
     DecisionParts,
+    PlanParts,
 )
 _NONE = {owner: owner() for owner in OWNERS}
 

@@ -217,5 +217,6 @@ def _show(cli: Cli, found: MaintenanceFound) -> None:
         cli.line(f"  {time_text(event.at)}  {printable(event.event)}  {printable(event.detail)}")
     for move in found.moves:
         cli.line(
-            f"  {time_text(move.at)}  move {move.move} of {move.build}: {printable(move.result) or 'started'}"
+            f"  {time_text(move.at)}  move {move.move} of {move.build}:"
+            f" {printable(move.problem or move.result) or 'started'}"
         )

@@ -2,7 +2,6 @@
 them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,13 +10,11 @@ from prometheus_client import Gauge
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.vocabulary import LimitReached, page_after
 from features.maintenance import store as stored
 from features.maintenance.core.maintenance import OVER
-from features.maintenance.departures import Departures
 from features.maintenance.evacuations import Confirm, DeadHosts
 from features.maintenance.fencing import call_hook
 from features.maintenance.hosts import HostView
@@ -39,7 +36,7 @@ from features.maintenance.messages import (
 from features.maintenance.options import MaintenanceOptions
 from features.maintenance.quorum import AgentQuorum
 from features.maintenance.windows import MaintenanceWindows
-from features.moves.messages import FindMoves, MoveRequested, MovesFound
+from features.moves.plans import MovePlans
 from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
 
 STEP_SECONDS = 2.0
@@ -56,7 +53,7 @@ class MaintenanceNeeds:
     database: Database
     placement: PlacementQueries
     cells: CellQueries
-    find_moves: Ask[FindMoves, MovesFound]
+    plans: MovePlans
     source: CandidateSource
     book: HostBook
     clock: Clock
@@ -68,33 +65,28 @@ class MaintenanceController:
         self._needs = needs
         self.most_windows = options.most_windows
         self._name = needs.clock.uuid()
-        departures = Departures(needs.database, needs.placement, needs.cells, needs.find_moves, needs.clock)
-        parts = needs.database, needs.placement, departures, needs.clock
-        self.windows = MaintenanceWindows(*parts, options.lead)
+        stores = needs.database, needs.placement
+        self.windows = MaintenanceWindows(*stores, needs.cells, needs.plans, needs.clock, options.lead)
         evacuation = options.evacuation
         self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, evacuation.quorum)
         confirm: Confirm | None = self.quorum.confirm if evacuation.quorum.votes else None
         if evacuation.hook:
             confirm = partial(call_hook, evacuation.hook, evacuation.hook_seconds)
-        self.dead_hosts = DeadHosts(*parts, evacuation, confirm)
+        self.dead_hosts = DeadHosts(*stores, needs.plans, needs.clock, evacuation, confirm)
 
-    async def step(self) -> Sequence[MoveRequested]:
-        """If this scheduler leads, advance maintenance windows and evacuations by a step; return the moves to
-        request.
-        """
+    async def step(self) -> None:
+        """If this scheduler leads, advance maintenance windows and evacuations by a step."""
         needs, now = self._needs, self._needs.clock.now()
         async with needs.database.write() as tx:
             leads = await leaders.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
-        requests: list[MoveRequested] = []
         if leads:
             await needs.source.fresh()
             view = HostView.take(needs.source, needs.book, needs.clock)
-            requests += await self.windows.step(view)
-            requests += await self.dead_hosts.step(view, self.windows.closed)
+            await self.windows.step(view)
+            await self.dead_hosts.step(view, self.windows.closed)
         LATE.set(self.windows.late if leads else 0)
         HELD.set(self.dead_hosts.held if leads else 0)
         UNFENCED.set(self.dead_hosts.unfenced if leads else 0)
-        return requests
 
     async def stop(self) -> None:
         """End this scheduler's lead of the maintenance work, so that another can lead immediately."""
@@ -109,25 +101,26 @@ class MaintenanceController:
         if asked.plan is not None:
             return MaintenanceFound(planned=await self._planned(asked.plan))
         every = asked.ended or bool(asked.subject or asked.build)
+        of_build = await self._needs.plans.moves_of(build=asked.build) if asked.build else []
+        moves = [each.move for each in of_build]
         async with self._needs.database.read() as tx:
             windows = await stored.windows(tx, ended=every, begin=asked.subject)
             dead = await stored.evacuations(tx, over=every, begin=asked.subject)
-            moves = await stored.moves(tx, build=asked.build) if asked.build else []
             if asked.build:
-                subjects = {move.row.subject for move in moves}
+                subjects = {move.plan for move in moves}
                 windows = [each for each in windows if each.state.window.id in subjects]
                 dead = [each for each in dead if each.id in subjects or not each.is_over]
             sizes = {each.state.window.id: len(_encode(each.state)) for each in windows}
             sizes |= {each.id: len(_encode(each)) for each in dead}
             ids, last = page_after(asked.after, sizes, PAGE_BYTES)
-            if asked.subject:
-                moves = await stored.moves(tx, subjects=ids)
             events = await stored.events(tx, ids) if asked.subject or asked.build else []
+        if asked.subject:
+            moves = [each.move for each in await self._needs.plans.moves_of(plans=ids)]
         return MaintenanceFound(
             windows=tuple(each.state for each in windows if each.state.window.id in ids),
             evacuations=tuple(each for each in dead if each.id in ids),
             events=tuple(events),
-            moves=tuple(move.row for move in moves),
+            moves=tuple(move for move in moves if move.plan in ids),
             evacuates=self.dead_hosts.confirm is not None,
             last=last,
         )

@@ -15,17 +15,19 @@ from bus.clock import Clock
 from bus.domains import ZONE
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import FORCED_DOWN
+from bus.parts import PlanParts
 from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.maintenance import store as stored
 from features.maintenance.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of
-from features.maintenance.departures import Departures
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
 from features.maintenance.options import EvacuationOptions
+from features.moves.emptying import departures
 from features.moves.host_traits import force_down_host
-from features.moves.messages import MoveRequested
+from features.moves.messages import EmptiedHost, Emptying, PlanOfMoves, StopPlan
+from features.moves.plans import MovePlans
 from scheduler_worker.extension import PlacementQueries
 
 MOVES_AT_ONCE = 50  # moves in progress from one host
@@ -44,7 +46,7 @@ class DeadHosts:
 
     database: Database
     placement: PlacementQueries
-    departures: Departures
+    plans: MovePlans
     clock: Clock
     options: EvacuationOptions
     confirm: Confirm | None  # confirms that a host is off; None: no host is evacuated
@@ -54,19 +56,16 @@ class DeadHosts:
     _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations being confirmed
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
-    async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
-        """Judge and fence hosts without heartbeats, except hosts in maintenance; return the moves of
-        instances of fenced hosts to request now.
-        """
+    async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> None:
+        """Judge and fence hosts without heartbeats, except hosts in maintenance; empty fenced hosts."""
         if self.confirm is None:
-            return []
+            return
         step = _EvacuationStep(self, view, in_maintenance)
         await step.judge()
-        requests = await step.evacuate()
+        await step.evacuate()
         rows = step.rows.values()
         self.held = sum(row.state == "held" for row in rows)
         self.unfenced = sum(row.state == "unfenced" for row in rows)
-        return requests
 
     def missing_since(self, view: HostView) -> dict[Id, float]:
         """Return, by root, the time of the last heartbeat of each host that is down or, if unknown, the time
@@ -208,9 +207,8 @@ class _EvacuationStep:
         else:
             self._put(replace(row, tries=row.tries + 1), "fencing", "no heartbeat; it is being fenced")
 
-    async def evacuate(self) -> list[MoveRequested]:
-        """Mark fenced hosts as forced down, and return the moves of their instances to request now."""
-        requests: list[MoveRequested] = []
+    async def evacuate(self) -> None:
+        """Mark fenced hosts as forced down, and let plans of moves empty them."""
         for row in list(self.rows.values()):
             try:
                 if row.state == "fenced":
@@ -218,26 +216,27 @@ class _EvacuationStep:
                     EVACUATIONS.inc()
                     self._put(row, "evacuating", row.why)
                 elif row.state == "evacuating":
-                    requests += await self._move(row)
+                    await self._move(row)
             except UNANSWERED as problem:
                 log.warning("evacuation of host %s: %s", row.host, problem)
         await self._store()
-        return requests
 
-    async def _move(self, row: HostEvacuation) -> list[MoveRequested]:
+    async def _move(self, row: HostEvacuation) -> None:
+        plans = self.dead.plans
         if FORCED_DOWN not in self.view.hosts[row.root].traits:
             self._put(row, "undone", "an operator has removed the mark that it is forced down")
-            return []
-        states, requests = await self.dead.departures.step(
-            row.id, "evacuate", MOVES_AT_ONCE, [(row.cell, row.root)]
-        )
-        left = states[row.root]
-        if not left.instances and not left.in_progress:
+            return
+        host = EmptiedHost(root=row.root, host=row.host, cell=row.cell)
+        goal = PlanParts(Emptying(hosts=(host,), kind="evacuate", keeps_on=True))
+        await plans.set(PlanOfMoves(id=row.id, parts=goal, most=MOVES_AT_ONCE, plan="evacuation"))
+        left = (await departures(plans, row.id)).get(row.root)
+        if left is None:
+            return
+        if not left.memory_mb and not left.in_progress:
             self._put(row, "done", "all instances have left it")
         elif left.failed:
             build, why = min(left.failed.items())
             self._put(row, "evacuating", f"{len(left.failed)} could not be moved; {build}: {why}")
-        return requests
 
     def _put(self, row: HostEvacuation, state: EvacuationState, why: str) -> None:
         at = self.now if state != row.state else row.at
@@ -251,6 +250,9 @@ class _EvacuationStep:
         self.changed[row.id] = self.rows[row.root] = new
 
     async def _store(self) -> None:
+        for row in self.changed.values():
+            if row.is_over:
+                await self.dead.plans.stop(StopPlan(plan=row.id))
         if self.changed or self.events:
             async with self.dead.database.write() as tx:
                 await stored.put_evacuations(tx, self.changed.values())

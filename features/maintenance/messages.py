@@ -22,6 +22,7 @@ from bus.vocabulary import (
     Whole,
 )
 from features.groups.constraints import LevelOrNone
+from features.moves.messages import MoveOfPlan
 
 MOST_HOSTS = 1000  # in one window
 
@@ -110,18 +111,6 @@ class MaintenanceEvent(Value, frozen=True, kw_only=True):
     detail: Cause = ""
 
 
-class MaintenanceMove(Value, frozen=True, kw_only=True):
-    """A move that a window or an evacuation requested."""
-
-    move: Id
-    build: Id
-    subject: Id  # the window or the evacuation
-    root: Id  # the host that the instance leaves
-    at: Seconds
-    ended: Seconds = 0.0
-    result: Text = ""  # done, gone (deleted, or moved by another client), or how it failed
-
-
 class FindMaintenance(Message, frozen=True, kw_only=True):
     """A query for maintenance windows and automatic evacuations that are not over; with `ended`, for all.
 
@@ -142,7 +131,7 @@ class MaintenanceFound(Message, frozen=True, kw_only=True):
     windows: LongList[WindowState] = ()
     evacuations: LongList[HostEvacuation] = ()
     events: LongList[MaintenanceEvent] = ()
-    moves: LongList[MaintenanceMove] = ()
+    moves: LongList[MoveOfPlan] = ()
     evacuates: bool = False
     planned: WindowPlan | None = None
     last: Text = ""  # `after` of the next page; empty: this is the last page

@@ -150,14 +150,14 @@ def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[
     """
     windows = {each.window.id: each for each in found.windows}
     evacuations = {each.id: each for each in found.evacuations}
-    moved = {move.subject for move in found.moves}
+    moved = {move.plan for move in found.moves}
     for move in found.moves:
-        result = printable(move.result) or "in progress"
-        if (state := windows.get(move.subject)) is not None:
+        result = printable(move.problem or move.result) or "in progress"
+        if (state := windows.get(move.plan)) is not None:
             host = next((host.host for host in state.hosts if host.root == move.root), move.root)
             reason = f" ({printable(state.window.reason)})" if state.window.reason else ""
-            why = f"maintenance window {move.subject} of {printable(host)}{reason}"
-        elif (dead := evacuations.get(move.subject)) is not None:
+            why = f"maintenance window {move.plan} of {printable(host)}{reason}"
+        elif (dead := evacuations.get(move.plan)) is not None:
             since = time_text(dead.missing_since)
             why = f"{printable(dead.host)} sent no heartbeat since {since} and was fenced: evacuated"
         else:

@@ -8,8 +8,7 @@ from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
 from features.maintenance.options import options_of
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
-from features.moves.messages import FIND_MOVES, MOVE_REQUESTED
-from features.moves.placing import MovePlacing
+from features.moves.plans import MovePlans
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
@@ -19,7 +18,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
         database=needs.database,
         placement=scheduler.placement,
         cells=needs.cells,
-        find_moves=needs.of(MovePlacing).lookups.find_moves,
+        plans=needs.of(MovePlans),
         source=scheduler.source,
         book=scheduler.book,
         clock=scheduler.clock,
@@ -28,12 +27,11 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
     controller = MaintenanceController(given, options_of(settings))
     return SchedulerPart(
         rows=WorkerRows(
-            asks=(FIND_MOVES,),
             announces=frozenset({GuestsAsked}),
             consumes=[on(topics.AGENT_GUESTS.at(reply_to=FENCING), controller.quorum.handle, private=True)],
             answers=[answers(MAINTENANCE, controller.find), answers(EDIT_MAINTENANCE, controller.edit)],
             timers=[
-                every(STEP_SECONDS, controller.step, emits=[MOVE_REQUESTED]),
+                every(STEP_SECONDS, controller.step),
                 every(prune_period(keep), lambda: controller.prune(keep)),
             ],
             runs=[controller.dead_hosts.run_fencing],

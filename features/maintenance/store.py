@@ -1,23 +1,19 @@
-"""The SQL of maintenance windows, automatic evacuations, their moves and events."""
+"""The SQL of maintenance windows, automatic evacuations and their events."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from bus.sql.statement import Transaction, sql
-from features.maintenance.core.maintenance import MeasuredMove
 from features.maintenance.messages import (
     HostEvacuation,
     MaintenanceEvent,
-    MaintenanceMove,
     MaintenanceWindow,
     WindowHost,
     WindowState,
 )
-from features.moves.messages import MoveKind
 
-MEASURED = 200  # latest moves whose durations are used for estimates
 PAGE = 1000
 
 _encode = msgspec.json.Encoder().encode
@@ -32,16 +28,6 @@ class StoredWindow:
 
     state: WindowState
     finished: frozenset[str]
-
-
-@dataclass(frozen=True)
-class StoredMove:
-    """A requested move, with what is needed to request it again."""
-
-    row: MaintenanceMove
-    cell: str
-    kind: MoveKind
-    memory_mb: int = 0
 
 
 async def add_window(tx: Transaction, window: MaintenanceWindow, hosts: Iterable[WindowHost]) -> bool:
@@ -127,47 +113,8 @@ async def events(tx: Transaction, subjects: Collection[str]) -> list[Maintenance
     return [MaintenanceEvent(**{name: row[name] for name in names}) for row in rows]
 
 
-async def add_moves(tx: Transaction, moves: Iterable[StoredMove]) -> None:
-    rows = [
-        (*[getattr(move.row, name) for name in ("move", "build", "subject", "root")], move.cell, move.kind,
-         move.row.at, move.memory_mb)
-        for move in moves
-    ]  # fmt: skip
-    if rows:
-        await _ADD_MOVES(tx, rows)
-
-
-async def moves(tx: Transaction, *, subjects: Collection[str] = (), build: str = "") -> list[StoredMove]:
-    """Return the moves of the given windows and evacuations, or of one instance, the oldest first."""
-    rows = await _MOVES(tx, [(subject,) for subject in sorted({*subjects, ""})], build=build)
-    names = MaintenanceMove.__struct_fields__
-    return [
-        StoredMove(
-            MaintenanceMove(**{name: row[name] for name in names}), row["cell"], row["kind"], row["memory_mb"]
-        )
-        for row in rows
-    ]
-
-
-async def end_moves(tx: Transaction, ended: Sequence[tuple[str, float, str]]) -> None:
-    """Store the end and the result of moves: (move, time, result)."""
-    if ended:
-        await _END_MOVES(tx, sorted(ended))
-
-
-async def measured(tx: Transaction) -> list[MeasuredMove]:
-    rows = await _MEASURED(tx, most=MEASURED)
-    return [MeasuredMove(row["memory_mb"], row["ended"] - row["at"]) for row in rows]
-
-
-async def refusals(tx: Transaction, moves: Collection[str]) -> dict[str, str]:
-    """Return why schedulers refused moves, by the id of the move."""
-    rows = await _REFUSALS(tx, [(move,) for move in sorted(moves)]) if moves else []
-    return {row["id"]: row["reason"] for row in rows}
-
-
 async def prune(tx: Transaction, before: float) -> None:
-    """Delete windows and evacuations that ended before a time, with their events and moves."""
+    """Delete windows and evacuations that ended before a time, with their events."""
     old = [stored.state for stored in await windows(tx, ended=True)]
     ids = [state.window.id for state in old if 0 < state.ended < before]
     ids += [each.id for each in await evacuations(tx, over=True) if each.is_over and each.at < before]
@@ -238,32 +185,9 @@ _EVENTS = sql("""
     SELECT subject, at, event, detail FROM maintenance_events
     WHERE subject IN (SELECT n.subject FROM {n: subject str}) ORDER BY at, event, detail
 """)
-_ADD_MOVES = sql("""
-    INSERT INTO maintenance_moves (move, build, subject, root, cell, kind, at, ended, memory_mb, result)
-    SELECT n.move, n.build, n.subject, n.root, n.cell, n.kind, n.at, 0, n.memory_mb, ''
-    FROM {n: move str, build str, subject str, root str, cell str, kind str, at float, memory_mb int}
-    WHERE true ON CONFLICT (move) DO NOTHING RETURNING move
-""")
-_MOVES = sql("""
-    SELECT move, build, subject, root, cell, kind, at, ended, memory_mb, result FROM maintenance_moves
-    WHERE build = :build OR subject IN (SELECT n.subject FROM {n: subject str}) ORDER BY at, move
-""")
-_END_MOVES = sql("""
-    UPDATE maintenance_moves SET ended = n.ended, result = n.result
-    FROM {n: move str, ended float, result str} WHERE maintenance_moves.move = n.move
-    RETURNING maintenance_moves.move
-""")
-_MEASURED = sql("""
-    SELECT memory_mb, at, ended FROM maintenance_moves WHERE result = 'done' AND kind <> 'evacuate'
-    ORDER BY ended DESC LIMIT :most
-""")
-_REFUSALS = sql("""
-    SELECT id, reason FROM decisions WHERE parts <> '' AND id IN (SELECT n.id FROM {n: id str})
-""")
 _PRUNE = (
     sql("DELETE FROM maintenance_windows WHERE id IN (SELECT n.id FROM {n: id str}) RETURNING id"),
     sql("DELETE FROM maintenance_hosts WHERE id IN (SELECT n.id FROM {n: id str}) RETURNING id"),
     sql("DELETE FROM host_evacuations WHERE id IN (SELECT n.id FROM {n: id str}) RETURNING id"),
-    sql("DELETE FROM maintenance_moves WHERE subject IN (SELECT n.id FROM {n: id str}) RETURNING move"),
     sql("DELETE FROM maintenance_events WHERE subject IN (SELECT n.id FROM {n: id str}) RETURNING event"),
 )

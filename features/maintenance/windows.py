@@ -8,12 +8,19 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
+from bus.parts import PlanParts
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import Id
 from features.maintenance import store as stored
-from features.maintenance.core.maintenance import CLOSED, OVER, DrainedHost, WindowPlanner, after_the_window
-from features.maintenance.departures import Departures, HostDeparture
+from features.maintenance.core.maintenance import (
+    CLOSED,
+    OVER,
+    DrainedHost,
+    MeasuredMove,
+    WindowPlanner,
+    after_the_window,
+)
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import (
     HostPhase,
@@ -24,15 +31,18 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.store import StoredWindow
+from features.moves.emptying import HostDeparture, departures, instances_on, memory_of
 from features.moves.host_traits import cause_trait, close_host, open_host
-from features.moves.messages import MoveRequested
+from features.moves.messages import EmptiedHost, Emptying, MoveKind, PlanOfMoves, StopPlan
+from features.moves.plans import MovePlans
 from features.reservations.messages import RESERVATION
-from scheduler_worker.extension import PlacementQueries
+from scheduler_worker.extension import CellQueries, PlacementQueries
 
 CAUSE = "maintenance"
 TRAIT = cause_trait(CAUSE)
 ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
 ESTIMATES_A_STEP = 50
+MEASURED = 200  # latest moves whose durations are used for estimates
 HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
 
 log = logging.getLogger(__name__)
@@ -44,34 +54,32 @@ class MaintenanceWindows:
 
     database: Database
     placement: PlacementQueries
-    departures: Departures
+    cells: CellQueries
+    plans: MovePlans
     clock: Clock
     lead: float
     late: int = field(default=0, init=False)  # number of late hosts in the last step
     closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance in the last step
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
 
-    async def step(self, view: HostView) -> list[MoveRequested]:
-        """Advance all open maintenance windows; return the moves of instances to request now."""
+    async def step(self, view: HostView) -> None:
+        """Advance all open maintenance windows."""
         async with self.database.read() as tx:
             windows = {each.state.window.id: each for each in await stored.windows(tx)}
-        requests: list[MoveRequested] = []
         for id_, window in windows.items():
             state = window.state
             try:
                 others = [each.state for key, each in windows.items() if key != id_]
                 step = _WindowStep(self, view, window, others)
-                state, moves = await step.run()
+                state = await step.run()
             except UNANSWERED as problem:
                 log.warning("maintenance window %s: %s", id_, problem)
                 continue
-            requests += moves
             windows[id_] = StoredWindow(state, window.finished)
         open_ = [host for each in windows.values() for host in each.state.hosts]
         self.late = sum(host.late for host in open_)
         self.closed = frozenset(host.root for host in open_ if host.phase in CLOSED)
         self._sizes = {root: known for root, known in self._sizes.items() if root in view.hosts}
-        return requests
 
     async def plan(self, view: HostView, window: MaintenanceWindow, others: list[WindowState]) -> WindowPlan:
         """Return which hosts of a window that is not stored would be drained first, and when."""
@@ -89,8 +97,8 @@ class MaintenanceWindows:
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
         for root in old[:most]:
-            there = await self.departures.instances(view.hosts[root].cell, root)
-            memory = await self.departures.memory(instance.build for instance in there)
+            there = await instances_on(self.cells, view.hosts[root].cell, root)
+            memory = await memory_of(self.placement, [instance.build for instance in there])
             self._sizes[root] = now, [memory.get(instance.build, 0) for instance in there]
         return {root: self._sizes[root][1] if root in self._sizes else [] for root in asked}
 
@@ -106,27 +114,26 @@ class _WindowStep:
         self.events: list[MaintenanceEvent] = []
         self.hosts = {host.root: host for host in window.state.hosts}
 
-    async def run(self) -> tuple[WindowState, list[MoveRequested]]:
+    async def run(self) -> WindowState:
         before = dict(self.hosts)
         over = self.state.cancelled or self.now >= self.window.ends
         for root, host in before.items():
             if host.phase not in OVER:
                 await self._advance(root, over or root in self.finished)
-        requests: list[MoveRequested] = []
         drain_begins = self.state.drain_begins
         if not all(host.phase in OVER for host in self.hosts.values()):
-            departing, requests = await self._drain()
-            drain_begins = await self._plan(departing)
+            drain_begins = await self._plan(await self._drain())
         changed = [host for root, host in self.hosts.items() if host != before[root]]
         ended = self.now if all(host.phase in OVER for host in self.hosts.values()) else 0.0
         if ended:
+            await self.all.plans.stop(StopPlan(plan=self.window.id))
             self._event("ended", "cancelled" if self.state.cancelled else "")
         state = replace(self.state, hosts=tuple(self.hosts.values()), drain_begins=drain_begins, ended=ended)
         if changed or state != self.state:
             async with self.all.database.write() as tx:
                 await stored.put_window(tx, state, changed)
                 await stored.record(tx, self.events)
-        return state, requests
+        return state
 
     async def trial(self) -> WindowPlan:
         """Return which hosts of this window, whose drain has not started, will be drained first, and when."""
@@ -164,26 +171,35 @@ class _WindowStep:
     def _closed_elsewhere(self, root: Id) -> bool:
         return any(host.root == root and host.phase in CLOSED for each in self.others for host in each.hosts)
 
-    async def _drain(self) -> tuple[dict[Id, HostDeparture], list[MoveRequested]]:
+    async def _drain(self) -> dict[Id, HostDeparture]:
+        """Give the plan of moves of this window the hosts that are to be drained now. Return the state of
+        each of these hosts, by root, as far as the plan has read their instances.
+        """
         draining = [root for root, host in self.hosts.items() if host.phase == "draining"]
-        if not draining:
-            return {}, []
-        states, requests = await self.all.departures.step(
-            self.window.id,
-            "migrate" if self.window.cold else "live",
-            self.window.moves,
-            [(self.view.hosts[root].cell, root) for root in draining],
+        if not draining and all(host.phase == "planned" for host in self.hosts.values()):
+            return {}
+        hosts = [
+            EmptiedHost(root=root, host=host.host, cell=host.cell)
+            for root in draining
+            for host in [self.view.hosts[root]]
+        ]
+        kind: MoveKind = "migrate" if self.window.cold else "live"
+        goal = Emptying(hosts=tuple(hosts), kind=kind, because=CAUSE, keeps_on=True)
+        await self.all.plans.set(
+            PlanOfMoves(id=self.window.id, parts=PlanParts(goal), most=self.window.moves, plan="maintenance")
         )
+        found = await departures(self.all.plans, self.window.id)
+        states = {root: found[root] for root in draining if root in found}
         for root, left in states.items():
             note = "; ".join(f"{build}: {why}" for build, why in sorted(left.failed.items())[:5])
-            self.hosts[root] = replace(self.hosts[root], instances=len(left.instances), note=note)
-            if not left.instances:
+            self.hosts[root] = replace(self.hosts[root], instances=len(left.memory_mb), note=note)
+            if not left.memory_mb and not left.in_progress:
                 if others := await self._other_consumers(root):
                     note = f"{others} other consumers hold resources: `berth drain` lists them"
                     self.hosts[root] = replace(self.hosts[root], note=note)
                 else:
                     self._put(root, "empty")
-        return states, requests
+        return states
 
     async def _other_consumers(self, root: Id) -> int:
         """Return how many consumers, such as clean-ups, hold resources of a host that has no instances."""
@@ -219,12 +235,11 @@ class _WindowStep:
         memory in MB of each instance.
         """
         domains = self.view.labels(self.window.level) if self.window.level else {}
-        async with self.all.database.read() as tx:
-            measured = await stored.measured(tx)
+        measured = [MeasuredMove(*each) for each in await self.all.plans.durations(MEASURED)]
         drained = []
         for root, host in self.hosts.items():
             left = departing.get(root, HostDeparture())
-            memory = left.memory_mb if root in departing else sizes.get(root, ())
+            memory = [*left.memory_mb.values()] if root in departing else sizes.get(root, ())
             facts = root, host.phase, host.since, domains.get(root, "")
             drained.append(DrainedHost(*facts, memory, len(left.failed)))
         return WindowPlanner(self.window, drained, measured, self.all.lead, self._unavailable(domains))

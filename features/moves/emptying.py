@@ -1,255 +1,201 @@
-"""Moves all instances away from hosts, a limited number at a time, for drains and evacuations."""
+"""Plans that empty hosts: for drains, evacuations and maintenance windows."""
 
-import asyncio
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from msgspec import structs
-
-from berth.operations.cells import instance_pages
-from berth.operations.host_states import causes_of
-from berth.operations.publishing import checked
-from bus import topics
+from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.queries import PRESENT, FindInstances, Instance
-from bus.resources import Consumer, FindAllocations, FindProviders, Provider
-from bus.vocabulary import portions
-from features.moves.messages import FindMoves, MoveRequested
-from features.moves.moving import (
-    VERIFYING,
-    FollowedMoves,
-    MoveListener,
-    MoveOutcome,
-    SupposedMove,
-    following,
-    moves_of,
-    supposed,
-)
+from bus.resources import FindAllocations
+from bus.vocabulary import Id, portions
+from features.moves.core.emptying import CHANGED, next_step
+from features.moves.core.plan_moves import DONE, MovesOfPlan, StoredMove, move_id
+from features.moves.host_traits import cause_trait
+from features.moves.messages import Emptying, MoveOfPlan, MoveRequested, PlanOfMoves, PlanStands
+from features.moves.plans import MovePlans, PlanKind, PlanStep
+from scheduler_worker.extension import CellQueries, PlacementQueries
 
-_HOSTS_A_QUESTION = 200
-POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
-TIMES = 3  # attempts to move an instance that changes its state after it was listed
-_SETTLING = ("building", "swapping", "deleting")
-
-
-@dataclass
-class Emptied:
-    """The progress of a drain: its builds by result, and the builds that stay, each with the reason."""
-
-    seen: set[str] = field(default_factory=set)
-    under_way: set[str] = field(default_factory=set)
-    moved: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)  # deleted, or moved by another client
-    stay: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def finished(self) -> int:
-        return len(self.moved) + len(self.gone) + len(self.stay)
-
-    def sentence(self) -> str:
-        rest = len(self.seen) - self.finished - len(self.under_way)
-        counts = (
-            (len(self.gone), "deleted meanwhile"),
-            (len(self.under_way), "under way"),
-            (rest, "not started"),
-        )
-        words = [f"{count} {what}" for count, what in counts if count]
-        stay = f"{len(self.stay)} stay" if self.stay else "none stays"
-        return ", ".join([f"{len(self.moved)} moved", *words, stay])
-
-
-class EmptyingListener(MoveListener):
-    """Base class of objects that receive the progress of a drain; its methods do nothing."""
-
-    def so_far(self, far: Emptied) -> None: ...
-
-
-@dataclass
-class Emptying:
-    """Moves the instances of hosts elsewhere in rounds, until a round finds no instance that can be moved.
-
-    If a drain is stopped, moves in progress complete; a drain that is started again follows them and
-    continues.
-    """
-
-    bus: Bus
-    hosts: Sequence[Provider]
-    asked: MoveRequested  # the request for each instance
-    most: int  # moves at a time
-    listener: EmptyingListener
-    _: KW_ONLY
-    patient: bool = True  # wait for builds and deletions in progress
-    because: str = ""  # a host is emptied only while it is disabled for this cause
-    so_far: Emptied = field(default_factory=Emptied)
-    _opened: set[str] = field(default_factory=set)  # roots that are no longer disabled for the cause
-    _changed: Counter[str] = field(default_factory=Counter)
-
-    async def run(self) -> Emptied:
-        async with (
-            following(self.bus, f"empty-{Clock().uuid()[:8]}", self.listener) as moves,
-            asyncio.TaskGroup() as group,
-        ):
-            watching = group.create_task(self._watch())
-            while await self._round(moves):
-                pass
-            watching.cancel()
-        return self.so_far
-
-    async def _round(self, moves: FollowedMoves) -> bool:
-        """Try once to move each instance on the hosts, except instances that are known to stay; return False
-        if the hosts have no instances except these.
-        """
-        far = self.so_far
-        there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
-        far.seen |= there.keys()
-        far.gone |= far.seen - there.keys() - far.moved - far.stay.keys()
-        for build in far.moved & there.keys():
-            far.moved.discard(build)
-            far.stay[build] = "it was moved, and is there again"
-        open_ = [instance for build, instance in sorted(there.items()) if build not in far.stay]
-        settling = [instance for instance in open_ if instance.status in _SETTLING]
-        movable = [instance for instance in open_ if instance.status == "active"]
-        moving = [instance for instance in open_ if instance.status not in (*_SETTLING, "active")]
-        if not self.patient:
-            far.stay |= {instance.build: f"{instance.status}: its cell sees to it" for instance in settling}
-        self.listener.so_far(self.so_far)
-        async with asyncio.TaskGroup() as group:
-            for instance in moving:
-                group.create_task(self._join(moves, instance))
-            for _ in range(min(self.most, len(movable))):
-                group.create_task(self._work(moves, movable))
-            if settling and self.patient:
-                group.create_task(asyncio.sleep(POLL_SECONDS))
-        return bool(open_)
-
-    async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Move instances from the list `movable`, one after the other; several such tasks share the list."""
-        while movable:
-            one = movable.pop(0)
-            if one.root in self._opened:
-                self.so_far.stay[one.build] = f"its host is not closed because of {self.because} any more"
-                continue
-            self.so_far.under_way.add(one.build)
-            request = structs.replace(
-                self.asked, move=Clock().uuid(), build=one.build, cell=one.cell, reply_to=moves.reply_to
-            )
-            self._ended(await moves.ask(checked(request)))
-            self.listener.so_far(self.so_far)
-
-    async def _watch(self) -> None:
-        """Check repeatedly from which hosts the cause of the drain was removed: their instances are no longer
-        moved.
-        """
-        while self.because:
-            await asyncio.sleep(POLL_SECONDS)
-            for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
-                with suppress(Unavailable, Unroutable):  # without an answer the last state is assumed
-                    found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
-                    self._opened -= {*ids}
-                    self._opened |= {
-                        provider.id for provider in found.providers if self.because not in causes_of(provider)
-                    }
-
-    async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Wait until an instance's move that another client requested has ended."""
-        question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
-        found = await moves_of(self.bus, question)
-        if not found:
-            await asyncio.sleep(POLL_SECONDS)
-            return
-        self.so_far.under_way.add(instance.build)
-        outcome = await moves.join(found[0].move, instance.cell)
-        if outcome.end == "done":
-            self.so_far.under_way.discard(instance.build)
-            if outcome.host not in {name for host in self.hosts for name in (host.host, host.name)}:
-                self._ended(outcome)
-        elif outcome.end == VERIFYING:
-            self._ended(outcome)
-        self.so_far.under_way.discard(instance.build)
-        self.listener.so_far(self.so_far)
-
-    def _ended(self, outcome: MoveOutcome) -> None:
-        far = self.so_far
-        far.under_way.discard(outcome.build)
-        if outcome.end == "done":
-            far.moved.add(outcome.build)
-        elif outcome.end == "deleted":
-            far.gone.add(outcome.build)
-        elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
-            self._changed[outcome.build] += 1  # its state changed after the listing: retry in the next round
-            return
-        else:
-            far.stay[outcome.build] = why_it_stays(outcome)
-        self.listener.on_outcome(outcome)
-
-
-def why_it_stays(outcome: MoveOutcome) -> str:
-    if outcome.end == VERIFYING:
-        return f"it waits to be confirmed (`berth confirm {outcome.build}`)"
-    code = f"[{outcome.code}] " if outcome.code else ""
-    return f"{code}{outcome.end if not outcome.reason else outcome.reason}"
-
-
-async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the unfinished instances on the hosts; raise OperationRefused if a cell does not answer."""
-    found: list[Instance] = []
-    for host in hosts:
-        if not host.cell:
-            continue
-        try:
-            question = FindInstances(cell=host.cell, host=host.id, statuses=PRESENT)
-            async for page in instance_pages(bus, question):
-                found += page.instances
-        except (Unavailable, Unroutable) as problem:
-            raise OperationRefused(
-                f"cell {host.cell} does not list the instances on {host.host or host.name}: {problem}"
-            ) from None
-    return found
-
-
-async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
-    """Return the consumers with allocations from the host, except the ids in `excluding`."""
-    tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
-    question = FindAllocations(providers=tuple(provider.id for provider in tree))
-    consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
-    return [consumer for consumer in consumers if consumer.id not in excluding]
-
-
-def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[MoveRequested]:
-    """Return a move request for each instance: a copy of `asked` with a new id, the build and its cell."""
-    clock = Clock()
-    return [
-        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
-        for instance in instances
-    ]
+LIST_SECONDS = 2.0  # between two reads of the instances of up to HOSTS_A_LIST hosts
+HOSTS_A_LIST = 50
+MOST_SHOWN = 1000  # instances that stay, with the reason
 
 
 @dataclass(frozen=True)
-class SupposedHost:
-    """The expected result of draining a host, from an evaluation without moves."""
-
-    host: Provider
-    statuses: Counter[str]  # its instances by status
-    stay: dict[str, SupposedMove]  # instances without a destination
-
-
-async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Return for each host which instances a drain could move and which would stay. `asked`: the request to
-    copy for each move.
+class HostDeparture:
+    """The instances that are still on a host, why moves of some of them failed, and how many moves from the
+    host are in progress: a moving instance may return to the host.
     """
-    instances = {host.id: await instances_on(bus, [host]) for host in hosts}
-    active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
-    found = zip(active, await supposed(bus, requests_for(asked, active), hosts), strict=True)
-    stay = {instance.build: answer for instance, answer in found if not answer.fits}
-    return [
-        SupposedHost(
-            host,
-            Counter(one.status for one in instances[host.id]),
-            {one.build: stay[one.build] for one in instances[host.id] if one.build in stay},
+
+    memory_mb: Mapping[Id, int] = field(default_factory=dict)  # instance → its memory
+    failed: Mapping[Id, str] = field(default_factory=dict)  # instance → why its last move failed
+    in_progress: int = 0
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The instances that were on the hosts of a plan, and the moves that had ended before."""
+
+    at: float
+    hosts: frozenset[Id]
+    instances: Sequence[Instance]
+    memory_mb: Mapping[Id, int]
+    ended: frozenset[Id]
+
+
+class HostEmptying(PlanKind):
+    """Carries out plans with the part Emptying."""
+
+    part = Emptying
+
+    def __init__(
+        self, placement: PlacementQueries, cells: CellQueries, source: CandidateSource, clock: Clock
+    ) -> None:
+        self._placement = placement
+        self._cells = cells
+        self._source = source
+        self._clock = clock
+        self._listings: dict[Id, _Listing] = {}
+
+    def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
+        """Return whether a running plan empties the hosts of another plan already."""
+        running, asked = _goal(plan), _goal(other)
+        ways = [(goal.kind, goal.to_cell, goal.because, goal.keeps_on) for goal in (running, asked)]
+        return ways[0] == ways[1] and {*_roots(asked)} <= {*_roots(running)}
+
+    async def step(self, stands: PlanStands, memo: dict[str, object], moves: MovesOfPlan) -> PlanStep:
+        plan, goal, now = stands.plan, _goal(stands.plan), self._clock.now()
+        listing = self._listings.get(plan.id)
+        if listing is None or self._is_stale(listing, goal, moves):
+            listing = await self._list(plan, goal, moves)
+        since = {build for build in moves.of_builds if _ended_since(listing, moves.of_builds[build])}
+        most = 0 if stands.stopping else plan.most - len(moves.in_progress)
+        for _ in range(2):
+            there = [instance for instance in listing.instances if instance.build not in since]
+            step = next_step(goal, there, self._opened(goal), moves, most, now)
+            if step.new or moves.in_progress or not since:
+                break
+            # Each instance of the list was handled. Only a new list shows which instances are still there.
+            listing, since = await self._list(plan, goal, moves), set()
+        stay = dict(sorted(step.stay.items())[:MOST_SHOWN])
+        over = step.is_over or (stands.stopping and not moves.in_progress)
+        code = "stopped" if over and not step.is_over else "stay" if over and stay else ""
+        if over:
+            self._listings.pop(plan.id, None)
+        return PlanStep(
+            counts={"total": step.total, "moved": step.moved, "gone": step.gone, "stay": stay},
+            memo={"there": _by_host(listing)},
+            new=[self._move(plan, goal, instance, listing, moves, now) for instance in step.new],
+            over=over,
+            code=code,
+            why=f"{len(step.stay)} stay" if code == "stay" else "",
         )
-        for host in hosts
-    ]
+
+    def forget(self, plans: Iterable[Id]) -> None:
+        """Drop what is known of all plans except the given ones."""
+        self._listings = {id_: self._listings[id_] for id_ in plans if id_ in self._listings}
+
+    def _is_stale(self, listing: _Listing, goal: Emptying, moves: MovesOfPlan) -> bool:
+        pause = LIST_SECONDS * max(1.0, len(goal.hosts) / HOSTS_A_LIST)
+        changed = any(
+            each.move.ended and each.move.code in CHANGED and each.move.move not in listing.ended
+            for each in moves.stored
+        )
+        is_old = self._clock.now() - listing.at >= pause
+        return is_old or changed or listing.hosts != frozenset(_roots(goal))
+
+    def _opened(self, goal: Emptying) -> frozenset[Id]:
+        """Return the hosts that are not closed any more for the cause of the plan."""
+        if not goal.because:
+            return frozenset()
+        trait, roots = cause_trait(goal.because), {*_roots(goal)}
+        closed = {host.uuid for host in self._source.hosts() if host.uuid in roots and trait in host.traits}
+        return frozenset(roots - closed)
+
+    async def _list(self, plan: PlanOfMoves, goal: Emptying, moves: MovesOfPlan) -> _Listing:
+        now = self._clock.now()
+        instances = [
+            instance
+            for host in goal.hosts
+            if host.cell
+            for instance in await instances_on(self._cells, host.cell, host.root)
+        ]
+        memory = await memory_of(self._placement, [instance.build for instance in instances])
+        ended = frozenset(each.move.move for each in moves.stored if each.move.ended)
+        made = _Listing(now, frozenset(_roots(goal)), instances, memory, ended)
+        self._listings[plan.id] = made
+        return made
+
+    def _move(
+        self,
+        plan: PlanOfMoves,
+        goal: Emptying,
+        instance: Instance,
+        listing: _Listing,
+        moves: MovesOfPlan,
+        now: float,
+    ) -> StoredMove:
+        build = instance.build
+        id_ = move_id(plan.id, f"{build} {len(moves.of_builds.get(build, ()))}")
+        request = MoveRequested(
+            move=id_, build=build, kind=goal.kind, cell=instance.cell, to_cell=goal.to_cell, parts=goal.parts
+        )
+        move = MoveOfPlan(move=id_, build=build, plan=plan.id, root=instance.root, at=now)
+        return StoredMove(move, request, listing.memory_mb.get(build, 0))
+
+
+def _ended_since(listing: _Listing, tried: Sequence[MoveOfPlan]) -> bool:
+    return any(move.ended and move.move not in listing.ended for move in tried)
+
+
+def _by_host(listing: _Listing) -> dict[Id, dict[Id, int]]:
+    found: dict[Id, dict[Id, int]] = {root: {} for root in sorted(listing.hosts)}
+    for instance in listing.instances:
+        found[instance.root][instance.build] = listing.memory_mb.get(instance.build, 0)
+    return found
+
+
+def _goal(plan: PlanOfMoves) -> Emptying:
+    goal = plan.parts.get(Emptying)
+    assert goal is not None, plan.id
+    return goal
+
+
+def _roots(goal: Emptying) -> list[Id]:
+    return [host.root for host in goal.hosts]
+
+
+async def departures(plans: MovePlans, plan: Id) -> dict[Id, HostDeparture]:
+    """Return the state of each host that a plan empties, by root, if the plan has read its instances."""
+    found = await plans.stored(plan)
+    if found is None:
+        return {}
+    there: dict[Id, dict[Id, int]] = found.memo.get("there", {})
+    states = {}
+    for root, memory in there.items():
+        last = {build: found.moves.of_builds[build][-1] for build in memory if build in found.moves.of_builds}
+        failed = {build: move.problem for build, move in last.items() if move.ended and move.result != DONE}
+        in_progress = sum(not each.move.ended for each in found.moves.stored if each.move.root == root)
+        states[root] = HostDeparture(memory, failed, in_progress)
+    return states
+
+
+async def instances_on(cells: CellQueries, cell: str, root: Id) -> list[Instance]:
+    """Return the instances that are being built, active, being moved or being deleted on a host."""
+    found: list[Instance] = []
+    question, more = FindInstances(cell=cell, host=root, statuses=PRESENT), True
+    while more:
+        page = await cells.instances(question)
+        found += [instance for instance in page.instances if instance.root == root]
+        more = page.more
+        question = FindInstances(cell=cell, host=root, statuses=PRESENT, after=page.last)
+    return found
+
+
+async def memory_of(placement: PlacementQueries, builds: Iterable[Id]) -> dict[Id, int]:
+    """Return the memory of instances in MB, by id."""
+    memory: dict[Id, int] = {}
+    for some in portions(sorted(builds), 500):
+        for consumer in (await placement.allocations(FindAllocations(consumers=some))).consumers:
+            amounts = consumer.allocations.values()
+            memory[consumer.id] = sum(each.get("MEMORY_MB", 0) for each in amounts)
+    return memory

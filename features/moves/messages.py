@@ -11,14 +11,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, field, structs
 
+from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.decisions import Decision
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, Selection
-from bus.parts import DecisionParts, MoveParts, Part, none_of
+from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of
 from bus.projects import BuildPlace, ProjectsFound
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
+from bus.resources import FindProviders, ProvidersFound
 from bus.topics import ANYONE, Query, Topic, outcome
 from bus.vocabulary import (
     Allocations,
@@ -27,6 +29,7 @@ from bus.vocabulary import (
     Compact,
     Count,
     Id,
+    LargeMap,
     LongList,
     Mappings,
     Message,
@@ -328,6 +331,126 @@ class MovesFound(Message, frozen=True, kw_only=True):
     last: Text = ""
 
 
+# Plans of many moves, which a scheduler carries out
+
+PLANS = "plans"  # the address for replies to requests of plans
+
+
+class EmptiedHost(Value, frozen=True, kw_only=True):
+    """A host that a plan empties."""
+
+    root: Id
+    host: Text
+    cell: Text
+
+
+class Emptying(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that moves all instances away from hosts."""
+
+    hosts: Annotated[tuple[EmptiedHost, ...], Meta(max_length=10_000)] = ()
+    kind: MoveKind = "live"
+    to_cell: Text = ""  # destination cell; empty: the cell of each instance
+    parts: MoveParts = none_of(MoveParts)  # of each move
+    because: Text = ""  # instances leave a host only while it is disabled for this cause; empty: always
+    patient: bool = True  # wait for builds and deletions in progress
+    # move instances that cannot be moved again and again, and those that return, until the plan is stopped
+    keeps_on: bool = False
+
+
+class PlanOfMoves(Value, frozen=True, kw_only=True):
+    """A goal that needs many moves. A scheduler requests the moves until the goal is reached."""
+
+    id: Id
+    parts: PlanParts = none_of(PlanParts)  # the goal: the part of one feature
+    most: Amount = 10  # moves at a time
+    plan: MovePlan = ""  # of each move
+    note: Cause = ""  # of each move
+
+
+class MoveOfPlan(Value, frozen=True, kw_only=True):
+    """A move that a plan requested."""
+
+    move: Id
+    build: Id
+    plan: Id
+    root: Id  # the host that the instance leaves
+    at: Seconds
+    ended: Seconds = 0.0
+    result: Text = ""  # done, or how it failed
+    code: Text = ""  # of a refusal (docs/reasons.md)
+    host: Text = ""  # host of the instance after the end
+
+    @property
+    def problem(self) -> str:
+        """Return why the move failed; empty: it is done, or in progress."""
+        if self.result in ("", "done"):
+            return ""
+        return f"refused [{self.code}]: {self.result}" if self.code else self.result
+
+
+class PlanStands(Value, frozen=True, kw_only=True):
+    """How far a plan of moves is."""
+
+    plan: PlanOfMoves
+    began: Seconds = 0.0
+    stopping: bool = False  # requests no further moves, and ends when those in progress have ended
+    ended: Seconds = 0.0
+    code: Text = ""  # why the goal is not reached (docs/reasons.md); empty: it is, or the plan goes on
+    why: Cause = ""
+    total: Count = 0  # instances that were or are to be moved
+    moved: Count = 0
+    under_way: Count = 0
+    gone: Count = 0  # instances that were deleted, or moved by another client
+    stay: LargeMap[Id, Cause] = field(default_factory=dict)  # instances that are not moved: why
+    version: Count = 0  # grows with each change
+    moves: LongList[MoveOfPlan] = ()  # those that changed after the version in the query
+
+
+class StartPlan(Message, frozen=True, kw_only=True):
+    """A request to carry out a plan of moves. The same plan is started once."""
+
+    plan: PlanOfMoves
+
+    @property
+    def roots(self) -> tuple[Id, ...]:
+        """Return the hosts that the plan empties."""
+        emptying = self.plan.parts.get(Emptying)
+        return () if emptying is None else tuple([host.root for host in emptying.hosts])
+
+
+class PlanStarted(Message, frozen=True, kw_only=True):
+    """The answer to StartPlan: the id of the plan, or of a running plan with the same goal."""
+
+    plan: Text = ""
+    refused: Cause = ""
+
+
+class StopPlan(Message, frozen=True, kw_only=True):
+    """A request to end a plan of moves: it requests no further moves, and those in progress complete."""
+
+    plan: Id
+
+
+class PlanStopAnswered(Message, frozen=True, kw_only=True):
+    """The answer to StopPlan."""
+
+    stopped: bool  # False: the plan has ended before, or does not exist
+
+
+class FindPlans(Message, frozen=True, kw_only=True):
+    """A query for plans of moves that go on, newest first, or for the given plans."""
+
+    plans: Annotated[tuple[Id, ...], Meta(max_length=100)] = ()
+    root: Text = ""  # the last plans that empty this host, also if they have ended
+    # with one plan: its moves that changed after this version; the answer may have only the first of them
+    moves_after: Count | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 100
+
+
+class PlansFound(Message, frozen=True, kw_only=True):
+    plans: LongList[PlanStands]
+
+
 class DecidedMove(Part, frozen=True, kw_only=True):
     """The request for a move that a decision refused; its demands on hosts are those of the decision's
     request.
@@ -344,7 +467,7 @@ class DecidedMove(Part, frozen=True, kw_only=True):
         return f"{self.request.kind} {self.request.move} of {self.request.build}"
 
 
-PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove}
+PARTS: Mapping[type, type[Part]] = {DecisionParts: DecidedMove, PlanParts: Emptying}
 BEGINNINGS = (MoveRequested, MoveSteered)
 
 
@@ -379,8 +502,15 @@ AGENT_MOVED = Topic("agent.moved.{cell}", MoveReported,
     "conductor", direct="handled")
 FIND_MOVES = Query("cell.moves.{cell}", FindMoves, MovesFound,
     "moves of a cell, active and ended", ANYONE, CONDUCTOR)
+START_PLAN = Query("scheduler.start_plan", StartPlan, PlanStarted,
+    "carry out a plan of many moves", ANYONE, "scheduler")
+STOP_PLAN = Query("scheduler.stop_plan", StopPlan, PlanStopAnswered,
+    "request no further moves of a plan", ANYONE, "scheduler")
+FIND_PLANS = Query("scheduler.plans", FindPlans, PlansFound,
+    "plans of many moves, and how far they are", ANYONE, "scheduler")
 # fmt: on
-PAGE_ASKS = REST_ASKS = (FIND_MOVES,)
+REST_ASKS = (FIND_MOVES,)
+PAGE_ASKS = (FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS)
 PAGE_EVENTS = (MOVE_ENDED, MOVE_PROGRESS)
 PAGE_PUBLISHES = REST_PUBLISHES = (MoveRequested, MoveSteered)
 
@@ -414,6 +544,16 @@ def _of_steering(
     return replace(target, cell=message.cell if is_there else "", project=project)
 
 
+def _of_plan(message: StartPlan, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    """Return the target of a plan with the cell of all hosts that it empties; else without a cell."""
+    found = state.providers if isinstance(state, ProvidersFound) else ()
+    cells = {provider.cell for provider in found}
+    emptying = message.plan.parts.get(Emptying)
+    is_inside = emptying is not None and emptying.to_cell in ("", *cells)
+    is_inside = is_inside and {provider.id for provider in found} == {*message.roots}
+    return replace(target, cell=cells.pop() if is_inside and len(cells) == 1 else "", project="")
+
+
 ACTS = (
     Act(
         "move",
@@ -427,6 +567,13 @@ ACTS = (
         "operator",
         "confirm, revert, abort or force a move",
         sent(MOVE_STEER),
+        limited_by=("cells",),
+    ),
+    Act(
+        "plan moves",
+        "operator",
+        "empty hosts, make room and rebalance by many moves",
+        sent(START_PLAN, STOP_PLAN),
         limited_by=("cells",),
     ),
 )
@@ -443,6 +590,13 @@ REQUESTED: Mapping[type[Message], Requested] = {
         real=_of_steering,
         by_owner=False,  # its cell's record of the move decides
     ),
+    StartPlan: Requested(
+        state=lambda message: (topics.PROVIDERS, FindProviders(ids=message.roots[:1000], parts=("owner",))),
+        targets=("plan", "roots"),
+        real=_of_plan,
+        by_owner=False,
+    ),
+    StopPlan: Requested(targets=("plan",)),
 }
 
 

@@ -1,25 +1,19 @@
 """The control room's operations on moves and drains, with the functions that the commands also use."""
 
-import asyncio
-import logging
 from dataclasses import dataclass
 from typing import cast
 
 from berth.operations.host_states import causes_of, disabling, enabling, host_named
-from berth.operations.publishing import leaves
-from berth.operations.refusing import TROUBLE, operations_refused
+from berth.operations.refusing import operations_refused
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused
+from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED
-from control_room.shared_data import BackgroundTasks
-from features.moves.emptying import Emptying, EmptyingListener
-from features.moves.messages import MoveRequested, MoveStands, Steering
-from features.moves.moving import ANY, MoveListener, steering
-
-log = logging.getLogger(__name__)
+from control_room.queries import SECONDS
+from features.moves.messages import FIND_PLANS, STOP_PLAN, Emptying, FindPlans, MoveStands, Steering, StopPlan
+from features.moves.moving import MoveListener, steering
+from features.moves.plan_requests import PlanListener, emptying_plan, plan_sentence, start_plan
 
 DRAIN = "drain"  # the cause for which drains disable hosts
-_REMEMBERED = 200  # ended drains with progress that is still shown
 
 
 async def steer(bus: Bus, stands: MoveStands, to: str) -> str:
@@ -38,61 +32,54 @@ async def steer(bus: Bus, stands: MoveStands, to: str) -> str:
 
 @dataclass(frozen=True)
 class DrainProgress:
-    """The progress of a host's drain that this control room runs, or the result of the host's last drain."""
+    """The progress of the last plan that drains a host."""
 
+    plan: str
     is_running: bool
+    is_alone: bool  # the plan drains no other host
     text: str
     unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
 
 
-@dataclass
-class _RunningDrain:
-    emptying: Emptying
-    task: asyncio.Task[None]
-    problem: str = ""
-
-
 class Drains:
-    """Runs the drains that users of this control room start. They stop when its process ends; a repeated
-    request resumes a drain.
+    """Starts and stops the plans that drain hosts. Each operation raises OperationRefused if it fails."""
 
-    Each operation raises OperationRefused if it fails.
-    """
-
-    def __init__(self, bus: Bus, tasks: BackgroundTasks) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._tasks = tasks
-        self._drains: dict[str, _RunningDrain] = {}
 
-    def progress(self, root: str) -> DrainProgress | None:
-        drain = self._drains.get(root)
-        if drain is None:
+    async def progress(self, root: str) -> DrainProgress | None:
+        """Return the progress of the last drain of a host; None if none is known."""
+        try:
+            found = await self._bus.asker(FIND_PLANS, timeout=SECONDS)(FindPlans(root=root, limit=10))
+        except UNANSWERED:
             return None
-        emptied = drain.emptying.so_far
-        text = drain.problem or emptied.sentence()
-        return DrainProgress(not drain.task.done(), text, tuple(sorted(emptied.stay.items())))
+        for stands in found.plans:
+            goal = stands.plan.parts.get(Emptying)
+            if goal is not None and goal.because == DRAIN:
+                return DrainProgress(
+                    plan=stands.plan.id,
+                    is_running=not (stands.ended or stands.stopping),
+                    is_alone=len(goal.hosts) == 1,
+                    text=stands.why if stands.why and not stands.ended else plan_sentence(stands),
+                    unmoved=tuple(sorted(stands.stay.items())),
+                )
+        return None
 
     async def start(self, root: str, live: bool, most: int) -> str:
         """Disable a host and begin to move its instances away, `most` at a time; return its new state."""
         with operations_refused():
             host = await host_named(self._bus, root)
-            known = self._drains.get(host.id)
-            if known is not None and not known.task.done():
+            known = await self.progress(host.id)
+            if known is not None and known.is_running:
                 raise OperationRefused("it is being emptied already")
             state = (await disabling(DRAIN)(self._bus, host)).says
-        move = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
-        emptying = Emptying(self._bus, [host], move, most, EmptyingListener(), because=DRAIN)
-        self._drains.pop(host.id, None)
-        for ended in [root for root, drain in self._drains.items() if drain.task.done()][:-_REMEMBERED]:
-            del self._drains[ended]
-        task = self._tasks.start(self._run(host.id, host.host or host.name, emptying))
-        self._drains[host.id] = _RunningDrain(emptying, task)
+            plan = emptying_plan([host], "live" if live else "migrate", most, because=DRAIN)
+            await start_plan(self._bus, plan, PlanListener())
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop the drain of a host, even if another process runs it, and return the host's new state. Moves
-        in progress complete. With `and_open` the host is enabled unless it has another cause; else it stays
-        disabled.
+        """Stop the drain of a host, and return the host's new state. Moves in progress complete. With
+        `and_open` the host is enabled unless it has another cause; else it stays disabled.
         """
         with operations_refused():
             host = await host_named(self._bus, root)
@@ -101,17 +88,8 @@ class Drains:
             if not and_open:
                 await disabling(UNNAMED)(self._bus, host)
                 host = await host_named(self._bus, root)
-            state = (await enabling(DRAIN)(self._bus, host)).says
-        if (drain := self._drains.get(host.id)) is not None:
-            drain.task.cancel()
+            state = (await enabling(DRAIN)(self._bus, host)).says  # no plan moves further instances of it
+            known = await self.progress(host.id)
+            if known is not None and known.is_alone:
+                await self._bus.asker(STOP_PLAN)(StopPlan(plan=known.plan))
         return state
-
-    async def _run(self, root: str, name: str, emptying: Emptying) -> None:
-        try:
-            log.info("%s is drained: %s", name, (await emptying.run()).sentence())
-        except* TROUBLE as trouble:
-            self._drains[root].problem = problem = str(next(leaves(trouble)))
-            log.warning("the drain of %s has stopped: %s", name, problem)
-        except* Exception:
-            self._drains[root].problem = "an internal error occurred; the log has the details"
-            log.exception("the drain of %s has failed", name)

@@ -67,7 +67,7 @@ class MovesListed:
 
 def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
     context.events.changes.include(context.events.of(MOVE_ENDED))
-    drains = Drains(context.queries.bus, context.tasks)
+    drains = Drains(context.queries.bus)
     pages, of_hosts = MovePages(context, renderer, drains), MovesOfHosts(context, renderer, drains)
 
     async def of_build(id_: str) -> frame.FoundRecords:
@@ -114,14 +114,14 @@ class MovesOfHosts(frame.PageGroup):
     async def alarm(self, request: Request, root: Provider) -> str:
         if MARK not in root.traits:
             return ""
-        drain = self._drains.progress(root.id)
+        drain = await self._drains.progress(root.id)
         return self._renderer.part("host_drain.html", drain=drain, name=name_of(root))
 
     async def form(self, request: Request, root: Provider) -> str:
         return self._renderer.part(
             "host_drain_form.html",
             **self._renderer.of_visitor(request),
-            drain=self._drains.progress(root.id),
+            drain=await self._drains.progress(root.id),
             draining=MARK in root.traits,
         )
 
@@ -229,7 +229,7 @@ class MovePages(frame.PageGroup):
                 query(guests.source, self._ask, recent),
             )
         known = moves.answer.moves if moves.answer else ()
-        progress = self._running_drains.progress(root.id)
+        progress = await self._running_drains.progress(root.id)
         running = sum(not move.ended and move.source == name for move in known)
         return DrainShown(
             root=root.id,
@@ -240,7 +240,7 @@ class MovePages(frame.PageGroup):
             moved=left_host(name, known, self._context.clock.now()),
             running=running,
             causes=tuple([cause for cause in causes_in(root.traits) if cause != DRAIN]),
-            runs_here=progress is not None and progress.is_running,
+            is_planned=progress is not None and progress.is_running,
             problem=f"{guests.source} does not answer: {guests.problem}" if guests.problem else "",
             unmoved=progress.unmoved if progress else (),
         )

@@ -1,20 +1,26 @@
-"""The part of moves in a scheduler: their claims, and the handovers of moves between cells."""
+"""The part of moves in a scheduler: their claims, handovers between cells, and plans of moves."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 from bus import topics
 from bus.projects import ClientQuery
-from bus.worker import On, WorkerRows, every, on_many, prune_period
+from bus.worker import On, WorkerRows, answers, every, on, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.client_requests import MovesOfClients
+from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.messages import (
     FIND_MOVES,
+    FIND_PLANS,
+    MOVE_ENDED,
     MOVE_HALF,
     MOVE_HANDOVER,
     MOVE_PLACED,
     MOVE_REFUSED,
     MOVE_REQUESTED,
+    PLANS,
+    START_PLAN,
+    STOP_PLAN,
     FindMoves,
     MovePlaced,
     MoveRefused,
@@ -22,6 +28,7 @@ from features.moves.messages import (
     MoveSteered,
 )
 from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing
+from features.moves.plans import MovePlans
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
 CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells
@@ -51,14 +58,16 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
     placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
     of_clients = MovesOfClients(find_moves)
+    plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
+    plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
     return SchedulerPart(
-        offers=(placing,),
+        offers=(placing, plans),
         client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
         client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
             asks=(GROUPS, FIND_MOVES),
-            announces=frozenset({MovePlaced, MoveRefused}),
+            announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
             consumes=[
                 requested_moves(placing, placing.place_many, needs.options.concurrency),
                 on_many(
@@ -69,10 +78,20 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                     undeliverable_after=TRIES_UNDELIVERABLE,
                     concurrency=needs.options.concurrency,
                 ),
+                on(MOVE_ENDED.at(reply_to=PLANS), plans.on_result, private=True),
+                on(MOVE_REFUSED.at(reply_to=PLANS), plans.on_result, private=True),
+            ],
+            answers=[
+                answers(START_PLAN, plans.start),
+                answers(STOP_PLAN, plans.stop),
+                answers(FIND_PLANS, plans.find),
             ],
             timers=[
                 every(REPEAT_SECONDS, handovers.repeat_handovers, emits=[MOVE_HANDOVER]),
                 every(prune_period(keep), lambda: handovers.prune(keep)),
+                every(prune_period(keep), lambda: plans.prune(keep)),
             ],
+            runs=[plans.run],
+            stops=[plans.stop_leading],
         ),
     )

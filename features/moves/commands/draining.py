@@ -14,7 +14,6 @@ from berth.commands.terminal import Cli, complain, progress_bar, write_json
 from berth.operations.boot_options import parts_given, waiting_time
 from berth.operations.cells import check_to_cell, chosen_cells
 from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
-from berth.operations.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -23,17 +22,19 @@ from bus.masking import printable
 from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
 from features.moves.commands.moves import MovePrinter
-from features.moves.emptying import (
-    Emptied,
-    Emptying,
-    EmptyingListener,
+from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands
+from features.moves.moving import ANY, AT_ONCE, SupposedMove, why_not
+from features.moves.plan_requests import (
+    FollowedPlan,
+    PlanListener,
+    emptying_plan,
     instances_on,
+    outcome_of,
+    plan_sentence,
     remaining_consumers,
-    requests_for,
+    start_plan,
     suppose_emptying,
 )
-from features.moves.messages import MoveKind, MoveRequested
-from features.moves.moving import ANY, AT_ONCE, MoveOutcome, SupposedMove, why_not
 
 _SHOWN = 20  # instances or consumers that are listed
 
@@ -59,8 +60,9 @@ class DrainOptions:
 async def drain_command(cli: Cli, options: DrainOptions) -> int:
     """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
-    Exit 0 if no instance stays, else 1, with the reason for each. Ctrl-C stops the drain: moves in progress
-    complete, the hosts stay disabled, and the same command resumes it. Afterwards `berth host enable HOST
+    Schedulers carry the drain out, also if this command is killed. Exit 0 if no instance stays, else 1, with
+    the reason for each. Ctrl-C stops the drain: moves in progress complete, the hosts stay disabled, and the
+    same command resumes it. Afterwards `berth host enable HOST
     --because drain` enables a host. Use `berth evacuate` for a dead host. Example: `berth drain h1 h2 --max 4
     --dry-run`.
     """
@@ -73,7 +75,7 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
         move=ANY, build=ANY, kind=kind, to_cell=options.to_cell, parts=waiting_for(options.wait)
     )
     because = checked_cause(options.because)
-    printer = EmptyingPrinter(cli)
+    printer = EmptyingPrinter(cli, kind)
     async with cli.bus("drain") as bus:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         hosts = await _hosts(bus, cli.settings, options)
@@ -87,30 +89,33 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
             which = hosts[0].host or hosts[0].name if len(hosts) == 1 else "HOST"
             undone = f"berth host enable {which}{because and f' --because {because}'}"
             cli.line(f"undone by `{printable(undone)}`", "dim")
-        emptying = Emptying(bus, hosts, asked, options.most, printer, because=because)
-        code = await _empty(emptying, printer, "stopped", "the same command goes on")
-        await print_remaining(bus, hosts, emptying.so_far.stay, cli)
+        plan = emptying_plan(
+            hosts, kind, options.most, to_cell=asked.to_cell, parts=asked.parts, because=because
+        )
+        followed = await start_plan(bus, plan, printer)
+        try:
+            far = await printer.followed(followed)
+        except asyncio.CancelledError:
+            await asyncio.shield(followed.stop())
+            way = "Moves in progress end by themselves; the same command goes on with the rest"
+            complain.print(f"stopped: {printer.sentence}. {way}", markup=False)
+            raise
+        code = _print_end(printer, followed, hosts, far)
+        await print_remaining(bus, hosts, far.stay, cli)
     return code
 
 
-async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, goes_on: str) -> int:
-    """Drain or evacuate hosts and print the result; return 1 if instances stay, else 0. On Ctrl-C print
-    progress, prefixed with `stopped`, and the command that continues, `goes_on`.
-    """
-    hosts = emptying.hosts
+def _print_end(
+    printer: "EmptyingPrinter", followed: FollowedPlan, hosts: Sequence[Provider], far: PlanStands
+) -> int:
+    """Print the result of a drain or evacuation; return 1 if instances stay, else 0."""
     called = hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
-    try:
-        with printer.bar:
-            far = await emptying.run()
-    except asyncio.CancelledError:
-        way = f"Moves in progress end by themselves; {goes_on} with the rest"
-        complain.print(f"{stopped}: {emptying.so_far.sentence()}. {way}", markup=False)
-        raise
     if printer.cli.as_json:
-        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
-        write_json({"hosts": called, **sets, "stay": far.stay})
+        moved = [build for build, move in followed.moved.items() if move.result == "done"]
+        ends = {"moved": sorted({*moved} - far.stay.keys()), "gone": far.gone, "stay": far.stay}
+        write_json({"hosts": called, "plan": followed.id, **ends})
         return 1 if far.stay else 0
-    printer.cli.line(f"{called}: {far.sentence()}")
+    printer.cli.line(f"{called}: {plan_sentence(far)}")
     for build, why in sorted(far.stay.items())[:_SHOWN]:
         printer.cli.line(f"  {build} stays: {printable(why)}")
     if len(far.stay) > _SHOWN:
@@ -131,20 +136,33 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
     return sorted(hosts, key=lambda host: host.host)
 
 
-class EmptyingPrinter(MovePrinter, EmptyingListener):
+class EmptyingPrinter(PlanListener):
     """Prints the progress of a drain: each move; in a terminal only failed moves and a progress bar."""
 
-    def __init__(self, cli: Cli) -> None:
-        super().__init__(cli)
-        self.bar = progress_bar(not cli.as_json)
-        self._task = self.bar.add_task("moved", total=None)
+    def __init__(self, cli: Cli, kind: MoveKind) -> None:
+        self.cli = cli
+        self.sentence = "nothing has begun"
+        self._moves, self._kind = MovePrinter(cli), kind
+        self._bar = progress_bar(not cli.as_json)
+        self._task = self._bar.add_task("moved", total=None)
+        self._why = ""
 
-    def so_far(self, far: Emptied) -> None:
-        self.bar.update(self._task, completed=far.finished, total=len(far.seen), description=far.sentence())
+    async def followed(self, plan: FollowedPlan) -> PlanStands:
+        """Print the progress of a plan until it ends."""
+        with self._bar:
+            return await plan.ended()
 
-    def on_outcome(self, outcome: MoveOutcome) -> None:
-        if self.cli.as_json or outcome.end != "done" or not complain.is_terminal:
-            super().on_outcome(outcome)
+    def so_far(self, stands: PlanStands) -> None:
+        self.sentence = plan_sentence(stands)
+        done = stands.moved + stands.gone + len(stands.stay)
+        self._bar.update(self._task, completed=done, total=stands.total, description=self.sentence)
+        if stands.why not in ("", self._why) and not (stands.ended or self.cli.as_json):
+            self.cli.line(f"waits: {printable(stands.why)}", "red")
+        self._why = stands.why
+
+    def on_move(self, move: MoveOfPlan) -> None:
+        if self.cli.as_json or move.result != "done" or not complain.is_terminal:
+            self._moves.on_outcome(outcome_of(move, self._kind))
 
 
 async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:
@@ -208,7 +226,7 @@ class EvacuateOptions:
         " each move may wait that long for capacity.",
         metavar="[TIME]",
     )
-    most: int = option(50, "With --wait: so many at a time.", "--max", min=1, metavar="N")
+    most: int = option(50, "So many at a time.", "--max", min=1, metavar="N")
     to_cell: str = option("", "To hosts of this cell.", metavar="CELL")
     dry_run: bool = option(
         False, "Print what would be done, which instances would stay, and why; change nothing."
@@ -243,18 +261,22 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
             further = f"; its cell sees to the {rest} that are not active" if rest else ""
             cli.line(f"{called}: forced down; {len(active)} move to other hosts{further}")
         await forcing_down(True)(bus, host)
+        printer = EmptyingPrinter(cli, "evacuate")
+        plan = emptying_plan(
+            [host], "evacuate", options.most, to_cell=asked.to_cell, parts=asked.parts, patient=False
+        )
+        followed = await start_plan(bus, plan, printer)
         if options.wait is not None:
-            printer = EmptyingPrinter(cli)
-            emptying = Emptying(bus, [host], asked, options.most, printer, patient=False)
-            return await _empty(emptying, printer, called, f"`berth evacuate {called} --wait` goes on")
-        requests = requests_for(asked, active)
-        if requests:
-            await publish(bus, *requests, patience=PATIENCE)
-    if cli.as_json:
-        for request in requests:
-            write_json({"move": request.move, "build": request.build, "kind": request.kind})
-    elif requests:
-        cli.line(f"asked for: `berth moves list --host {called}` shows how they go")
+            try:
+                far = await printer.followed(followed)
+            except asyncio.CancelledError:
+                way = f"Schedulers go on; `berth evacuate {called} --wait` follows them"
+                complain.print(f"{called}: {printer.sentence}. {way}", markup=False)
+                raise
+            return _print_end(printer, followed, [host], far)
+    cli.tell(
+        f"asked for: `berth moves list --host {called}` shows how they go", host=called, plan=followed.id
+    )
     return 0
 
 

@@ -97,7 +97,7 @@ class DrainShown:
     moved: int
     running: int
     causes: tuple[str, ...]  # other causes for which the host is disabled
-    runs_here: bool  # whether this control room runs the drain
+    is_planned: bool  # whether a plan moves the rest
     problem: str
     unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
 

@@ -1,4 +1,4 @@
-"""The first migration of maintenance: windows, evacuations, their moves and events."""
+"""The first migration of maintenance: windows, evacuations, and their events."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -35,16 +35,6 @@ def upgrade() -> None:
         columns(text, "record"),  # the WindowHost
         keys=2,
     )
-    table(
-        "maintenance_moves",
-        columns(text, "move", "build", "subject", "root", "cell", "kind"),
-        columns(sa.Double, "at", "ended"),
-        columns(sa.BigInteger, "memory_mb"),
-        columns(text, "result"),
-    )
-    op.create_index("maintenance_moves_subject", "maintenance_moves", ["subject", "build"])
-    op.create_index("maintenance_moves_build", "maintenance_moves", ["build"])
-    op.create_index("maintenance_moves_ended", "maintenance_moves", ["ended"])
     table(
         "maintenance_windows",
         columns(text, "id"),

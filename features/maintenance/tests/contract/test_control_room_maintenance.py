@@ -21,6 +21,7 @@ from features.maintenance.messages import (
     WindowState,
 )
 from features.maintenance.options import MaintenanceOptions
+from features.moves.plans import MovePlans
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.queries import CellQueries
@@ -51,9 +52,11 @@ async def unused(_: object) -> Any:
 async def windows(placement: Placement, open_database: Callable[..., Database]) -> MaintenanceController:
     database, clock = open_database(), TurnedClock()
     await migrate(database, *packages("scheduler"))
+    source = IndexedSource(placement.memory)
     needs = MaintenanceNeeds(
-        database=database, placement=queries_of(placement), source=IndexedSource(placement.memory),
-        cells=CellQueries(builds=unused, instances=unused), find_moves=unused, book=HostBook(clock.now),
+        database=database, placement=queries_of(placement), source=source,
+        cells=CellQueries(builds=unused, instances=unused), book=HostBook(clock.now),
+        plans=MovePlans(database, unused, source, clock.clock, unused),
         clock=clock.clock, publish=unused,
     )  # fmt: skip
     return MaintenanceController(needs, MaintenanceOptions())

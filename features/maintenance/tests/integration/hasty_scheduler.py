@@ -7,6 +7,7 @@ from functools import partial
 from berth import worker_roles
 from features.maintenance import controller, scheduler
 from features.maintenance.quorum import AgentQuorum
+from features.moves import plans
 from tests.integration.watched_agents import WatchingSupervisor
 
 
@@ -22,7 +23,8 @@ class HastySupervisor(WatchingSupervisor):
 if __name__ == "__main__":
     from berth.__main__ import main
 
-    controller.LEAD_SECONDS = 3.0
+    controller.LEAD_SECONDS = plans.LEAD_SECONDS = 3.0
+    plans.STEP_SECONDS = 0.5
     scheduler.STEP_SECONDS = 0.5  # type: ignore[attr-defined]
     controller.AgentQuorum = partial(AgentQuorum, pause=1.0)  # type: ignore[assignment, attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]

@@ -15,7 +15,7 @@ from features.maintenance.core.maintenance import UNMEASURED
 from features.maintenance.hosts import HostView
 from features.maintenance.options import MaintenanceOptions
 from features.maintenance.windows import MaintenanceWindows
-from features.moves.messages import MoveRequested
+from features.moves import emptying, plans
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
@@ -27,6 +27,8 @@ CLOSED = "disabled, because of maintenance"
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
     monkeypatch.setattr(scheduler, "STEP_SECONDS", 0.1)
+    monkeypatch.setattr(emptying, "LIST_SECONDS", 0.1)
+    monkeypatch.setattr(plans, "STEP_SECONDS", 0.1)
     return opening_berths(tmp_path, monkeypatch, capsys)
 
 
@@ -120,15 +122,14 @@ async def test_the_drain_for_a_later_window_begins_so_early_that_its_host_is_emp
     clock, steps = TurnedClock(time.time()), 0
 
     class TurnedWindows(MaintenanceWindows):
-        async def step(self, view: HostView) -> list[MoveRequested]:
+        async def step(self, view: HostView) -> None:
             nonlocal steps
-            requests = await super().step(view)
+            await super().step(view)
             steps += 1
-            return requests
 
     def controller(needs: MaintenanceNeeds, options: MaintenanceOptions) -> MaintenanceController:
         made = MaintenanceController(needs, options)
-        parts = needs.database, needs.placement, made.windows.departures, clock.clock
+        parts = needs.database, needs.placement, needs.cells, needs.plans, clock.clock
         made.windows = TurnedWindows(*parts, options.lead)
         return made
 

@@ -13,9 +13,12 @@ from bus.messages import Attempt
 from bus.queries import BuildsFound, DecisionFound, InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from features.moves import emptying, moving, pages
+from features.moves import emptying, moving, pages, plans
 from features.moves.messages import (
     FIND_MOVES,
+    FIND_PLANS,
+    START_PLAN,
+    STOP_PLAN,
     MoveEnded,
     MoveProgress,
     MoveRequested,
@@ -25,6 +28,7 @@ from features.moves.messages import (
     PhaseOver,
 )
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.moves.tests.support.planning_schedulers import a_planning_scheduler
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
@@ -35,7 +39,11 @@ from tests.support.waiting import until
 ROOT = uid(1, "a")
 HOST = f"/hosts/{ROOT}"
 MOVE = uid(1, "e")
-MOVE_QUERIES = (FIND_MOVES.name, "instances", "providers")
+MOVE_QUERIES = (
+    *(query.name for query in (FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS)),
+    "instances",
+    "providers",
+)
 
 
 @asynccontextmanager
@@ -141,7 +149,11 @@ async def test_the_page_without_moves_names_silent_cells() -> None:
 async def a_room_with_hosts(movers: FakeMovers) -> AsyncIterator[tuple[VisitedRoom, Placement]]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         assert await report(placement, a_report(1), a_report(9)) == ["", ""]
-        async with a_room(movers, silent_placement(placement)) as room:
+        async with (
+            a_planning_scheduler(movers, placement) as (scheduler, publishes),
+            a_room(movers, silent_placement(placement), scheduler) as room,
+        ):
+            publishes.append(room.bus.publish)
             yield room, placement
 
 
@@ -152,7 +164,8 @@ async def traits(placement: Placement) -> set[str]:
 
 @pytest.fixture
 def movers(monkeypatch: pytest.MonkeyPatch) -> FakeMovers:
-    monkeypatch.setattr(emptying, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(emptying, "LIST_SECONDS", 0.02)
+    monkeypatch.setattr(plans, "STEP_SECONDS", 0.02)
     made = FakeMovers(alone=False)
     made.have(*(an_instance_there(number, 1) for number in range(1, 4)))
     return made
@@ -191,11 +204,11 @@ async def test_a_drain_is_stopped_and_the_host_stays_closed(movers: FakeMovers) 
         await until(lambda: began)
         twice = await room.send(HOST, act="drain")
         assert (twice.status_code, "being emptied already" in twice.text) == (409, True)
-        assert "This control room runs the drain" in await room.page(HOST)
+        assert "Schedulers move the rest" in await room.page(HOST)
         assert (await room.send(HOST, act="stop-drain")).status_code == 303
         assert MARK not in await traits(placement) and DISABLED in await traits(placement)
         page = await room.page(HOST)
-        assert "disabled by an operator" in page and "This control room runs the drain" not in page
+        assert "disabled by an operator" in page and "Schedulers move the rest" not in page
         assert len(began) == 1
 
 

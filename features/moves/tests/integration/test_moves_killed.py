@@ -30,6 +30,7 @@ from features.moves.messages import (
     FIND_MOVES,
     MOVE_ENDED,
     MOVE_REFUSED,
+    PLANS,
     FindMoves,
     MoveEnd,
     MoveEnded,
@@ -138,10 +139,12 @@ class MovingSite:
     async def listen(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         builds = await self.bus.listen(topics.BUILD_ENDED.at())
         ends = await self.bus.listen(MOVE_ENDED.at())
+        of_plans = await self.bus.listen(MOVE_ENDED.at(reply_to=PLANS))
         refusals = await self.bus.listen(MOVE_REFUSED.at())
         takers = (
             receive_all(builds, lambda end: self.builds.setdefault(end.build, end)),
             receive_all(ends, lambda end: self.ends[end.move].append(end)),
+            receive_all(of_plans, lambda end: self.ends[end.move].append(end)),
             receive_all(refusals, lambda refusal: self.refused.update({refusal.move: refusal})),
         )
         return [group.create_task(taker) for taker in takers]

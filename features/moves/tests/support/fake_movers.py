@@ -21,6 +21,7 @@ from bus.queries import (
 )
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
+from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.moves.messages import (
@@ -42,6 +43,8 @@ from features.moves.messages import (
     MoveSteered,
     PhaseOver,
 )
+from features.moves.placing import refusal_of
+from scheduler_worker.extension import decisions
 from tests.support.ids import uid
 
 Doing = Callable[[MoveRequested], Iterable[Message]]
@@ -83,7 +86,9 @@ class FakeMovers:
     cancels: bool = True  # False: a cancelled move has started just before, and is in `started`
     started: list[MoveStands] = field(default_factory=list)
     looked: int = 0
+    listed: int = 0
     alone: bool = True
+    database: Database | None = None  # that of the schedulers, which records refusals
 
     def have(self, *builds: BuildStands) -> None:
         self.builds |= {build.build: build for build in builds}
@@ -98,9 +103,9 @@ class FakeMovers:
                 on(topics.BUILD_CANCEL, self._cancel, emits=[topics.BUILD_CANCELLED]),
             ],
             answers=[
-                answers(topics.FIND_BUILDS, self._builds, cell="c1"),
+                answers(topics.FIND_BUILDS, self.find_builds, cell="c1"),
                 answers(FIND_MOVES, self.find_moves, cell="c1"),
-                answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
+                answers(topics.FIND_INSTANCES, self.find_instances, cell="c1"),
                 answers(topics.WAITING, self._waiting),
                 *([answers(topics.PROVIDERS, self._hosts)] if self.alone else []),
             ],
@@ -108,7 +113,12 @@ class FakeMovers:
 
     async def _move(self, asked: MoveRequested) -> list[Message]:
         self.asked.append(asked)
-        return list((self.doing or self.well)(asked))
+        messages = list((self.doing or self.well)(asked))
+        if self.database is not None:
+            refusals = [refusal_of(asked, None, each) for each in messages if isinstance(each, MoveRefused)]
+            async with self.database.write() as tx:
+                await decisions.add_refusals(tx, refusals, 1000.0)
+        return messages
 
     async def _steer(self, move_steered: MoveSteered) -> list[Message]:
         self.steered.append(move_steered)
@@ -154,6 +164,10 @@ class FakeMovers:
         kind: MoveKind = "migrate",
     ) -> MoveEnded:  # fmt: skip
         kind = of.kind if isinstance(of, MoveRequested) else kind
+        self.moves[of.move] = MoveStands(
+            move=of.move, build=of.build, kind=kind, cell="c1", phase=end, host=host, at=host, ended=1010.0,
+            reason=reason,
+        )  # fmt: skip
         failed = (PhaseOver("start", "host-9", "failed", "no boot disk", 1.0, 2.0),) if reason else ()
         return MoveEnded(
             move=of.move, build=of.build, kind=kind, cell="c1", end=end, host=host, reason=reason,
@@ -176,7 +190,7 @@ class FakeMovers:
 
     # Queries to the cell
 
-    async def _builds(self, asked: FindBuilds) -> BuildsFound:
+    async def find_builds(self, asked: FindBuilds) -> BuildsFound:
         return BuildsFound(builds=tuple(self.builds[build] for build in asked.builds if build in self.builds))
 
     async def find_moves(self, asked: FindMoves) -> MovesFound:
@@ -193,7 +207,8 @@ class FakeMovers:
         ]
         return MovesFound(moves=tuple(found[: asked.limit]))
 
-    async def _instances(self, asked: FindInstances) -> InstancesFound:
+    async def find_instances(self, asked: FindInstances) -> InstancesFound:
+        self.listed += 1
         found = [
             Instance(
                 build=build.build, status=build.status, cell="c1", host=build.host, project="p",

@@ -11,8 +11,9 @@ from berth.operations.host_states import host_named, state_of
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
-from features.moves import emptying
+from features.moves import emptying, plans
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.moves.tests.support.planning_schedulers import a_planning_scheduler
 from placement_worker import Placement
 from tests.support.buses import serving
 from tests.support.placement_builders import a_placement, a_report
@@ -41,10 +42,15 @@ async def hosts_to_empty(patch: pytest.MonkeyPatch, *workers: Worker) -> AsyncIt
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
     patch.setattr(composition, "transport", lambda *_, **__: LocalTransport(broker))
     patch.setenv("BERTH_CELLS", "c1")
-    patch.setattr(emptying, "POLL_SECONDS", 0.02)
-    async with a_placement("sqlite+aiosqlite://") as placement:
+    patch.setattr(emptying, "LIST_SECONDS", 0.02)
+    patch.setattr(plans, "STEP_SECONDS", 0.02)
+    async with (
+        a_placement("sqlite+aiosqlite://") as placement,
+        a_planning_scheduler(fake, placement) as (scheduler, publishes),
+    ):
         assert await report(placement, *(a_report(number) for number in (1, 2, 9))) == ["", "", ""]
 
-        served = silent_placement(placement), fake.worker(), *workers
+        served = silent_placement(placement), fake.worker(), scheduler, *workers
         async with serving(lambda: LocalTransport(broker), *served) as bus:
+            publishes.append(bus.publish)
             yield HostsToEmpty(fake, placement, bus)

@@ -1,0 +1,193 @@
+"""Requests plans of many moves as a client and follows them; says what emptying hosts would do."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from berth.operations.cells import instance_pages
+from berth.operations.publishing import PATIENCE, answered, checked
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.parts import MoveParts, PlanParts
+from bus.queries import PRESENT, FindInstances, Instance
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+from features.moves.messages import (
+    FIND_PLANS,
+    START_PLAN,
+    STOP_PLAN,
+    EmptiedHost,
+    Emptying,
+    FindPlans,
+    MoveKind,
+    MoveOfPlan,
+    MoveRequested,
+    PlanOfMoves,
+    PlanStands,
+    StartPlan,
+    StopPlan,
+)
+from features.moves.moving import REFUSED, MoveOutcome, SupposedMove, supposed
+
+SOON = 0.05  # until the first read of a plan; the time doubles while the plan does not change
+POLL_SECONDS = 1.0  # the longest time between two reads
+
+
+class PlanListener:
+    """Base class of objects that receive the progress of a plan; its methods do nothing."""
+
+    def so_far(self, stands: PlanStands) -> None: ...
+
+    def on_move(self, move: MoveOfPlan) -> None:
+        """Receive a move that has ended."""
+
+
+@dataclass
+class FollowedPlan:
+    """A running plan, and what a client has read of it."""
+
+    bus: Bus
+    id: str
+    listener: PlanListener
+    stands: PlanStands | None = None
+    moved: dict[str, MoveOfPlan] = field(default_factory=dict)  # the last ended move of each instance
+    _version: int = 0
+
+    async def ended(self) -> PlanStands:
+        """Read the plan until it has ended. If no scheduler answers, wait for one."""
+        pause = SOON
+        while True:
+            stands = await answered(self.bus, self._read)
+            if stands is not None:
+                if stands.version != self._version or self.stands is None:
+                    pause = SOON
+                    self._take(stands)
+                if stands.ended and not stands.moves:
+                    return stands
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)
+
+    async def stop(self) -> None:
+        """Let the plan request no further moves, and read once more how far it is."""
+        await answered(self.bus, lambda: self.bus.asker(STOP_PLAN)(StopPlan(plan=self.id)), PATIENCE)
+        if (stands := await answered(self.bus, self._read, PATIENCE)) is not None:
+            self._take(stands)
+
+    async def _read(self) -> PlanStands | None:
+        question = FindPlans(plans=(self.id,), moves_after=self._version)
+        return next(iter((await self.bus.asker(FIND_PLANS)(question)).plans), None)
+
+    def _take(self, stands: PlanStands) -> None:
+        self._version, self.stands = stands.version, stands
+        for move in stands.moves:
+            if move.ended:
+                self.moved[move.build] = move
+                self.listener.on_move(move)
+        self.listener.so_far(stands)
+
+
+async def start_plan(bus: Bus, plan: PlanOfMoves, listener: PlanListener) -> FollowedPlan:
+    """Start a plan; raise OperationRefused if the scheduler refuses it. If a plan with the same goal runs,
+    return that.
+    """
+    asked = checked(StartPlan(plan=plan))
+    started = await answered(bus, lambda: bus.asker(START_PLAN)(asked), PATIENCE)
+    if started.refused:
+        raise OperationRefused(started.refused)
+    return FollowedPlan(bus, started.plan, listener)
+
+
+def emptying_plan(
+    hosts: Sequence[Provider],
+    kind: MoveKind,
+    most: int,
+    *,
+    to_cell: str = "",
+    parts: MoveParts | None = None,
+    because: str = "",
+    patient: bool = True,
+) -> PlanOfMoves:
+    listed = [EmptiedHost(root=host.id, host=host.host or host.name, cell=host.cell) for host in hosts]
+    goal = Emptying(
+        hosts=tuple(listed), kind=kind, to_cell=to_cell, parts=parts or MoveParts(), because=because,
+        patient=patient,
+    )  # fmt: skip
+    return PlanOfMoves(id=Clock().uuid(), parts=PlanParts(goal), most=most)
+
+
+def outcome_of(move: MoveOfPlan, kind: str) -> MoveOutcome:
+    """Return the result of an ended move of a plan."""
+    end, _, reason = (REFUSED, "", move.result) if move.code else move.result.partition(": ")
+    return MoveOutcome(
+        move=move.move, build=move.build, end=end, kind=kind, host=move.host, reason=reason, code=move.code
+    )
+
+
+def plan_sentence(stands: PlanStands) -> str:
+    """Return how far a plan is, such as `3 moved, 1 under way, none stays`."""
+    rest = stands.total - stands.moved - stands.gone - stands.under_way - len(stands.stay)
+    counts = ((stands.gone, "deleted meanwhile"), (stands.under_way, "under way"), (rest, "not started"))
+    words = [f"{count} {what}" for count, what in counts if count > 0]
+    stay = f"{len(stands.stay)} stay" if stands.stay else "none stays"
+    return ", ".join([f"{stands.moved} moved", *words, stay])
+
+
+async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
+    """Return the unfinished instances on the hosts; raise OperationRefused if a cell does not answer."""
+    found: list[Instance] = []
+    for host in hosts:
+        if not host.cell:
+            continue
+        try:
+            question = FindInstances(cell=host.cell, host=host.id, statuses=PRESENT)
+            async for page in instance_pages(bus, question):
+                found += page.instances
+        except (Unavailable, Unroutable) as problem:
+            raise OperationRefused(
+                f"cell {host.cell} does not list the instances on {host.host or host.name}: {problem}"
+            ) from None
+    return found
+
+
+async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
+    """Return the consumers with allocations from the host, except the ids in `excluding`."""
+    tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
+    question = FindAllocations(providers=tuple(provider.id for provider in tree))
+    consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
+    return [consumer for consumer in consumers if consumer.id not in excluding]
+
+
+@dataclass(frozen=True)
+class SupposedHost:
+    """The expected result of draining a host, from an evaluation without moves."""
+
+    host: Provider
+    statuses: Counter[str]  # its instances by status
+    stay: dict[str, SupposedMove]  # instances without a destination
+
+
+async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
+    """Return for each host which instances a drain could move and which would stay. `asked`: the request to
+    copy for each move.
+    """
+    instances = {host.id: await instances_on(bus, [host]) for host in hosts}
+    active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
+    clock = Clock()
+    requests = [
+        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
+        for instance in active
+    ]
+    found = zip(active, await supposed(bus, requests, hosts), strict=True)
+    stay = {instance.build: answer for instance, answer in found if not answer.fits}
+    return [
+        SupposedHost(
+            host,
+            Counter(one.status for one in instances[host.id]),
+            {one.build: stay[one.build] for one in instances[host.id] if one.build in stay},
+        )
+        for host in hosts
+    ]

@@ -1,0 +1,79 @@
+"""A scheduler that carries out plans of moves, with scripted cells."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from berth.features import packages
+from bus.clock import Clock
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from bus.worker import Worker, answers, on
+from features.moves.emptying import HostEmptying
+from features.moves.messages import (
+    FIND_PLANS,
+    MOVE_ENDED,
+    MOVE_REFUSED,
+    PLANS,
+    START_PLAN,
+    STOP_PLAN,
+    MoveRequested,
+)
+from features.moves.plans import MovePlans
+from features.moves.tests.support.fake_movers import FakeMovers
+from placement_worker import IndexedSource, Placement
+from scheduler_worker.queries import CellQueries
+from tests.support.schedulers import queries_of
+
+
+def plans_of(
+    database: Database, placement: Placement, movers: FakeMovers, publish: Callable[..., object], clock: Clock
+) -> MovePlans:
+    source, cells = (
+        IndexedSource(placement.memory),
+        CellQueries(builds=movers.find_builds, instances=movers.find_instances),
+    )
+    plans = MovePlans(database, movers.find_moves, source, clock, publish)  # type: ignore[arg-type]
+    plans.add_kind(HostEmptying(queries_of(placement), cells, source, clock))
+    return plans
+
+
+def planning_worker(plans: MovePlans) -> Worker:
+    return Worker(
+        "planner",
+        consumes=[
+            on(MOVE_ENDED.at(reply_to=PLANS), plans.on_result, private=True),
+            on(MOVE_REFUSED.at(reply_to=PLANS), plans.on_result, private=True),
+        ],
+        answers=[
+            answers(START_PLAN, plans.start),
+            answers(STOP_PLAN, plans.stop),
+            answers(FIND_PLANS, plans.find),
+        ],
+        runs=[plans.run],
+        announces=frozenset({MoveRequested}),
+    )
+
+
+@asynccontextmanager
+async def a_planning_scheduler(
+    movers: FakeMovers, placement: Placement
+) -> AsyncIterator[tuple[Worker, list[Callable[..., object]]]]:
+    """Yield a scheduler with a database of its own, and a list for the function that publishes its requests,
+    which the test adds when its bus is open.
+    """
+    publishes: list[Callable[..., object]] = []
+
+    async def publish(*messages: Message) -> None:
+        await publishes[0](*messages)  # type: ignore[misc]
+
+    with TemporaryDirectory() as directory:
+        database = Database(f"sqlite+aiosqlite:///{Path(directory)}/scheduler.db")
+        try:
+            await migrate(database, *packages("scheduler"))
+            movers.database = database
+            yield planning_worker(plans_of(database, placement, movers, publish, Clock())), publishes
+        finally:
+            await database.close()
