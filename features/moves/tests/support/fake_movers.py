@@ -165,7 +165,7 @@ class FakeMovers:
     ) -> MoveEnded:  # fmt: skip
         kind = of.kind if isinstance(of, MoveRequested) else kind
         self.moves[of.move] = MoveStands(
-            move=of.move, build=of.build, kind=kind, cell="c1", phase=end, host=host, at=host, ended=1010.0,
+            move=of.move, build=of.build, kind=kind, cell="c1", phase=end, host=host, at=host, ended=1000.0,
             reason=reason,
         )  # fmt: skip
         failed = (PhaseOver("start", "host-9", "failed", "no boot disk", 1.0, 2.0),) if reason else ()
