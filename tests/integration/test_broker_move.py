@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 from collections import defaultdict
@@ -32,6 +33,7 @@ from bus.rabbit import RabbitTransport
 from bus.rabbit.topology import BrokerNames
 from bus.topics import Address
 from deploy.rabbitmq import RabbitMQ, find_rabbitmq
+from deploy.servers import private_directory
 from tests.support.berth_processes import PatientBus, settled
 from tests.support.envelopes import a_letter, an_envelope, number_in, publish, take
 from tests.support.replicas import replicated
@@ -53,21 +55,6 @@ WORKER, AGENT, IDLE_AGENT = (
 REPEATED = 12  # one of so many requests is published twice
 BOOTS, RATE = 12_000, 150.0
 DELETED = 10  # one of so many active builds is deleted
-
-
-@pytest.fixture
-def old(directory: Path) -> Iterator[RabbitMQ]:
-    installed(find_rabbitmq)
-    installed(find_jq)
-    with RabbitMQ(directory / "old", plugins=["rabbitmq_shovel"]) as server:
-        yield server
-
-
-@pytest.fixture
-def new(directory: Path) -> Iterator[RabbitMQ]:
-    unpacked = RABBITMQ4 if RABBITMQ4.exists() else None
-    with RabbitMQ(directory / "new", plugins=["rabbitmq_shovel"], unpacked=unpacked) as server:
-        yield server
 
 
 @dataclass
@@ -112,10 +99,6 @@ class BrokerMove:
         await self.run(EXPORT, self.old)
         await self.run(IMPORT, self.new)
 
-    async def prepare(self) -> None:
-        await self.run(ADD_USER, self.old)
-        await self.copy()
-
     async def shovel(self) -> None:
         await self.copy()
         await self.run(SHOVEL, self.new)
@@ -125,6 +108,25 @@ class BrokerMove:
 
     def back(self) -> "BrokerMove":
         return BrokerMove(self.new, self.old, self.directory)
+
+
+@pytest.fixture(scope="module")
+def move() -> Iterator[BrokerMove]:
+    """Two brokers for all tests, which take half a minute to start; the old one has the user of shovels."""
+    installed(find_rabbitmq)
+    installed(find_jq)
+    directory = private_directory("berth-test-")
+    unpacked = RABBITMQ4 if RABBITMQ4.exists() else None
+    with (
+        RabbitMQ(directory / "old", plugins=["rabbitmq_shovel"]) as old,
+        RabbitMQ(directory / "new", plugins=["rabbitmq_shovel"], unpacked=unpacked) as new,
+    ):
+        commands = directory / "commands"
+        commands.mkdir()
+        move = BrokerMove(old, new, commands)
+        asyncio.run(move.run(ADD_USER, old))
+        yield move
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @asynccontextmanager
@@ -178,9 +180,9 @@ async def forge(server: RabbitMQ, names: BrokerNames) -> None:
 
 
 async def test_messages_arrive_where_they_were_and_forged_ones_stay_refused(
-    old: RabbitMQ, new: RabbitMQ, bus_name: str, tmp_path: Path
+    move: BrokerMove, bus_name: str
 ) -> None:
-    move, names = BrokerMove(old, new, tmp_path), BrokerNames(bus_name)
+    old, new, names = move.old, move.new, BrokerNames(bus_name)
     await asyncio.to_thread(old.control, "add_user", f"{bus_name}.client.shop", "secret")
     await asyncio.to_thread(old.control, "set_permissions", f"{bus_name}.client.shop", ".*", ".*", ".*")
     async with opened(old, bus_name) as transport:
@@ -189,7 +191,7 @@ async def test_messages_arrive_where_they_were_and_forged_ones_stay_refused(
         await transport.consume(QueueSpec("worker:private", ("build.#",), durable=False), 1)
         await transport._link.declare_dead()
         await transport._link.declare_delay(1000)
-        await move.prepare()
+        await move.copy()
         sent = [an_envelope(n, key=("build.requested", "build.ended.c1")[n % 2]) for n in range(300)]
         for start in range(0, len(sent), 50):  # some share an AMQP message, others do not
             await publish(transport, *sent[start : start + 50])
@@ -251,12 +253,15 @@ def assert_as_sent(found: list[Delivery], sent: list[Envelope]) -> None:
 
 
 @asynccontextmanager
-async def written(transport: RabbitTransport) -> AsyncIterator[list[int]]:
-    """Publish messages continuously, also after a crash of the broker; yield the numbers of stored ones."""
+async def written(transport: RabbitTransport, arrived: set[int]) -> AsyncIterator[list[int]]:
+    """Publish messages continuously, also after a crash of the broker, but at most 2,000 that have not yet
+    arrived: a shovel is slower than this writer. Yield the numbers of stored messages.
+    """
     stored: list[int] = []
 
     async def write() -> None:
         while True:
+            await until(lambda: len(stored) < len(arrived) + 2000, seconds=600)
             numbers = range(len(stored), len(stored) + 20)
             try:
                 await publish(transport, *(an_envelope(number, framed=False) for number in numbers))
@@ -280,15 +285,15 @@ async def read(inbox: Inbox, numbers: set[int]) -> None:
 
 
 async def test_no_message_is_lost_if_a_broker_is_killed_or_the_move_is_undone(
-    old: RabbitMQ, new: RabbitMQ, bus_name: str, tmp_path: Path
+    move: BrokerMove, bus_name: str
 ) -> None:
-    move, arrived, returned = BrokerMove(old, new, tmp_path), set[int](), set[int]()
+    old, new, arrived, returned = move.old, move.new, set[int](), set[int]()
     async with opened(old, bus_name) as at_old, asyncio.TaskGroup() as group:
         await at_old.declare(WORKER)
-        await move.prepare()
+        await move.copy()
         async with opened(new, bus_name) as at_new:
             reading = group.create_task(read(await at_new.consume(WORKER, 1000), arrived))
-            async with written(at_old) as stored:
+            async with written(at_old, arrived) as stored:
                 await until(lambda: len(stored) > 1000)
                 await move.shovel()
                 for killed in (new, old):
@@ -400,8 +405,9 @@ async def client_at(settings: Settings, name: str) -> AsyncIterator[PatientBus]:
 
 @pytest.mark.soak
 async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
-    old: RabbitMQ, new: RabbitMQ, database_url: str, bus_name: str, tmp_path: Path
+    move: BrokerMove, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
+    old, new = move.old, move.new
     before = Settings().having(
         amqp_url=old.url,
         database_url=database_url,
@@ -414,7 +420,7 @@ async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
         log_format="json",
     )
     after = before.having(amqp_url=new.url)
-    move, seconds, began = BrokerMove(old, new, tmp_path), dict[str, float](), monotonic()
+    seconds, began = dict[str, float](), monotonic()
 
     def note(step: str) -> None:
         seconds[step] = round(monotonic() - began, 1)
@@ -428,7 +434,7 @@ async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
         listening = await client.listen(bus, group)
         requesting = group.create_task(client.request(BOOTS))
         await until(lambda: len(client.asked) > BOOTS / 6)
-        await move.prepare()
+        await move.copy()
         note("prepared")
         await asyncio.gather(*(replica.stop(signal.SIGTERM) for replica in region.replicas))
         note("workers stopped")
