@@ -151,18 +151,6 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
     return result
 
 
-async def delete_exchanges(url: str, names: Iterable[str]) -> None:
-    connection = await dial(broker_url(url, "berth client"))
-    try:
-        with plainly(url, " while exchanges were deleted"):
-            channel = await open_channel(connection, confirms=False)
-            for name in names:
-                async with answered():
-                    await channel.exchange_delete(name)
-    finally:
-        await hang_up(connection)
-
-
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> int | None:
     """Delete a queue; if `only_unread`, keep a queue that has consumers. Return the number of deleted
     messages, or None if the queue was kept.

@@ -80,28 +80,8 @@ class Management:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
 
     async def queues(self) -> list[str]:
-        return [queue["name"] for queue in await self._of_vhost("queues", "name")]
-
-    async def writers(self) -> dict[str, str]:
-        """Return the regular expression of what each user may write to, by the user's name."""
-        found = await self._call("GET", f"vhosts/{quote(self._vhost, safe='')}/permissions")
-        return {each["user"]: each["write"] for each in found}
-
-    async def forwarders(self) -> tuple[list[str], list[str]]:
-        """Return the names of all exchanges, and of the queues that forward messages as dead letters."""
-        exchanges = await self._of_vhost("exchanges", "name")
-        queues = await self._of_vhost("queues", "name,arguments")
-        return [each["name"] for each in exchanges], [each["name"] for each in queues if _forwards(each)]
-
-    async def close_connections(self, user: str) -> None:
-        """Close the connections of a user, whose channels keep the permissions with which they began."""
-        for each in await self._call("GET", "connections?columns=name,user"):
-            if each.get("user") == user:
-                await self._call("DELETE", f"connections/{quote(each['name'], safe='')}")
-
-    async def _of_vhost(self, what: str, columns: str) -> list[dict[str, Any]]:
-        path = f"{what}/{quote(self._vhost, safe='')}?columns={columns}"
-        return list(await self._call("GET", path))
+        path = f"queues/{quote(self._vhost, safe='')}?columns=name"
+        return [queue["name"] for queue in await self._call("GET", path)]
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         try:
@@ -169,21 +149,6 @@ class Rabbitmqctl:
     async def queues(self) -> list[str]:
         return [queue["name"] for queue in await self._listed("list_queues", "-p", self._vhost, "name")]
 
-    async def writers(self) -> dict[str, str]:
-        """Return the regular expression of what each user may write to, by the user's name."""
-        found = await self._listed("list_permissions", "-p", self._vhost)
-        return {each["user"]: each["write"] for each in found}
-
-    async def forwarders(self) -> tuple[list[str], list[str]]:
-        """Return the names of all exchanges, and of the queues that forward messages as dead letters."""
-        exchanges = await self._listed("list_exchanges", "-p", self._vhost, "name")
-        queues = await self._listed("list_queues", "-p", self._vhost, "name", "arguments")
-        return [each["name"] for each in exchanges], [each["name"] for each in queues if _forwards(each)]
-
-    async def close_connections(self, user: str) -> None:
-        """Close the connections of a user, whose channels keep the permissions with which they began."""
-        await self._run("close_all_user_connections", user, "its permissions were changed")
-
     async def _listed(self, *arguments: str) -> list[dict[str, str]]:
         printed = await self._run(*arguments, "--formatter", "json")
         return msgspec.json.decode(printed or b"[]", type=list[dict[str, Any]])
@@ -215,10 +180,6 @@ class Rabbitmqctl:
             reason = " ".join((complaint or out).decode(errors="replace").split())
             raise BrokerRefused(f"{self._command} {arguments[0]}: {re.sub(r'[^ -~]', '', reason)[:500]}")
         return out
-
-
-def _forwards(queue: Mapping[str, Any]) -> bool:
-    return "x-dead-letter-exchange" in json.dumps(queue.get("arguments"))
 
 
 BrokerUsers = Management | Rabbitmqctl

@@ -64,8 +64,6 @@ class RecordedUsers:
     def __init__(self, admin: BrokerUsers, cli: Cli) -> None:
         self._admin, self._cli = admin, cli
         self.by, self.users, self.queues = admin.by, admin.users, admin.queues
-        self.writers, self.forwarders = admin.writers, admin.forwarders
-        self.close_connections = admin.close_connections
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
         """Create or change users. `definitions` lists the permissions of each user under `permissions`, and

@@ -56,8 +56,7 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and the providers that have them.",
     "trait": "Traits, and the providers that have them.",
-    "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
-    " `berth rules test` tests a change on recorded decisions.",
+    "rules": "Filters that reject hosts and weighers that rank them; without a command, all of them.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
     "import": "Import the data of another service.",

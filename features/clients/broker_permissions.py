@@ -32,15 +32,13 @@ def floods(exchange: str) -> dict[str, str]:
     return {f"{exchange} flood of clients": pattern}
 
 
-def permissions_of(
-    name: str, exchange: str = "berth", *, has_role: bool = False, is_former: bool = False
-) -> Permissions:
+def permissions_of(name: str, exchange: str = "berth", *, has_role: bool = False) -> Permissions:
     """Return an API client's broker permissions: to publish requests and queries, and consume results. A
     client with a role may also relay messages, and declares private queues with random names.
 
     A client may not write to the exchange of berth's workers, because RabbitMQ 3.10 does not check the
     additional keys (CC, BCC) of a message, nor the keys of messages that another exchange or a queue forwards
-    to it. With `is_former` it may, as before berth 0.2: it can then forge messages to all other clients.
+    to it.
     """
     names, client = BrokerNames(exchange), re.escape(name)
     below = rf"client\.{client}\.[A-Za-z0-9._-]+"
@@ -57,14 +55,13 @@ def permissions_of(
     any_cell = rf"({WORD}|\\*)"
     patterns = [FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in topics.client_topics()]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
-    writable = exchanges(names, "clients", *([""] if is_former else []))
     return Permissions(
         configure=any_of(queues),
-        write=any_of([*queues, *writable]),
+        write=any_of([*queues, *exchanges(names, "clients")]),
         read=any_of([*queues, *exchanges(names, *shared)]),
         keys=(
             KeyPatterns(names.clients, any_of(keys), NONE),
-            KeyPatterns(names.exchange, any_of(keys) if is_former else NONE, any_of([*results, below])),
+            KeyPatterns(names.exchange, NONE, any_of([*results, below])),
             KeyPatterns(names.queues, NONE, to_queues),
             *(KeyPatterns(exchange_name, NONE, NONE) for exchange_name in (names.delay, names.dead)),
         ),

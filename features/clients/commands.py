@@ -33,8 +33,6 @@ _NO_CONTROLS = re.compile(r"[ -~]+")
 
 commands = Commands(name="client", no_args_is_help=True)
 
-_FORMER = "clients may still publish to berth's exchange, and so forge messages of berth to other clients"
-
 Names = Annotated[list[str] | None, positional("Clients; all, if none is named.", metavar="[NAME]...")]
 NameOfClient = Annotated[str, positional("At most 32 letters, digits and -.", metavar="NAME")]
 
@@ -81,9 +79,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
         password = (given or secrets.token_urlsafe(24)) if has_new_password else ""
         url = as_user(options.broker or settings.bus.amqp_url, user, password)
-        is_former = not is_new and await _is_former(settings, admin, user)
-        may = _permissions(settings, name, order.role, is_former=is_former)
-        users = {user: BrokerUser(password, may, LIMITS)}
+        users = {user: BrokerUser(password, _permissions(settings, name, order.role), LIMITS)}
         edit = bus.asker(EDIT_CLIENT)
         async with undone_on_failure() as undo:
             before = _edit_to(found[0] if found else RegisteredClient(name=name, projects=()))
@@ -97,7 +93,6 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
                 await _drop(admin, user)  # this closes connections with the old password
             await admin.take(_definitions(settings, users))
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
-    lines += [f"{_FORMER}: `berth client permit {name}`"] if is_former else []
     shown = url if has_new_password and not given and file is None else ""
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
     lines += [f"its URL is in {file}"] if file is not None else []
@@ -107,52 +102,24 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
 
 
 @commands.command("permit")
-async def permit(
-    cli: Cli,
-    names: Names = None,
-    former: bool = option(False, "Also as before, to berth's exchange, until the programs are changed."),
-    *,
-    tool: BrokerTool,
-) -> None:
-    """Give clients (all, or those named) the RabbitMQ permissions of this version of berth.
-
-    A client publishes to the exchange `berth.clients`, and not to that of berth's workers. If it could do so
-    before, its connections are closed, and exchanges and queues of it that forward messages are deleted.
-    """
+async def permit(cli: Cli, names: Names = None, *, tool: BrokerTool) -> None:
+    """Give clients (all, or those named) the RabbitMQ permissions of this version of berth."""
     _need_service_mode(cli.settings)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
         found = (await bus.asker(CLIENTS)(FindClients(names=tuple(names or ())))).clients
     if unknown := set(names or ()) - {client.name for client in found}:
         raise OperationRefused(f"client {min(unknown)} is not registered")
-    settings, closed = cli.settings, list[str]()
-    for client in found:
-        user, may = user_of(settings, client.name), _permissions(settings, client.name, client.role)
-        was_former = await _is_former(settings, admin, user)
-        given = _permissions(settings, client.name, client.role, is_former=former)
-        users = {user: BrokerUser("", given, LIMITS)}
-        await admin.take(_definitions(settings, users))
-        if was_former and not former:
-            await _close(settings, admin, user, may.configure)
-            closed.append(client.name)
+    users = {
+        user_of(cli.settings, client.name): BrokerUser(
+            "", _permissions(cli.settings, client.name, client.role), LIMITS
+        )
+        for client in found
+    }
+    if users:
+        await admin.take(_definitions(cli.settings, users))
     sentence = f"{len(found)} clients have the permissions of this version, by {admin.by}"
-    if former:
-        sentence += f"; {_FORMER}"
-    elif closed:
-        sentence += f"; closed the connections of {', '.join(closed)}"
-    cli.tell(sentence, clients=[client.name for client in found], former=former, closed=closed)
-
-
-async def _close(settings: Settings, admin: RecordedUsers, user: str, own: str) -> None:
-    """End what a client has made with former permissions: connections, whose channels keep permissions, and
-    exchanges and queues that forward messages to berth's exchanges. `own`: a pattern of the client's names.
-    """
-    from berth.broker_inspection import delete_exchanges, delete_queues
-
-    await admin.close_connections(user)
-    exchanges, queues = await admin.forwarders()
-    await delete_exchanges(settings.bus.amqp_url, [name for name in exchanges if re.match(own, name)])
-    await delete_queues(settings.bus.amqp_url, [name for name in queues if re.match(own, name)])
+    cli.tell(sentence, clients=[client.name for client in found])
 
 
 @commands.command("list")
@@ -242,17 +209,12 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
 
 
-def _permissions(settings: Settings, name: str, role: Role, *, is_former: bool = False) -> Permissions:
-    return permissions_of(name, settings.bus.exchange, has_role=bool(role), is_former=is_former)
+def _permissions(settings: Settings, name: str, role: Role) -> Permissions:
+    return permissions_of(name, settings.bus.exchange, has_role=bool(role))
 
 
 def _definitions(settings: Settings, users: Mapping[str, BrokerUser]) -> dict[str, Any]:
     return definitions(users, floods(settings.bus.exchange), vhost_of(settings.bus.amqp_url))
-
-
-async def _is_former(settings: Settings, admin: RecordedUsers, user: str) -> bool:
-    """Return whether a client may write to the exchange of berth's workers, as in earlier versions."""
-    return re.search((await admin.writers()).get(user, "^$"), settings.bus.exchange) is not None
 
 
 def _need_service_mode(settings: Settings) -> None:

@@ -515,14 +515,14 @@ def received(channel: BlockingChannel, queue: str, until: str) -> list[str]:
     raise AssertionError("a queue is consumed until it is cancelled")
 
 
-def boot_as(channel: BlockingChannel, client: str, project: str, exchange: str = "berth.clients") -> str:
+def boot_as(channel: BlockingChannel, client: str, project: str) -> str:
     """Publish the boot of an instance that no host fits, whose result comes at once; return its id."""
     build = str(uuid.uuid4())
     flavor = {"name": "huge", "vcpus": 99999, "memory_mb": 512, "disk_gb": 1}
     boot = {"request": build, "instances": [build], "flavor": flavor, "project": project}
     body = json.dumps({"client": client, "do": "boot", "message": boot})
     properties = pika.BasicProperties(delivery_mode=2)
-    channel.basic_publish(exchange, f"client.{client}", body, properties, mandatory=True)
+    channel.basic_publish("berth.clients", f"client.{client}", body, properties, mandatory=True)
     return build
 
 
@@ -544,36 +544,6 @@ def test_nothing_that_a_client_publishes_reaches_another_client(site: BerthWithC
                 attack(attacker.channel())
         build = boot_as(channel, "rival", "own")
         assert received(channel, queue, build) == ["build.unplaceable.rival"]
-
-
-def test_a_client_of_an_earlier_version_works_until_its_permissions_are_made_anew(
-    site: BerthWithClients,
-) -> None:
-    control = str(site.berth.directory / "rabbitmqctl")
-    url = add_client(site, "elder", "old")
-    site.command("client", "permit", "elder", "--former", "--rabbitmqctl", control)
-    with pika.BlockingConnection(url) as connection:
-        channel = connection.channel()
-        queue = bind_all_results(channel, "elder")
-        for exchange in ("berth", "berth.clients"):
-            build = boot_as(channel, "elder", "old", exchange)
-            assert received(channel, queue, build) == ["build.unplaceable.elder"]
-        channel.exchange_declare("client.elder.9", "topic", durable=True)
-        channel.exchange_bind("berth", "client.elder.9", "#")
-        forwarding = {"x-dead-letter-exchange": "berth", "x-dead-letter-routing-key": FORGED_KEY}
-        channel.queue_declare("client.elder.8", durable=True, arguments=forwarding)
-        site.command("client", "permit", "elder", "--rabbitmqctl", control)
-        with pytest.raises((ConnectionClosedByBroker, ChannelClosedByBroker)):
-            for _ in range(1000):
-                boot_as(channel, "elder", "old", "berth")
-    left = rabbitmq_names(site, "list_exchanges") + rabbitmq_names(site, "list_queues")
-    assert [name for name in left if name.startswith("client.elder")] == []
-    with pika.BlockingConnection(url) as connection:
-        channel = connection.channel()
-        queue = bind_all_results(channel, "elder")
-        build = boot_as(channel, "elder", "old")
-        assert received(channel, queue, build) == ["build.unplaceable.elder"]
-    site.command("client", "remove", "elder", "--rabbitmqctl", control)
 
 
 LARGE = 60_000_000  # bytes of a message
@@ -604,10 +574,6 @@ def test_large_messages_of_a_client_take_no_memory_of_the_scheduler(site: BerthW
     assert len(large) == 12
     site.command("dead", "drop", "all")
     assert after - before < 100
-
-
-def rabbitmq_names(site: BerthWithClients, listing: str) -> list[str]:
-    return site.broker.control(listing, "name", "--no-table-headers").split()
 
 
 @pytest.mark.parametrize("subject", ["client", "cell", "agent"])

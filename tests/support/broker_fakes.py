@@ -23,8 +23,6 @@ class FakeBroker:
         self.known: dict[str, str] = {}
         self.closed: list[str] = []
         self.may_write: dict[str, str] = {}
-        self.exchanges: list[str] = []
-        self.forwarding = ("client.shop.4", "client.shop2.4")
         self._queues = queues
 
     async def users(self) -> set[str]:
@@ -43,15 +41,6 @@ class FakeBroker:
     async def queues(self) -> list[str]:
         return list(self._queues)
 
-    async def writers(self) -> dict[str, str]:
-        return self.may_write
-
-    async def forwarders(self) -> tuple[list[str], list[str]]:
-        return self.exchanges, list(self.forwarding)
-
-    async def close_connections(self, user: str) -> None:
-        self.closed.append(user)
-
 
 def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[str]) -> Connect:
     """Make the commands use a fake of RabbitMQ's users and queues, and return connections to a local bus."""
@@ -66,6 +55,5 @@ def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[
 
     patch.setattr(broker_users, "broker_users", fake)
     patch.setattr(broker_inspection, "delete_queues", delete)
-    patch.setattr(broker_inspection, "delete_exchanges", delete)
     patch.setattr(composition, "transport", lambda settings, name: LocalTransport(local))
     return lambda: LocalTransport(local)

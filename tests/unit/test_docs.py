@@ -182,7 +182,15 @@ def test_named_files_exist(page: Path) -> None:
         *ROOT.glob("features/*"),
         *ROOT.glob("features/*/tests"),
     )
-    given = {"berth.toml", "licences.py", "machines.toml", "mine/rules.py", "alerts.yml"}
+    given = {
+        "berth.toml",
+        "licences.py",
+        "folders.py",
+        "machines.toml",
+        "mine/rules.py",
+        "mine/warm.py",
+        "alerts.yml",
+    }
     given |= {"/berth/openapi.json", "/audit.json"}  # addresses
     parts = ("settings", "versions", "doctor", "databases/STORE", "dead_letters", "slow")
     given |= {f"{name}.json" for name in parts}  # of a support bundle
