@@ -197,6 +197,10 @@ class MovePlans:
 
     async def on_result(self, result: MoveEnded | MoveRefused) -> None:
         """Let the next step begin now, because a move of a plan has ended."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the next step begin now."""
         self._wake.set()
 
     async def stop_leading(self) -> None:
@@ -205,7 +209,7 @@ class MovePlans:
             await leaders.resign(tx, WORK, self._name)
 
     async def prune(self, keep: float) -> None:
-        """Delete the plans that ended more than `keep` seconds ago, with their moves."""
+        """Delete the plans and the moves that ended more than `keep` seconds ago."""
         async with self._database.write() as tx:
             for statement in (_PRUNE_MOVES, _PRUNE_HOSTS, _PRUNE):
                 await statement(tx, before=self._clock.now() - keep)
@@ -510,10 +514,7 @@ _DURATIONS = sql("""
 _REFUSALS = sql("""
     SELECT id, reason, decision FROM decisions WHERE parts <> '' AND id IN (SELECT n.id FROM {n: id str})
 """)
-_PRUNE_MOVES = sql("""
-    DELETE FROM planned_moves WHERE plan IN (SELECT id FROM move_plans WHERE 0 < ended AND ended < :before)
-    RETURNING move
-""")
+_PRUNE_MOVES = sql("DELETE FROM planned_moves WHERE 0 < ended AND ended < :before RETURNING move")
 _PRUNE_HOSTS = sql("""
     DELETE FROM move_plan_hosts WHERE plan IN (SELECT id FROM move_plans WHERE 0 < ended AND ended < :before)
     RETURNING plan

@@ -11,10 +11,8 @@ from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Id
 from features.moves.host_traits import cause_trait, close_host, open_host
-from features.planning import store as rebalancing
-from features.planning.messages import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
-from features.planning.store import BALANCING
-from scheduler_worker.extension import PlacementQueries, leaders
+from features.planning.messages import HoldHosts, HostsHeld
+from scheduler_worker.extension import PlacementQueries
 
 CAUSE = "make_room"
 TRAIT = cause_trait(CAUSE)
@@ -56,40 +54,6 @@ class HostHolds:
             async with self._database.write() as tx:
                 await _DROP(tx, [(root, asked.plan) for root in new])
         return HostsHeld(taken=tuple(taken), opened=tuple(sorted(opened)))
-
-    async def switch_balancing(self, asked: SwitchBalancing) -> BalancingSwitched:
-        if asked.stop is not None:
-            async with self._database.write() as tx:
-                if asked.stop:
-                    await rebalancing.stop(tx, self._clock.now())
-                else:
-                    await rebalancing.start(tx)
-        is_taken = bool(asked.controller) and not await self._lead(asked)
-        async with self._database.read() as tx:
-            since = await rebalancing.stopped_since(tx)
-            until = await leaders.led_until(tx, BALANCING)
-            half_done = await rebalancing.half_done(tx)
-        return BalancingSwitched(
-            stopped=since is not None,
-            since=since or 0.0,
-            taken=is_taken,
-            controller_until=until,
-            half_done=half_done,
-        )
-
-    async def _lead(self, asked: SwitchBalancing) -> bool:
-        """Let the requesting controller, and no other, rebalance for `asked.seconds`, or with 0 seconds end
-        its lead. Return False if another controller leads or, with `asked.renew`, if the requesting one does
-        not lead.
-        """
-        now = self._clock.now()
-        async with self._database.write() as tx:
-            if not asked.seconds:
-                await leaders.resign(tx, BALANCING, asked.controller)
-                return True
-            if asked.renew:
-                return await leaders.renew(tx, BALANCING, asked.controller, now + asked.seconds)
-            return await leaders.lead(tx, BALANCING, asked.controller, now, now + asked.seconds)
 
     async def open_expired(self) -> None:
         """Open the hosts of plans that have ended, or of clients that did not report in time."""

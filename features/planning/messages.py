@@ -4,7 +4,6 @@ hosts while a plan is executed.
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
-from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
@@ -12,6 +11,7 @@ from bus.acts import Act, Requested, sent
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
+from bus.parts import Part, PlanParts
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Cause,
@@ -28,7 +28,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
-from features.moves.messages import MovePlan, MoveRequested
+from features.moves.messages import MovePlan, MoveRequested, PlanOfMoves
 from features.what_if.messages import PlacedThere, WhatIfAnswered
 
 MOST_MOVES = 1000  # moves in one plan
@@ -153,52 +153,46 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
 
-class GuardExchange(Message, frozen=True, kw_only=True):
-    """A request, before an exchange of two instances, to undo the first of its two moves if the client stops
-    before it requests the second. The ids of the moves follow from `exchange`.
+class Balancing(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that makes the load of hosts more equal, and how far it is.
+
+    Moves run in batches. When a batch has ended, the rest is planned again.
     """
 
-    exchange: Id
-    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=2, max_length=2)]
-    # until the client has requested the first move, and from the end of the first move to the second request
-    seconds: Seconds = 120.0
+    query: PlanBalance = PlanBalance()
+    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
+    hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
+    planned: LongList[BalanceMove] = ()  # moves that have not begun
+    plans: bool = False  # the rest of the moves is to be planned first
+    batch: LongList[BalanceMove] = ()  # moves that have begun
+    batches: Count = 0  # so far; the ids of moves follow from it
+    tried: Count = 0  # moves of ended batches
+    failures: Count = 0  # of these moves
+    moved: LongList[PlannedStep] = ()
+    undone: LongList[PlannedStep] = ()  # moved, and moved back
+    failed: LargeMap[Id, Cause] = field(default_factory=dict)  # instances that were not moved: why
+    why_undone: Cause = ""
+    back: LongList[PlannedStep] = ()  # moves that are still to be undone, in this sequence
 
-    def move(self, part: "ExchangePart") -> Id:
-        return str(uuid5(UUID(self.exchange), part))
 
-
-ExchangePart = Literal["first", "second", "undo"]
-
-
-class ExchangeGuarded(Message, frozen=True, kw_only=True):
-    """The answer to GuardExchange: the exchange is stored."""
+def goal_of(plan: PlanOfMoves) -> Balancing:
+    goal = plan.parts.get(Balancing)
+    assert goal is not None, plan.id
+    return goal
 
 
 class SwitchBalancing(Message, frozen=True, kw_only=True):
     """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
-    state of this switch; a request with neither `stop` nor `controller` is only a query for it.
-
-    A controller of rebalancing sends its id (`controller`) repeatedly, so that no second controller runs.
+    state of this switch; a request without `stop` is only a query for it.
     """
 
     stop: bool | None = None
-    controller: Text = ""
-    seconds: Seconds = 60.0  # time after this request in which no other controller may run; 0: release it
-    renew: bool = False  # only prolong the time of the controller that runs
-
-    @property
-    def begins(self) -> bool:
-        """Return True for the first request of a controller of rebalancing; False for any other request."""
-        return bool(self.controller) and not self.renew
 
 
 class BalancingSwitched(Message, frozen=True, kw_only=True):
     stopped: bool
     since: Seconds = 0.0  # when rebalancing was stopped
-    taken: bool = False  # another controller runs
-    controller_until: Seconds = 0.0  # end of the lease of the last controller; 0: there was none
-    # first moves of interrupted exchanges, which are undone as soon as rebalancing is permitted
-    half_done: ShortList[PlannedStep] = ()
+    plan: Text = ""  # the standing plan that rebalances until it is stopped; empty: there is none
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
@@ -250,14 +244,6 @@ SWITCH_BALANCING = Query(
     ANYONE,
     "scheduler",
 )
-GUARD_EXCHANGE = Query(
-    "scheduler.guard_exchange",
-    GuardExchange,
-    ExchangeGuarded,
-    "undo half of an exchange of two instances if its client stops",
-    ANYONE,
-    "scheduler",
-)
 HOLD_HOSTS = Query(
     "scheduler.hold_hosts",
     HoldHosts,
@@ -267,6 +253,7 @@ HOLD_HOSTS = Query(
     "scheduler",
 )
 PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
+PARTS: Mapping[type, type[Part]] = {PlanParts: Balancing}
 
 
 # The act on rebalancing and on hosts that plans hold.
@@ -277,11 +264,10 @@ ACTS = (
         "rebalance",
         "operator",
         "stop or permit rebalancing, and hold hosts for a plan of moves",
-        sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
+        sent(SWITCH_BALANCING, HOLD_HOSTS),
     ),
 )
 REQUESTED: Mapping[type[Message], Requested] = {
-    SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
+    SwitchBalancing: Requested(changes=lambda message: message.stop is not None),
     HoldHosts: Requested(targets=("roots", "plan")),
-    GuardExchange: Requested(targets=("exchange",)),
 }

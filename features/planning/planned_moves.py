@@ -1,28 +1,24 @@
-"""Carries out planned moves, a limited number at a time; undoes the moves of a failed plan or of a failed
-swap of two instances.
-"""
+"""Carries out planned moves, a limited number at a time; undoes the moves of a failed plan."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from msgspec import structs
 
-from berth.operations.publishing import answered, checked
+from berth.operations.publishing import checked
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.resources import FindAllocations
-from bus.vocabulary import MAX_CAUSE, Id, portions
+from bus.vocabulary import MAX_CAUSE, portions
 from features.moves.messages import MovePlan
 from features.moves.moving import FollowedMoves, MoveListener, MoveOutcome
-from features.planning.messages import GUARD_EXCHANGE, BalanceMove, GuardExchange, PlannedStep
+from features.planning.messages import PlannedStep
 
 POLL_SECONDS = 0.5  # between two reads of the allocations left on the former hosts of moved instances
 SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
-EXCHANGE_SECONDS = 2 * SETTLE_SECONDS  # between the two moves of an exchange, until schedulers undo it
 _IDS_AT_ONCE = 500
 
 
@@ -33,7 +29,6 @@ class MovesDone:
     moved: list[PlannedStep] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)  # build → why it was not moved
     undone: list[PlannedStep] = field(default_factory=list)  # moved, and moved back
-    why_undone: str = ""
 
 
 class PlannedMoves:
@@ -56,45 +51,14 @@ class PlannedMoves:
             tasks = [group.create_task(self._limited(step)) for step in steps]
         return all(task.result() for task in tasks)
 
-    async def exchange(self, move: BalanceMove) -> bool:
-        """Carry out the one or two steps of a rebalancing move; if the second is not done, undo the first.
-        Return whether all are done. If this process stops between the two steps, schedulers undo the first.
-        """
-        async with self._limit:
-            first, *rest = move.steps
-            if not rest:
-                return await self._one(first)
-            guard = GuardExchange(exchange=Clock().uuid(), steps=move.steps, seconds=EXCHANGE_SECONDS)
-            if why := await self._guard(guard):
-                self.done.failed |= {step.build: why for step in move.steps}
-                return False
-            if not await self._one(first, guard.move("first")):
-                return False
-            await self.released([first])  # the second instance goes to where the first was
-            if await self._one(rest[0], guard.move("second")):
-                return True
-            await self._undo(first, guard.move("undo"))
-        return False
-
-    async def _guard(self, guard: GuardExchange) -> str:
-        """Store an exchange at a scheduler. Return "", or why no scheduler has stored it in time."""
-        try:
-            await answered(self.bus, partial(self.bus.asker(GUARD_EXCHANGE), guard), SETTLE_SECONDS)
-        except (Unavailable, Unroutable) as problem:
-            return str(problem)
-        return ""
-
-    async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
+    async def undo(self, why: str) -> None:
         """Move all moved instances back to their first hosts, the last move first: later moves may use
         capacity that earlier moves freed. An instance that cannot be moved back stays, with the reason in
-        `done.failed`; stop when `may_go_on` returns False. `why` is a note of each move.
+        `done.failed`. `why` is a note of each move.
         """
-        self.done.why_undone = why
         self._note = why[:MAX_CAUSE]
         first = {step.build: step for step in reversed(self.done.moved)}
         for step in reversed(self.done.moved.copy()):
-            if may_go_on is not None and not await may_go_on():
-                return
             if (origin := first.pop(step.build, None)) is not None:
                 await self._undo(structs.replace(step, source=origin.source, source_host=origin.source_host))
 
@@ -102,9 +66,9 @@ class PlannedMoves:
         async with self._limit:
             return await self._one(step)
 
-    async def _one(self, step: PlannedStep, id_: Id = "") -> bool:
+    async def _one(self, step: PlannedStep) -> bool:
         try:
-            outcome = await self._ask(step, self._plan, id_)
+            outcome = await self._ask(step, self._plan)
         except (Unavailable, Unroutable) as problem:
             self.done.failed[step.build] = str(problem)
             return False
@@ -114,10 +78,10 @@ class PlannedMoves:
             self.done.failed[step.build] = outcome.reason or outcome.code or outcome.end
         return outcome.end == "done"
 
-    async def _undo(self, step: PlannedStep, id_: Id = "") -> None:
+    async def _undo(self, step: PlannedStep) -> None:
         await self.released([step])
         try:
-            outcome = await self._ask(step, "undo", id_)
+            outcome = await self._ask(step, "undo")
             is_back, reason = outcome.end == "done", outcome.reason or outcome.code or outcome.end
         except (Unavailable, Unroutable) as problem:
             is_back, reason = False, str(problem)
@@ -127,8 +91,8 @@ class PlannedMoves:
         else:
             self.done.failed[step.build] = f"it could not be moved back: {reason}"
 
-    async def _ask(self, step: PlannedStep, plan: MovePlan, id_: Id) -> MoveOutcome:
-        request = step.request(id_ or Clock().uuid(), plan, self._note, self._moves.reply_to)
+    async def _ask(self, step: PlannedStep, plan: MovePlan) -> MoveOutcome:
+        request = step.request(Clock().uuid(), plan, self._note, self._moves.reply_to)
         outcome = await self._moves.ask(checked(request))
         self._listener.on_outcome(outcome)
         return outcome

@@ -1,4 +1,4 @@
-"""The first migration of planning: hosts closed for plans, exchanges, and switches of operators."""
+"""The first migration of planning: hosts closed for plans, and switches of operators."""
 
 import sqlalchemy as sa
 
@@ -14,13 +14,5 @@ def upgrade() -> None:
         "held_hosts",  # hosts closed for a plan of moves; with an empty plan, the host is being opened
         columns(text, "root", "plan"),
         columns(sa.Double, "until"),
-    )
-    table(
-        "open_exchanges",
-        columns(text, "id"),
-        columns(sa.Double, "at"),
-        columns(sa.Double, "due"),  # a scheduler checks it after this time
-        columns(sa.Boolean, "half_done"),  # the first instance is to be moved back
-        columns(text, "record"),  # the GuardExchange
     )
     table("stopped", columns(text, "switch"), columns(sa.Double, "since"))  # set by operators

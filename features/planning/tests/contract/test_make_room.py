@@ -1,21 +1,14 @@
 """Making room: hosts are closed for a plan and opened in time; failed moves are planned again or given up."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from itertools import count
-from types import MappingProxyType
-from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from berth.features import packages
-from berth.operations import publishing
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
@@ -23,32 +16,20 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Worker, answers
 from features.moves.messages import MoveRequested
-from features.moves.moving import MoveListener, following
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.planning import making_room, rebalancing
+from features.planning import making_room
 from features.planning.host_holds import HostHolds
 from features.planning.making_room import MakingRoom, RoomListener, RoomMade
 from features.planning.messages import (
-    GUARD_EXCHANGE,
     HOLD_HOSTS,
-    PLAN_BALANCE,
     PLAN_ROOM,
-    SWITCH_BALANCING,
-    BalanceMove,
-    BalancePlanned,
-    BalancingSwitched,
-    ExchangeGuarded,
-    GuardExchange,
     HoldHosts,
     HostsHeld,
-    PlanBalance,
     PlannedStep,
     PlanRoom,
     RoomPlanned,
-    SwitchBalancing,
 )
-from features.planning.planned_moves import MovesDone, PlannedMoves
-from features.planning.rebalancing import carry_out
+from features.planning.planned_moves import PlannedMoves
 from features.what_if.messages import PlacedThere
 from placement_worker import IndexedSource
 from tests.support.buses import serving
@@ -57,7 +38,7 @@ from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import queries_of
-from tests.support.virtual_time import TurnedClock, in_virtual_time
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 H1, H2 = uid(1, "a"), uid(2, "a")
@@ -171,26 +152,6 @@ def a_plan(*steps: PlannedStep) -> RoomPlanned:
     return RoomPlanned(moves=steps, targets=(TARGET,))
 
 
-async def test_one_controller_of_rebalancing_runs_at_a_time(hosts: ClosableHosts) -> None:
-    async def is_taken(scheduler: HostHolds, controller: str, **given: Any) -> bool:
-        asked = SwitchBalancing(controller=controller, seconds=given.pop("seconds", 60.0), **given)
-        return (await scheduler.switch_balancing(asked)).taken
-
-    assert not await is_taken(hosts.holds, "a")
-    assert await is_taken(hosts.other, "b")
-    hosts.clock.now += 50
-    assert not await is_taken(hosts.other, "a", renew=True)
-    hosts.clock.now += 50
-    assert await is_taken(hosts.other, "b")
-    assert (await hosts.other.switch_balancing(SwitchBalancing())).controller_until == hosts.clock.now + 10
-    hosts.clock.now += 50  # the first controller sends nothing
-    assert not await is_taken(hosts.other, "b")
-    assert await is_taken(hosts.holds, "a", renew=True)
-    assert not await is_taken(hosts.holds, "b", seconds=0.0, renew=True)
-    assert not await is_taken(hosts.holds, "a")
-    assert await is_taken(hosts.holds, "b", renew=True)
-
-
 @dataclass
 class ScriptedPlanner:
     """A scheduler with scripted plans, which records its queries; and a placement that has no consumers."""
@@ -208,12 +169,8 @@ class ScriptedPlanner:
                 answers(PLAN_ROOM, self._plan),
                 answers(HOLD_HOSTS, self._hold),
                 answers(topics.ALLOCATIONS, self._allocations),
-                answers(GUARD_EXCHANGE, self._guard),
             ],
         )
-
-    async def _guard(self, asked: GuardExchange) -> ExchangeGuarded:
-        return ExchangeGuarded()
 
     async def _plan(self, asked: PlanRoom) -> RoomPlanned:
         self.asked.append(asked)
@@ -365,103 +322,3 @@ async def test_a_plan_ends_when_its_hosts_were_opened(monkeypatch: pytest.Monkey
 async def _renewed(planner: ScriptedPlanner) -> bool:
     await until(lambda: planner.making is not None and planner.making.must_stop)
     return True
-
-
-async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
-    broker, movers, planner = LocalBroker(), FakeMovers(), ScriptedPlanner([])
-    movers.have(an_instance_there(1, 1), an_instance_there(2, 2))
-
-    def doing(asked: MoveRequested) -> list[Message]:
-        return [movers.refused(asked)] if asked.build == uid(2) else movers.well(asked)
-
-    movers.doing = doing
-    exchange = BalanceMove(steps=(a_step(1, 1, 2), a_step(2, 2, 1)), gain=0.3)
-    async with serving(lambda: LocalTransport(broker), planner.worker(), movers.worker()) as bus:
-        async with following(bus, "balance", MoveListener()) as followed:
-            moves = PlannedMoves(bus, followed, MoveListener(), 4, "rebalance", "")
-            assert not await moves.exchange(exchange)
-    assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
-    assert movers.builds[uid(1)].host == "host-1"
-    assert [asked.plan for asked in movers.asked] == ["rebalance", "rebalance", "undo"]
-
-
-async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_its_present_gain() -> None:
-    movers, asked = refusing(FakeMovers(), (3, 6)), list[PlanBalance]()
-    later = {2: 1}  # instance 2 gains too little after the first batch
-    done = await rebalanced(
-        movers, (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 7, 8), asked=asked, no_gain_after=later
-    )
-    assert [request.build for request in movers.asked] == [uid(number) for number in (1, 3, 4)]
-    assert [request.source for request in movers.asked] == [uid(number, "a") for number in (1, 5, 7)]
-    assert [(each.budget, {*each.fixed}) for each in asked] == [
-        (9, {uid(1)}), (8, {uid(1), uid(3)}), (7, {uid(1), uid(3), uid(4)})
-    ]  # fmt: skip
-    assert ([step.build for step in done.moved], [*done.failed]) == ([uid(1), uid(4)], [uid(3)])
-
-
-@in_virtual_time
-async def test_no_further_move_begins_while_no_scheduler_plans() -> None:
-    movers = FakeMovers()
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), plans=False)
-    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 1)
-
-
-async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
-    movers = refusing(FakeMovers(), (3, 6), (4, 8), (1, 1))
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), (3, 5, 6), (4, 7, 8))
-    back = [(asked.build, asked.wanted_host) for asked in movers.asked[4:]]
-    assert back == [(uid(2), uid(3, "a")), (uid(1), uid(1, "a"))]
-    assert ([step.build for step in done.undone], [step.build for step in done.moved]) == ([uid(2)], [uid(1)])
-    assert "could not be moved back" in done.failed[uid(1)]
-    assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed"
-    assert [(asked.plan, asked.note) for asked in movers.asked[3:5]] == [
-        ("rebalance", "rebalances the hosts"),
-        ("undo", done.why_undone),
-    ]
-
-
-async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:
-    movers = refusing(FakeMovers(), (2, 4))
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), permits=2)
-    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 2)
-
-
-async def test_without_an_answer_no_move_begins_but_an_undo_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
-    ask = AsyncMock(
-        side_effect=[Unavailable("killed"), Unavailable("killed"), BalancingSwitched(stopped=False)]
-    )
-    bus = Mock(asker=lambda _: ask, clock=Clock())
-    assert not await rebalancing.is_permitted(bus)
-    assert await rebalancing.is_permitted(bus, patient=True)
-
-
-async def rebalanced(
-    movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100, plans: bool = True,
-    asked: list[PlanBalance] | None = None, no_gain_after: Mapping[int, int] = MappingProxyType({}),
-) -> MovesDone:  # fmt: skip
-    """Carry out moves (build, source, destination) one after the other. Rebalancing is stopped after
-    `permits` queries of the switch. `no_gain_after`: builds that gain too little after so many batches.
-    """
-    broker, planner, queries = LocalBroker(), ScriptedPlanner([]), count(1)
-    known = [] if asked is None else asked
-
-    async def switch(_: SwitchBalancing) -> BalancingSwitched:
-        return BalancingSwitched(stopped=next(queries) > permits)
-
-    async def plan(question: PlanBalance) -> BalancePlanned:
-        known.append(question)
-        gaining = [way for way in ways if len(known) < no_gain_after.get(way[0], 100)]
-        return a_balance(*(way for way in gaining if uid(way[0]) not in question.fixed))
-
-    movers.have(*(an_instance_there(build, source) for build, source, _ in ways))
-    scheduler = [answers(SWITCH_BALANCING, switch)]
-    if plans:
-        scheduler.append(answers(PLAN_BALANCE, plan))
-    workers = Worker("scheduler", answers=scheduler), planner.worker()
-    async with serving(lambda: LocalTransport(broker), *workers, movers.worker()) as bus:
-        return await carry_out(bus, PlanBalance(), a_balance(*ways), 1, MoveListener())
-
-
-def a_balance(*ways: tuple[int, int, int]) -> BalancePlanned:
-    return BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))
