@@ -75,6 +75,7 @@ class PlanStep:
     counts: Mapping[str, Any] = field(default_factory=dict)  # further fields of PlanStands
     memo: dict[str, Any] = field(default_factory=dict)
     goal: Part | None = None  # in place of the part of the plan
+    forgotten: Collection[Id] = ()  # ended moves that the plan needs no more
     over: bool = False
     code: str = ""
     why: str = ""
@@ -209,7 +210,7 @@ class MovePlans:
             await leaders.resign(tx, WORK, self._name)
 
     async def prune(self, keep: float) -> None:
-        """Delete the plans and the moves that ended more than `keep` seconds ago."""
+        """Delete the plans that ended more than `keep` seconds ago, with their moves."""
         async with self._database.write() as tx:
             for statement in (_PRUNE_MOVES, _PRUNE_HOSTS, _PRUNE):
                 await statement(tx, before=self._clock.now() - keep)
@@ -273,7 +274,7 @@ class MovePlans:
             under_way=len(moves.in_progress) + len(new),
             **step.counts,
         )
-        if ended or new or after != plan.stands or step.memo != plan.memo:
+        if ended or new or step.forgotten or after != plan.stands or step.memo != plan.memo:
             async with self._database.write() as tx:
                 version = await _put(tx, plan, after, step.memo)
                 if not version:
@@ -281,6 +282,8 @@ class MovePlans:
                     return ()
                 await _end(tx, ended.values(), version)
                 await _add_moves(tx, new, version)
+                if step.forgotten:
+                    await _DROP_MOVES(tx, [(move,) for move in sorted(step.forgotten)])
         if step.over:
             log.info("plan of moves %s has ended: %s", goal.id, step.code or "done")
         return [*again, *(each.request for each in new)]
@@ -514,7 +517,13 @@ _DURATIONS = sql("""
 _REFUSALS = sql("""
     SELECT id, reason, decision FROM decisions WHERE parts <> '' AND id IN (SELECT n.id FROM {n: id str})
 """)
-_PRUNE_MOVES = sql("DELETE FROM planned_moves WHERE 0 < ended AND ended < :before RETURNING move")
+_DROP_MOVES = sql("""
+    DELETE FROM planned_moves WHERE move IN (SELECT n.move FROM {n: move str}) RETURNING move
+""")
+_PRUNE_MOVES = sql("""
+    DELETE FROM planned_moves WHERE plan IN (SELECT id FROM move_plans WHERE 0 < ended AND ended < :before)
+    RETURNING move
+""")
 _PRUNE_HOSTS = sql("""
     DELETE FROM move_plan_hosts WHERE plan IN (SELECT id FROM move_plans WHERE 0 < ended AND ended < :before)
     RETURNING plan

@@ -72,8 +72,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     instances change places; if the second move fails, the first is undone. If at least half of the moves
     fail, the others are undone. Schedulers carry it out, also if this command is killed; Ctrl-C lets the
     moves in progress end. With --keep they go on until `berth rebalance stop`: one such plan runs at a time,
-    and a second command with the same
-    options follows it.
+    and a second command with the same options follows it.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:

@@ -32,6 +32,7 @@ from scheduler_worker.extension import PlacementQueries
 
 CALM_SECONDS = 10.0  # between two searches of a standing plan while moves are necessary
 QUIET_SECONDS = 30.0  # between two searches while none is
+FORGET_SECONDS = 3600.0  # a standing plan forgets the moves that ended so long ago, when it begins anew
 _IDS_AT_ONCE = 500
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class _Search:
 
 
 class Rebalancing(PlanKind):
-    """Carries out plans with the part Balancing. Searches run beside the steps of other plans."""
+    """Carries out plans with the part Balancing. Searches run in parallel with the steps of other plans."""
 
     part = Balancing
 
@@ -119,10 +120,15 @@ class Rebalancing(PlanKind):
                 "stay": after.failed,
             },
             goal=after,
+            forgotten=self._old(moves) if after.plans and not after.tried else (),
             over=step.is_over,
             code="" if not step.is_over else "stopped" if stopped else "stay" if after.failed else "",
             why=after.why_undone,
         )
+
+    def _old(self, moves: MovesOfPlan) -> Collection[Id]:
+        since = self._clock.now() - FORGET_SECONDS
+        return [each.move.move for each in moves.stored if 0 < each.move.ended < since]
 
     def forget(self, plans: Collection[Id]) -> None:
         """Drop the searches of all plans except the given ones."""

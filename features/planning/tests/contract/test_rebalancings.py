@@ -25,7 +25,7 @@ from features.planning.messages import (
     SwitchBalancing,
     goal_of,
 )
-from features.planning.rebalancing import CALM_SECONDS, Rebalancing, RebalancingSwitch
+from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing, RebalancingSwitch
 from placement_worker import IndexedSource
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
@@ -244,11 +244,9 @@ async def test_a_stopped_plan_begins_no_further_batch(site: RebalancingScheduler
     assert (site.asked, (await site.stands()).code) == ([uid(1)], "stopped")
 
 
-async def test_moves_of_a_standing_plan_are_deleted_in_time(site: RebalancingSchedulers) -> None:
+async def test_a_standing_plan_forgets_old_moves(site: RebalancingSchedulers) -> None:
     await site.start(Balancing(keeps_on=True, planned=(a_move((1, 1, 9)),)))
-    await site.step()
-    await site.step()
-    assert len(await site.schedulers[0].moves_of(plans=(PLAN,))) == 1
-    await site.schedulers[0].prune(keep=60.0)
-    assert await site.schedulers[0].moves_of(plans=(PLAN,)) == []
+    for seconds, left in ((2.0, 1), (2.0, 1), (FORGET_SECONDS + 1, 0)):
+        await site.step(seconds=seconds)
+        assert len(await site.schedulers[0].moves_of(plans=(PLAN,))) == left
     assert not (await site.stands()).ended

@@ -18,16 +18,15 @@ from berth.operations.host_states import host_named, reported_hosts, state_of
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.parts import PlanParts
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from features.moves.messages import FindMoves, MoveProgress
-from features.moves.moving import MoveOutcome, moves_of
-from features.planning import rebalancing
+from features.moves.messages import FindMoves, MoveProgress, PlanOfMoves
+from features.moves.moving import moves_of
+from features.moves.plan_requests import PlanListener, start_plan
 from features.planning.making_room import MakingRoom, RoomListener
-from features.planning.messages import BalanceMove, BalancePlanned, PlanBalance, PlannedStep, PlanRoom
-from features.planning.rebalancing import carry_out
+from features.planning.messages import BalanceMove, Balancing, PlanBalance, PlannedStep, PlanRoom
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.request_parts import with_parts
 from tests.support.waiting import in_time, receive_all, until
@@ -42,28 +41,6 @@ from features.planning import making_room
 making_room.HOLD_SECONDS = 4.0
 from berth.__main__ import main
 sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
-main()
-"""
-
-
-DYING_BETWEEN_THE_MOVES = """
-import os, signal, sys
-import msgspec
-from berth.__main__ import main
-from features.planning import rebalance_command as rebalancing
-from features.planning import planned_moves
-from features.planning.messages import BalancePlanned
-
-async def planned(*_):
-    return msgspec.json.decode(os.environ["PLAN"], type=BalancePlanned)
-
-async def killed(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-rebalancing.plan_balance = planned
-planned_moves.EXCHANGE_SECONDS = 1.0
-planned_moves.PlannedMoves.released = killed
-sys.argv = ["berth", "rebalance"]
 main()
 """
 
@@ -206,73 +183,37 @@ async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> 
         print(f"{len(site.requested)} builds, {len(made.done.moved)} moves, 0 lost")
 
 
-class Outcomes(FirstMove):
-    """Collects the outcomes of moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: list[str] = []
-
-    def on_outcome(self, outcome: MoveOutcome) -> None:
-        self.ends.append(outcome.end)
-
-
 @pytest.mark.soak
-async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_killed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_rebalancing_goes_on_while_schedulers_are_killed(settings: Settings) -> None:
     async with loaded_site(settings, load=False) as site:
         hosts = await site.hosts()
         roots = {host: (await host_named(site.berth.bus, host)).id for host in hosts}
-        first = {end.host: build for build, end in site.ends.items() if build in site.large}
-        second = {
-            end.host: build
-            for build, end in site.ends.items()
-            if build in site.large and build != first[end.host]
-        }
+        build_on = {end.host: build for build, end in site.ends.items() if build in site.large}
 
-        def step(build: str, source: str, destination: str) -> PlannedStep:
+        def step(source: str, destination: str) -> PlannedStep:
             return PlannedStep(
-                build=build, kind="live", cell="c1", source=roots[source], source_host=source,
+                build=build_on[source], kind="live", cell="c1", source=roots[source], source_host=source,
                 destination=roots[destination], destination_host=destination,
             )  # fmt: skip
 
-        def move(source: str, destination: str) -> BalanceMove:
-            return BalanceMove(steps=(step(first[source], source, destination),), gain=0.1)
-
         a, b, c, d, e, f = hosts
-        exchange = BalanceMove(steps=(step(second[e], e, f), step(second[f], f, e)), gain=0.1)
-        command = await start(
-            DYING_BETWEEN_THE_MOVES, settings, tmp_path,
-            PLAN=msgspec.json.encode(BalancePlanned(moves=(exchange,))).decode(),
-        )  # fmt: skip
-        assert await in_time(command.wait()) == -signal.SIGKILL
-        assert await _has_moved(site, second[e], 1)
-        # there is free capacity for one of two instances on b, and on d
-        plan = BalancePlanned(moves=(move(a, b), move(c, d), move(e, b), move(f, d)))
-
-        async def planned(_: Bus, asked: PlanBalance) -> BalancePlanned:
-            left = (each for each in plan.moves if each.steps[0].build not in asked.fixed)
-            return BalancePlanned(moves=tuple(left))
-
-        monkeypatch.setattr(rebalancing, "plan_balance", planned)
-        outcomes = Outcomes()
-        carried_out = carry_out(site.berth.bus, PlanBalance(), plan, 2, outcomes)
-        moving = asyncio.create_task(carried_out)
-        await in_time(outcomes.began.wait())
-        await site.berth.kill("scheduler")
-        await until(lambda: len(outcomes.ends) == 4, "every move has ended")
-        await site.berth.kill("scheduler")
+        exchange = BalanceMove(steps=(step(e, f), step(f, e)), gain=0.1)
+        single = (BalanceMove(steps=(step(*way),), gain=0.1) for way in ((a, b), (c, d)))
+        goal = Balancing(query=PlanBalance(gain=1), planned=(exchange, *single))
+        plan = PlanOfMoves(id=Clock().uuid(), parts=PlanParts(goal), most=3, plan="rebalance")
+        followed = await start_plan(site.berth.bus, plan, PlanListener())
+        ending = asyncio.create_task(followed.ended())
+        for part in range(2):
+            await until(lambda: _has_moved(site, exchange.steps[part].build), "a move has ended")  # noqa: B023
+            await site.berth.kill("scheduler")
         async with asyncio.timeout(60):
-            done = await moving
-        assert outcomes.ends == ["done", "done", "refused", "refused", "done", "done"]
-        assert (done.moved, {step.build for step in done.undone}) == ([], {first[a], first[c]})
-        await until(lambda: _has_moved(site, second[e], 2), "the half of the exchange is undone", 60.0)
+            stands = await ending
+        assert (stands.code, stands.moved, len(followed.moved)) == ("", 4, 4), stands
         await nothing_lost(site)
-        moved = first[a], first[c], second[e], second[f]
-        found = await site.berth.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=moved))
+        moved = {build_on[source]: there for source, there in ((e, f), (f, e), (a, b), (c, d))}
+        found = await site.berth.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=tuple(moved)))
         assert {each.id: [*each.allocations] for each in found.consumers} == {
-            build: [roots[host]] for build, host in zip(moved, (a, c, e, f), strict=True)
+            build: [roots[host]] for build, host in moved.items()
         }
 
 
@@ -286,18 +227,16 @@ async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, 
         await nothing_lost(site)
 
 
-async def start(
-    program: str, settings: Settings, directory: Path, **environment: str
-) -> asyncio.subprocess.Process:
+async def start(program: str, settings: Settings, directory: Path) -> asyncio.subprocess.Process:
     variables = {
         **os.environ, "PYTHONPATH": str(ROOT), EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
-    } | environment  # fmt: skip
+    }  # fmt: skip
     return await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=variables, cwd=directory)
 
 
-async def _has_moved(site: LoadedSite, build: str, times: int) -> bool:
+async def _has_moved(site: LoadedSite, build: str) -> bool:
     found = await moves_of(site.berth.bus, FindMoves(cell="c1", builds=(build,))) or ()
-    return sum(stands.phase == "done" for stands in found) == times
+    return any(stands.phase == "done" for stands in found)
 
 
 async def _is_closed(site: LoadedSite) -> bool:

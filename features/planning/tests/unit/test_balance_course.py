@@ -63,7 +63,7 @@ def a_move(*ways: tuple[int, int, int]) -> BalanceMove:
 
 
 @dataclass
-class Course:
+class TestedCourse:
     """A plan whose moves a test ends. `refused`: the moves (build, host) that fail."""
 
     goal: Balancing
@@ -134,7 +134,7 @@ EXCHANGE = a_move((1, 1, 2), (2, 2, 1))
 
 
 def test_the_second_move_of_an_exchange_waits_until_the_first_instance_has_left() -> None:
-    course = Course(Balancing(planned=(EXCHANGE,)), held={uid(1, "b")})
+    course = TestedCourse(Balancing(planned=(EXCHANGE,)), held={uid(1, "b")})
     assert course.step() == [(1, 2)]
     course.end()
     assert course.step() == []
@@ -147,7 +147,7 @@ def test_the_second_move_of_an_exchange_waits_until_the_first_instance_has_left(
 
 
 def test_half_of_an_exchange_is_undone() -> None:
-    course = Course(Balancing(planned=(EXCHANGE,)), refused=[(2, 1)])
+    course = TestedCourse(Balancing(planned=(EXCHANGE,)), refused=[(2, 1)])
     goal = course.run()
     assert course.asked == [(1, 2), (2, 1), (1, 1)]
     assert [each.request.plan for each in course.moves] == ["rebalance", "rebalance", "undo"]
@@ -157,13 +157,13 @@ def test_half_of_an_exchange_is_undone() -> None:
 
 
 def test_a_half_that_cannot_be_undone_is_named() -> None:
-    goal = Course(Balancing(planned=(EXCHANGE,)), refused=[(2, 1), (1, 1)]).run()
+    goal = TestedCourse(Balancing(planned=(EXCHANGE,)), refused=[(2, 1), (1, 1)]).run()
     assert goal.failed[uid(1)].startswith("it could not be moved back: refused")
     assert "could not be moved back" in goal.failed[uid(1)]
 
 
 def test_a_stop_completes_an_exchange_that_has_begun() -> None:
-    course = Course(Balancing(planned=(EXCHANGE, a_move((3, 5, 6)))))
+    course = TestedCourse(Balancing(planned=(EXCHANGE, a_move((3, 5, 6)))))
     assert course.step() == [(1, 2)]
     course.stopped = True
     course.end()
@@ -173,12 +173,12 @@ def test_a_stop_completes_an_exchange_that_has_begun() -> None:
 
 
 def test_a_stop_begins_no_move() -> None:
-    course = Course(a_goal((1, 1, 2)), stopped=True)
+    course = TestedCourse(a_goal((1, 1, 2)), stopped=True)
     assert course.step() == [] and course.last is not None and course.last.is_over
 
 
 def test_a_former_host_that_is_not_released_in_time_is_waited_for_no_longer() -> None:
-    course = Course(Balancing(planned=(EXCHANGE,)), held={uid(1, "b")})
+    course = TestedCourse(Balancing(planned=(EXCHANGE,)), held={uid(1, "b")})
     course.step()
     course.end()
     course.now += SETTLE_SECONDS
@@ -188,15 +188,15 @@ def test_a_former_host_that_is_not_released_in_time_is_waited_for_no_longer() ->
 
 
 def test_moves_without_a_common_host_run_at_the_same_time() -> None:
-    course = Course(a_goal((1, 1, 2), (2, 3, 4), (3, 4, 5), (4, 6, 7)), most=4)
+    course = TestedCourse(a_goal((1, 1, 2), (2, 3, 4), (3, 4, 5), (4, 6, 7)), most=4)
     assert course.step() == [(1, 2), (2, 4)]
-    course = Course(a_goal((1, 1, 2), (2, 3, 4)), most=1)
+    course = TestedCourse(a_goal((1, 1, 2), (2, 3, 4)), most=1)
     assert course.step() == [(1, 2)]
 
 
 def test_the_rest_is_planned_again_before_each_batch() -> None:
     ways = (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 7, 8)
-    course = Course(a_goal(*ways), refused=[(3, 6)])
+    course = TestedCourse(a_goal(*ways), refused=[(3, 6)])
     goal = course.run(searching(*ways, gone={2: 1}))
     assert course.asked == [(1, 2), (3, 6), (4, 8)]
     assert ([_number(step.build) for step in goal.moved], [*goal.failed]) == ([1, 4], [uid(3)])
@@ -204,14 +204,14 @@ def test_the_rest_is_planned_again_before_each_batch() -> None:
 
 def test_the_budget_is_not_exceeded() -> None:
     ways = (1, 1, 2), (2, 3, 4), (3, 5, 6)
-    course = Course(a_goal(*ways, budget=2))
+    course = TestedCourse(a_goal(*ways, budget=2))
     course.run(searching(*ways))
     assert course.asked == [(1, 2), (2, 4)]
 
 
 def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
     ways = (1, 1, 2), (2, 3, 4), (3, 5, 6), (4, 7, 8)
-    course = Course(a_goal(*ways), refused=[(3, 6), (4, 8), (1, 1)])
+    course = TestedCourse(a_goal(*ways), refused=[(3, 6), (4, 8), (1, 1)])
     goal = course.run(searching(*ways))
     assert course.asked[4:] == [(2, 3), (1, 1)]  # the last one first
     assert [_number(step.build) for step in goal.undone] == [2]
@@ -223,7 +223,7 @@ def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
 
 def test_a_stop_ends_the_undoing() -> None:
     ways = (1, 1, 2), (2, 3, 4)
-    course = Course(a_goal(*ways), refused=[(2, 4)])
+    course = TestedCourse(a_goal(*ways), refused=[(2, 4)])
     find = searching(*ways)
     while len(course.moves) < 2:
         course.step(find(course.goal) if course.goal.plans else None)
@@ -234,7 +234,7 @@ def test_a_stop_ends_the_undoing() -> None:
 
 
 def test_a_standing_plan_begins_anew_and_leaves_failed_instances_alone() -> None:
-    course = Course(Balancing(query=PlanBalance(budget=3), keeps_on=True, plans=True), refused=[(1, 2)])
+    course = TestedCourse(Balancing(query=PlanBalance(budget=3), keeps_on=True, plans=True), refused=[(1, 2)])
     assert course.step(None) == []
     rest = a_move((2, 3, 4)), a_move((3, 5, 6))
     assert course.step([a_move((1, 1, 2)), *rest]) == [(1, 2)]
