@@ -82,9 +82,10 @@ class PlanStep:
 
 
 class PlanKind(Protocol):
-    """Decides about plans that have a certain part."""
+    """Decides about plans with a certain goal."""
 
-    part: type[Part]
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        """Return whether the plan has the goal of this kind."""
 
     def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
         """Return whether a running plan does what another plan is to do, so that the other is not started."""
@@ -161,6 +162,11 @@ class MovePlans:
                 moves, version = await _changed_moves(tx, stands[0].plan.id, asked.moves_after)
                 stands = [structs.replace(stands[0], moves=moves, version=version or stands[0].version)]
         return PlansFound(plans=tuple(stands))
+
+    async def running(self) -> list[PlanStands]:
+        """Return all plans that go on."""
+        async with self._database.read() as tx:
+            return [each.stands for each in await _plans(tx, open_=True)]
 
     async def stored(self, plan: Id) -> StoredPlan | None:
         """Return a plan with all of its moves; None if it does not exist."""
@@ -334,7 +340,7 @@ class MovePlans:
         return found
 
     def _kind_of(self, plan: PlanOfMoves) -> PlanKind | None:
-        kinds = [kind for kind in self._kinds if kind.part in plan.parts]
+        kinds = [kind for kind in self._kinds if kind.carries_out(plan)]
         return kinds[0] if len(kinds) == 1 and len(plan.parts) == 1 else None
 
     async def _change(self, plan: Id, change: Callable[[PlanStands], PlanStands]) -> bool:

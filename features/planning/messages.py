@@ -1,6 +1,4 @@
-"""Messages for plans of moves, which make room for builds or even out the load of hosts, and for closing
-hosts while a plan is executed.
-"""
+"""Messages for plans of moves, which make room for builds or even out the load of hosts."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -97,26 +95,6 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # if `hosts` is 0: what rejected all hosts
 
 
-class HoldHosts(Message, frozen=True, kw_only=True):
-    """A request to close hosts for a plan: no builds and moves go to them. Schedulers open the hosts when
-    `seconds` have passed without a repeated request.
-    """
-
-    plan: Id
-    roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    seconds: Seconds = 60.0  # 0: open the hosts of the plan now
-    renew: bool = False  # close no further hosts: only prolong the time for hosts that this plan has closed
-
-
-class HostsHeld(Message, frozen=True, kw_only=True):
-    """The answer to HoldHosts. If another plan has closed some of the hosts (`taken`), or some were opened
-    (`opened`), the plan of the request must stop.
-    """
-
-    taken: LongList[Text] = ()  # hosts that another plan has closed
-    opened: LongList[Text] = ()  # hosts that were opened: the time had passed, or an operator enabled them
-
-
 class PlanBalance(Message, frozen=True, kw_only=True):
     """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
 
@@ -139,7 +117,7 @@ class BalanceMove(Value, frozen=True, kw_only=True):
     """
 
     steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
-    gain: Number
+    gain: Number = 0.0
 
 
 class BalancePlanned(Message, frozen=True, kw_only=True):
@@ -153,15 +131,9 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
 
-class Balancing(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The goal of a plan that makes the load of hosts more equal, and how far it is.
+class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the moves of a plan are. They run in batches; the rest is planned again after a batch."""
 
-    Moves run in batches. When a batch has ended, the rest is planned again.
-    """
-
-    query: PlanBalance = PlanBalance()
-    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
-    hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
     planned: LongList[BalanceMove] = ()  # moves that have not begun
     plans: bool = False  # the rest of the moves is to be planned first
     batch: LongList[BalanceMove] = ()  # moves that have begun
@@ -175,10 +147,52 @@ class Balancing(Part, frozen=True, kw_only=True, omit_defaults=True):
     back: LongList[PlannedStep] = ()  # moves that are still to be undone, in this sequence
 
 
-def goal_of(plan: PlanOfMoves) -> Balancing:
-    goal = plan.parts.get(Balancing)
-    assert goal is not None, plan.id
-    return goal
+class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that makes the load of hosts more equal, and how far it is."""
+
+    query: PlanBalance = PlanBalance()
+    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
+    hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
+
+
+class RoomGoal(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that makes room for builds, and how far it is.
+
+    The hosts for the builds, its targets, are closed to other requests until the builds fit or the plan is
+    given up. Then they are opened, and if it was given up, the moved instances are moved back.
+    """
+
+    query: PlanRoom
+    undoes: bool = True  # if the plan is given up
+    reserve: Seconds = 0.0  # keep the hosts closed until the client ends the plan; after so long: give up
+    targets: Annotated[tuple[PlacedThere, ...], Meta(max_length=1000)] = ()  # no other plan has them
+    closing: ShortList[Id] = ()  # targets that may be closed
+    closed: ShortList[Id] = ()  # of them: those that are
+    opens: bool = False  # no further move is made, and all are to be opened
+    held_until: Seconds = 0.0  # all builds fit; with `reserve`
+    via: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # hosts that instances have left
+    searches: Count = 0  # for the rest of the moves, so far
+    retries: Count = 0  # of these searches, without a plan
+    found: RoomPlanned = RoomPlanned()  # by the last search
+    code: Text = ""  # why the plan was given up (docs/reasons.md)
+    why: Cause = ""
+
+
+class PlanningGoal(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan of this feature: one of these."""
+
+    balance: Balancing | None = None
+    room: RoomGoal | None = None
+
+
+def balancing_of(plan: PlanOfMoves) -> Balancing | None:
+    goal = plan.parts.get(PlanningGoal)
+    return None if goal is None or goal.room is not None else goal.balance
+
+
+def room_of(plan: PlanOfMoves) -> RoomGoal | None:
+    goal = plan.parts.get(PlanningGoal)
+    return None if goal is None or goal.balance is not None else goal.room
 
 
 class SwitchBalancing(Message, frozen=True, kw_only=True):
@@ -244,30 +258,14 @@ SWITCH_BALANCING = Query(
     ANYONE,
     "scheduler",
 )
-HOLD_HOSTS = Query(
-    "scheduler.hold_hosts",
-    HoldHosts,
-    HostsHeld,
-    "close hosts while a plan of moves is executed, for a limited time",
-    ANYONE,
-    "scheduler",
-)
 PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
-PARTS: Mapping[type, type[Part]] = {PlanParts: Balancing}
+PARTS: Mapping[type, type[Part]] = {PlanParts: PlanningGoal}
 
 
-# The act on rebalancing and on hosts that plans hold.
+# The act on rebalancing.
 
 
-ACTS = (
-    Act(
-        "rebalance",
-        "operator",
-        "stop or permit rebalancing, and hold hosts for a plan of moves",
-        sent(SWITCH_BALANCING, HOLD_HOSTS),
-    ),
-)
+ACTS = (Act("rebalance", "operator", "stop or permit rebalancing", sent(SWITCH_BALANCING)),)
 REQUESTED: Mapping[type[Message], Requested] = {
-    SwitchBalancing: Requested(changes=lambda message: message.stop is not None),
-    HoldHosts: Requested(targets=("roots", "plan")),
+    SwitchBalancing: Requested(changes=lambda message: message.stop is not None)
 }

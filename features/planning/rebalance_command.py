@@ -29,8 +29,9 @@ from features.planning.messages import (
     Balancing,
     BalancingSwitched,
     PlanBalance,
+    PlanningGoal,
     SwitchBalancing,
-    goal_of,
+    balancing_of,
 )
 
 commands = Commands()
@@ -123,20 +124,26 @@ async def _followed(
 ) -> Balancing:
     """Let schedulers carry a rebalancing out, or follow the standing plan that runs; return its end."""
     plan = PlanOfMoves(
-        id=Clock().uuid(), parts=PlanParts(goal), most=options.most, plan="rebalance",
+        id=Clock().uuid(), parts=PlanParts(PlanningGoal(balance=goal)), most=options.most, plan="rebalance",
         note="rebalances the hosts",
     )  # fmt: skip
     followed = await start_plan(bus, plan, printer)
     if followed.id != plan.id:
         [running] = (await bus.asker(FIND_PLANS)(FindPlans(plans=(followed.id,)))).plans
-        if structs.replace(goal_of(running.plan).query, fixed=()) != goal.query:
+        if structs.replace(_goal(running.plan).query, fixed=()) != goal.query:
             raise OperationRefused(_TAKEN)
     try:
-        return goal_of((await followed.ended()).plan)
+        return _goal((await followed.ended()).plan)
     except asyncio.CancelledError:
         await asyncio.shield(followed.stop())
         complain.print("stopped: moves and exchanges in progress end by themselves", markup=False)
         raise
+
+
+def _goal(plan: PlanOfMoves) -> Balancing:
+    goal = balancing_of(plan)
+    assert goal is not None, plan.id
+    return goal
 
 
 def _print_state(cli: Cli, state: BalancingSwitched) -> None:

@@ -1,6 +1,5 @@
 """Carries out rebalancings as plans of moves: once, or as a standing plan until an operator stops it."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.vocabulary import Id, portions
+from bus.vocabulary import Id
 from features.moves.core.plan_moves import MovesOfPlan
-from features.moves.messages import FindPlans, PlanOfMoves, PlanStands
+from features.moves.messages import PlanOfMoves, PlanStands
 from features.moves.plans import MovePlans, PlanKind, PlanStep
 from features.planning import store
-from features.planning.core.balance_course import MOST_FIXED, next_step, steps_of
+from features.planning.core.balance_course import MOST_FIXED, next_step
+from features.planning.core.batch_course import steps_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
     BalanceMove,
@@ -25,15 +24,16 @@ from features.planning.messages import (
     Balancing,
     BalancingSwitched,
     PlanBalance,
+    PlanningGoal,
     SwitchBalancing,
-    goal_of,
+    balancing_of,
 )
+from features.planning.plan_searches import PlanSearches, held_holders
 from scheduler_worker.extension import PlacementQueries
 
 CALM_SECONDS = 10.0  # between two searches of a standing plan while moves are necessary
 QUIET_SECONDS = 30.0  # between two searches while none is
 FORGET_SECONDS = 3600.0  # a standing plan forgets the moves that ended so long ago, when it begins anew
-_IDS_AT_ONCE = 500
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class RebalancingSwitch:
             self._plans.wake()
         async with self._database.read() as tx:
             since = await store.stopped_since(tx)
-        running = [stands.plan for stands in (await self._plans.find(FindPlans())).plans]
-        standing = [plan.id for plan in running if (goal := plan.parts.get(Balancing)) and goal.keeps_on]
+        running = [stands.plan for stands in await self._plans.running()]
+        standing = [plan.id for plan in running if (goal := balancing_of(plan)) and goal.keeps_on]
         return BalancingSwitched(stopped=since is not None, since=since or 0.0, plan=next(iter(standing), ""))
 
     async def is_set(self) -> bool:
@@ -66,22 +66,19 @@ class RebalancingSwitch:
 
 
 @dataclass(eq=False)
-class _Search:
-    """A search for the moves after a number of batches of a plan. It is repeated in a standing plan until
-    moves have been necessary for the hold time.
+class _Watched:
+    """The searches of a standing plan after a number of batches, until moves have been necessary for the hold
+    time.
     """
 
     batches: int
     watch: ImbalanceWatch
-    asked: PlanBalance | None = None  # while it goes on
-    found: Sequence[BalanceMove] | None = None
-    after: float = 0.0  # when it is repeated
+    count: int = 0
+    pause: float = 0.0  # before the next one
 
 
 class Rebalancing(PlanKind):
-    """Carries out plans with the part Balancing. Searches run in parallel with the steps of other plans."""
-
-    part = Balancing
+    """Carries out plans with the goal Balancing."""
 
     def __init__(
         self,
@@ -95,18 +92,20 @@ class Rebalancing(PlanKind):
         self._switch = switch
         self._placement = placement
         self._clock = clock
-        self._wake = wake
-        self._searches: dict[Id, _Search] = {}
-        self._waiting = asyncio.Queue[_Search]()
+        self.searches = PlanSearches[PlanBalance, Sequence[BalanceMove]](self._found, clock, wake)
+        self._watched: dict[Id, _Watched] = {}
+
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        return balancing_of(plan) is not None
 
     def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
         """Return whether both are standing plans: only one runs at a time."""
-        return goal_of(plan).keeps_on and goal_of(other).keeps_on
+        return _goal(plan).keeps_on and _goal(other).keeps_on
 
     async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
-        plan, goal = stands.plan, goal_of(stands.plan)
+        plan, goal = stands.plan, _goal(stands.plan)
         stopped = stands.stopping or await self._switch.is_set()
-        held = await self._held(goal)
+        held = await held_holders(self._placement, goal)
         planned = self._planned(plan.id, goal)
         step = next_step(plan, goal, moves, held, planned, self._clock.now(), stopped=stopped)
         after = step.goal
@@ -119,7 +118,7 @@ class Rebalancing(PlanKind):
                 "moved": len(after.moved),
                 "stay": after.failed,
             },
-            goal=after,
+            goal=PlanningGoal(balance=after),
             forgotten=self._old(moves) if after.plans and not after.tried else (),
             over=step.is_over,
             code="" if not step.is_over else "stopped" if stopped else "stay" if after.failed else "",
@@ -131,33 +130,31 @@ class Rebalancing(PlanKind):
         return [each.move.move for each in moves.stored if 0 < each.move.ended < since]
 
     def forget(self, plans: Collection[Id]) -> None:
-        """Drop the searches of all plans except the given ones."""
-        self._searches = {id_: self._searches[id_] for id_ in plans if id_ in self._searches}
+        """Drop what is known of all plans except the given ones."""
+        self.searches.forget(plans)
+        self._watched = {id_: self._watched[id_] for id_ in plans if id_ in self._watched}
 
     # The search for moves
 
     def _search(self, id_: Id, goal: Balancing) -> None:
-        """Begin to search for the moves that gain enough after the batches so far, within the rest of the
-        budget. Instances that were moved, or could not be moved, stay.
+        """Search for the moves that gain enough after the batches so far, within the rest of the budget.
+        Instances that were moved, or could not be moved, stay.
         """
-        search = self._searches.get(id_)
-        if search is None or search.batches != goal.batches:
-            search = self._searches[id_] = _Search(goal.batches, ImbalanceWatch(goal.hold))
-        if search.asked is None and search.found is None and self._clock.monotonic() >= search.after:
+
+        def asked() -> PlanBalance:
             steps = (*goal.undone, *goal.moved)
             stay = dict.fromkeys((*goal.query.fixed, *goal.failed, *(step.build for step in steps)))
             budget = goal.query.budget - goal.tried
-            search.asked = structs.replace(goal.query, budget=budget, fixed=tuple(stay)[-MOST_FIXED:])
-            self._waiting.put_nowait(search)
+            return structs.replace(goal.query, budget=budget, fixed=tuple(stay)[-MOST_FIXED:])
 
-    async def run(self) -> None:
-        """Search for moves, one search after the other, until this scheduler stops."""
-        while True:
-            search = await self._waiting.get()
-            if search in self._searches.values() and search.asked is not None:
-                search.found = await self._found(search.asked)
-                search.asked = None
-                self._wake()
+        watched = self._watch(id_, goal)
+        self.searches.begin(id_, (goal.batches, watched.count), asked, watched.pause)
+
+    def _watch(self, id_: Id, goal: Balancing) -> _Watched:
+        watched = self._watched.get(id_)
+        if watched is None or watched.batches != goal.batches:
+            watched = self._watched[id_] = _Watched(goal.batches, ImbalanceWatch(goal.hold))
+        return watched
 
     async def _found(self, asked: PlanBalance) -> Sequence[BalanceMove]:
         """Return the moves that gain enough now; none if they are not known."""
@@ -171,20 +168,18 @@ class Rebalancing(PlanKind):
 
     def _planned(self, id_: Id, goal: Balancing) -> Sequence[BalanceMove] | None:
         """Return the result of the search; None if it goes on, or has not been the same for long enough."""
-        search = self._searches.get(id_)
-        if search is None or search.batches != goal.batches or search.found is None:
-            return None
-        found, now = search.found, self._clock.monotonic()
-        if goal.keeps_on and not goal.tried and not search.watch.is_due(now, bool(found)):
-            search.found, search.after = None, now + (CALM_SECONDS if found else QUIET_SECONDS)
+        watched = self._watch(id_, goal)
+        found = self.searches.found(id_, (goal.batches, watched.count))
+        if found is None or not goal.keeps_on or goal.tried:
+            return found
+        if not watched.watch.is_due(self._clock.monotonic(), bool(found)):
+            watched.count += 1
+            watched.pause = CALM_SECONDS if found else QUIET_SECONDS
             return None
         return found
 
-    async def _held(self, goal: Balancing) -> set[Id]:
-        """Return the holders that still have capacity on the former hosts of moved instances."""
-        steps = [*(step for move in goal.batch for step in move.steps), *goal.back[:1]]
-        held = set[Id]()
-        for some in portions([step.holder for step in steps if step.holder], _IDS_AT_ONCE):
-            found = await self._placement.allocations(FindAllocations(consumers=tuple(some)))
-            held |= {consumer.id for consumer in found.consumers}
-        return held
+
+def _goal(plan: PlanOfMoves) -> Balancing:
+    goal = balancing_of(plan)
+    assert goal is not None, plan.id
+    return goal

@@ -1,12 +1,12 @@
-"""The part of planning in a scheduler: searches for moves, rebalancings, and hosts closed for plans."""
+"""The part of planning in a scheduler: searches for moves, and the plans that make room or rebalance."""
 
-from bus.worker import WorkerRows, answers, every
+from bus.worker import WorkerRows, answers
 from features.moves.messages import FIND_MOVES
 from features.moves.placing import MovePlacing
 from features.moves.plans import MovePlans
 from features.planning.balance_planning import BalancePlanner
-from features.planning.host_holds import OPEN_SECONDS, HostHolds
-from features.planning.messages import HOLD_HOSTS, PLAN_BALANCE, PLAN_ROOM, SWITCH_BALANCING, WHAT_IF_MOVES
+from features.planning.making_room import RoomMaking
+from features.planning.messages import PLAN_BALANCE, PLAN_ROOM, SWITCH_BALANCING, WHAT_IF_MOVES
 from features.planning.rebalancing import Rebalancing, RebalancingSwitch
 from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
@@ -19,11 +19,12 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placement, clock = scheduler.placement, scheduler.clock
     what_ifs, placing = needs.of(WhatIfs), needs.of(MovePlacing)
     rooms = RoomPlanner(what_ifs, placing, needs.cells)
-    holds = HostHolds(database, placement, scheduler.source, clock)
+    making_room = RoomMaking(rooms.answer, plans, placement, scheduler.source, clock)
     balance = BalancePlanner(what_ifs, rooms)
     switch = RebalancingSwitch(database, plans, clock)
     rebalancing = Rebalancing(balance.answer, switch, placement, clock, plans.wake)
     plans.add_kind(rebalancing)
+    plans.add_kind(making_room)
     return SchedulerPart(
         offers=(rooms,),
         rows=WorkerRows(
@@ -32,10 +33,8 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                 answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, placing).answer),
                 answers(PLAN_ROOM, rooms.answer),
                 answers(PLAN_BALANCE, balance.answer),
-                answers(HOLD_HOSTS, holds.hold),
                 answers(SWITCH_BALANCING, switch.answer),
             ],
-            timers=[every(OPEN_SECONDS, holds.open_expired)],
-            runs=[rebalancing.run],
+            runs=[rebalancing.searches.run, making_room.searches.run],
         ),
     )

@@ -22,8 +22,9 @@ from features.planning.messages import (
     Balancing,
     PlanBalance,
     PlannedStep,
+    PlanningGoal,
     SwitchBalancing,
-    goal_of,
+    balancing_of,
 )
 from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing, RebalancingSwitch
 from placement_worker import IndexedSource
@@ -78,7 +79,9 @@ class RebalancingSchedulers:
         return BalancePlanned(moves=tuple(self.found))
 
     async def start(self, goal: Balancing, plan: str = PLAN) -> str:
-        plan_of_moves = PlanOfMoves(id=plan, parts=PlanParts(goal), most=2, plan="rebalance")
+        plan_of_moves = PlanOfMoves(
+            id=plan, parts=PlanParts(PlanningGoal(balance=goal)), most=2, plan="rebalance"
+        )
         return (await self.schedulers[0].start(StartPlan(plan=plan_of_moves))).plan
 
     async def stands(self) -> PlanStands:
@@ -86,7 +89,9 @@ class RebalancingSchedulers:
         return stands
 
     async def goal(self) -> Balancing:
-        return goal_of((await self.stands()).plan)
+        goal = balancing_of((await self.stands()).plan)
+        assert goal is not None
+        return goal
 
     async def step(self, scheduler: int = 0, seconds: float = 2.0) -> None:
         self.clock.now += seconds
@@ -128,7 +133,7 @@ async def site(open_database: Callable[..., Database]) -> AsyncIterator[Rebalanc
             site.schedulers.append(plans)
             site.switches.append(switch)
             site.kinds.append(kind)
-            running.append(group.create_task(kind.run()))
+            running.append(group.create_task(kind.searches.run()))
         yield site
         for task in running:
             task.cancel()

@@ -22,11 +22,18 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.parts import PlanParts
 from bus.requests import Flavor
 from bus.resources import FindAllocations
-from features.moves.messages import FindMoves, MoveProgress, PlanOfMoves
+from features.moves.messages import FIND_PLANS, FindMoves, FindPlans, PlanOfMoves, PlanStands
 from features.moves.moving import moves_of
 from features.moves.plan_requests import PlanListener, start_plan
-from features.planning.making_room import MakingRoom, RoomListener
-from features.planning.messages import BalanceMove, Balancing, PlanBalance, PlannedStep, PlanRoom
+from features.planning.messages import (
+    BalanceMove,
+    Balancing,
+    PlanBalance,
+    PlannedStep,
+    PlanningGoal,
+    PlanRoom,
+)
+from features.planning.room_requests import RoomListener, make_room
 from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.request_parts import with_parts
 from tests.support.waiting import in_time, receive_all, until
@@ -36,9 +43,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 HOSTS = 6
 ROLES = ("scheduler", "placement", "conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2")
 DYING = """
-import asyncio, sys
-from features.planning import making_room
-making_room.HOLD_SECONDS = 4.0
+import sys
 from berth.__main__ import main
 sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
 main()
@@ -154,13 +159,14 @@ async def nothing_lost(site: LoadedSite) -> None:
 
 
 class FirstMove(RoomListener):
-    """Notes that the first move has started."""
+    """Notes that the first move is requested."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
 
-    def progress(self, progress: MoveProgress) -> None:
-        self.began.set()
+    def so_far(self, stands: PlanStands) -> None:
+        if stands.under_way:
+            self.began.set()
 
 
 async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> None:
@@ -168,8 +174,7 @@ async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> 
         build = Clock().uuid()
         request = BuildRequested(request=build, instances=(build,), flavor=flavor(80_000))
         first = FirstMove()
-        making_room = MakingRoom(site.berth.bus, PlanRoom(request=request), 1, first)
-        making = asyncio.create_task(making_room.run())
+        making = asyncio.create_task(make_room(site.berth.bus, PlanRoom(request=request), 1, first))
         making.add_done_callback(lambda _: first.began.set())  # its result is judged below
         await in_time(first.began.wait())
         for role in ROLES:
@@ -177,10 +182,10 @@ async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> 
             await asyncio.sleep(0.3)
         async with asyncio.timeout(180):
             made = await making
-        assert made.plan.code == "" and len(made.done.moved) >= 2, made
+        assert made.code == "" and len(made.goal.moved) >= 2, made
         await site.boot(80_000, wait="1m")
         await nothing_lost(site)
-        print(f"{len(site.requested)} builds, {len(made.done.moved)} moves, 0 lost")
+        print(f"{len(site.requested)} builds, {len(made.goal.moved)} moves, 0 lost")
 
 
 @pytest.mark.soak
@@ -200,7 +205,9 @@ async def test_a_rebalancing_goes_on_while_schedulers_are_killed(settings: Setti
         exchange = BalanceMove(steps=(step(e, f), step(f, e)), gain=0.1)
         single = (BalanceMove(steps=(step(*way),), gain=0.1) for way in ((a, b), (c, d)))
         goal = Balancing(query=PlanBalance(gain=1), planned=(exchange, *single))
-        plan = PlanOfMoves(id=Clock().uuid(), parts=PlanParts(goal), most=3, plan="rebalance")
+        plan = PlanOfMoves(
+            id=Clock().uuid(), parts=PlanParts(PlanningGoal(balance=goal)), most=3, plan="rebalance"
+        )
         followed = await start_plan(site.berth.bus, plan, PlanListener())
         ending = asyncio.create_task(followed.ended())
         for part in range(2):
@@ -218,12 +225,22 @@ async def test_a_rebalancing_goes_on_while_schedulers_are_killed(settings: Setti
 
 
 @pytest.mark.soak
-async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, tmp_path: Path) -> None:
+async def test_a_plan_goes_on_without_its_command(settings: Settings, tmp_path: Path) -> None:
     async with loaded_site(settings) as site:
         command = await start(DYING, settings, tmp_path)
         await until(lambda: _is_closed(site), "a host is closed", 60.0)
         command.send_signal(signal.SIGKILL)
         await command.wait()
+        running = site.berth.bus.asker(FIND_PLANS)
+        [plan] = (await running(FindPlans())).plans
+
+        async def ended() -> PlanStands | None:
+            [stands] = (await running(FindPlans(plans=(plan.plan.id,)))).plans
+            return stands if stands.ended else None
+
+        await until(ended, "the plan has ended", 120.0)
+        stands = await ended()
+        assert stands is not None and stands.code == "" and stands.moved, stands
         await nothing_lost(site)
 
 

@@ -6,17 +6,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from bus.parts import PlanParts
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
-from features.planning.core.balance_course import (
+from features.planning.core.balance_course import BalanceStep, next_step
+from features.planning.core.batch_course import (
     EXCHANGE_UNDONE,
     SETTLE_SECONDS,
-    BalanceStep,
     ExchangeAct,
     MoveResult,
     next_act,
-    next_step,
 )
 from features.planning.messages import BalanceMove, Balancing, PlanBalance, PlannedStep
 from tests.support.ids import uid
@@ -82,7 +80,7 @@ class CourseOfMoves:
 
     def step(self, planned: Sequence[BalanceMove] | None = None) -> list[tuple[int, int]]:
         """Return the moves that are requested now."""
-        plan = PlanOfMoves(id=uid(7), parts=PlanParts(self.goal), most=self.most)
+        plan = PlanOfMoves(id=uid(7), most=self.most, plan="rebalance")
         moves = MovesOfPlan(tuple(self.moves))
         before = len(self.moves)
         self.last = next_step(plan, self.goal, moves, self.held, planned, self.now, stopped=self.stopped)
