@@ -14,7 +14,7 @@ from bus.parts import PlanParts
 from bus.vocabulary import MAX_CAUSE
 from control_room.core.words import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
-from features.moves.plan_requests import FollowedPlan, PlanListener, start_plan
+from features.moves.plan_requests import PlanListener, start_plan
 from features.planning.messages import PLAN_ROOM, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
@@ -64,50 +64,42 @@ async def make_room(
     started = PlanOfMoves(
         id=Clock().uuid(), parts=PlanParts(PlanningGoal(room=goal)), most=most, plan="make_room", note=note
     )
-    watch = _Watch(listener)
-    followed = await start_plan(bus, started, watch)
+    followed = await start_plan(bus, started, _Watch(listener))
+    reserved, lacking = None, ""
     try:
-        async with asyncio.TaskGroup() as group:
-            reserving = group.create_task(watch.reserve(followed, reserve))
+        stands = await followed.ended(until=_is_held)
+        if not stands.ended and (held := room_of(stands.plan)) is not None:
+            reserved, lacking = await _reserved(bus, held, reserve)
+            await followed.stop()
             stands = await followed.ended()
-            if not watch.held.is_set():
-                reserving.cancel()
     except asyncio.CancelledError:
         await asyncio.shield(followed.stop())
         raise
-    reserved, lacking = watch.reserved
     return RoomMade(room_of(stands.plan) or goal, stands.code, stands.why, reserved, lacking)
 
 
+def _is_held(stands: PlanStands) -> bool:
+    """Return whether all builds fit, and the hosts are kept closed until the capacity is reserved."""
+    goal = room_of(stands.plan)
+    return goal is not None and goal.held_until > 0 and not goal.opens
+
+
 class _Watch(PlanListener):
-    """Reserves the capacity when all builds fit, and tells a listener when moves are undone."""
+    """Tells a listener also when moves are undone."""
 
     def __init__(self, listener: RoomListener) -> None:
-        self.held = asyncio.Event()
-        self.goal: RoomGoal | None = None
-        self.reserved: tuple[Any, str] = None, ""
         self._listener = listener
         self._undoes = False
-
-    async def reserve(self, followed: FollowedPlan, seconds: float) -> None:
-        await self.held.wait()
-        if self.goal is not None:
-            self.reserved = await _reserved(followed.bus, self.goal, seconds)
-        await followed.stop()
 
     def on_move(self, move: MoveOfPlan) -> None:
         self._listener.on_move(move)
 
     def so_far(self, stands: PlanStands) -> None:
-        self.goal = room_of(stands.plan)
         self._listener.so_far(stands)
-        if self.goal is None:
-            return
-        if self.goal.back and not self._undoes:
+        goal = room_of(stands.plan)
+        if goal is not None and goal.back and not self._undoes:
             self._undoes = True
-            self._listener.undoing(self.goal)
-        if self.goal.held_until and not self.goal.opens:
-            self.held.set()
+            self._listener.undoing(goal)
 
 
 async def _reserved(bus: Bus, goal: RoomGoal, seconds: float) -> tuple[Any, str]:
