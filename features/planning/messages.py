@@ -50,7 +50,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     wave: Count = 0
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
-    def request(self, move: Id, plan: MovePlan, note: str, reply_to: str = "") -> MoveRequested:
+    def request(self, move: Id, plan: MovePlan, note: str) -> MoveRequested:
         """Return the request for the move, or with the plan `undo`, for the move back to its source."""
         source, destination = self.source, self.destination
         if plan == "undo":
@@ -62,7 +62,6 @@ class PlannedStep(Value, frozen=True, kw_only=True):
             kind=self.kind,
             wanted_host=destination,
             alternates=0,
-            reply_to=reply_to,
             note=note,
             plan=plan,
             source=source,
