@@ -45,8 +45,6 @@ class _Listing:
 class HostEmptying(PlanKind):
     """Carries out plans with the part Emptying."""
 
-    part = Emptying
-
     def __init__(
         self, placement: PlacementQueries, cells: CellQueries, source: CandidateSource, clock: Clock
     ) -> None:
@@ -55,6 +53,9 @@ class HostEmptying(PlanKind):
         self._source = source
         self._clock = clock
         self._listings: dict[Id, _Listing] = {}
+
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        return Emptying in plan.parts
 
     def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
         """Return whether a running plan empties the hosts of another plan already."""

@@ -376,7 +376,7 @@ class MoveOfPlan(Value, frozen=True, kw_only=True):
     root: Id  # the host that the instance leaves
     at: Seconds
     ended: Seconds = 0.0
-    result: Text = ""  # done, or how it failed
+    result: Cause = ""  # done, or how it failed
     code: Text = ""  # of a refusal (docs/reasons.md)
     host: Text = ""  # host of the instance after the end
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -57,8 +57,8 @@ class FollowedPlan:
     moved: dict[str, MoveOfPlan] = field(default_factory=dict)  # the last ended move of each instance
     _version: int = 0
 
-    async def ended(self) -> PlanStands:
-        """Read the plan until it has ended. If no scheduler answers, wait for one."""
+    async def ended(self, until: Callable[[PlanStands], bool] = lambda stands: False) -> PlanStands:
+        """Read the plan until it has ended, or until `until`. If no scheduler answers, wait for one."""
         pause = SOON
         while True:
             stands = await answered(self.bus, self._read)
@@ -66,7 +66,7 @@ class FollowedPlan:
                 if stands.version != self._version or self.stands is None:
                     pause = SOON
                     self._take(stands)
-                if stands.ended and not stands.moves:
+                if (stands.ended and not stands.moves) or until(stands):
                     return stands
             await asyncio.sleep(pause)
             pause = min(2 * pause, POLL_SECONDS)

@@ -75,15 +75,17 @@ class PlanStep:
     counts: Mapping[str, Any] = field(default_factory=dict)  # further fields of PlanStands
     memo: dict[str, Any] = field(default_factory=dict)
     goal: Part | None = None  # in place of the part of the plan
+    forgotten: Collection[Id] = ()  # ended moves that the plan needs no more
     over: bool = False
     code: str = ""
     why: str = ""
 
 
 class PlanKind(Protocol):
-    """Decides about plans that have a certain part."""
+    """Decides about plans with a certain goal."""
 
-    part: type[Part]
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        """Return whether the plan has the goal of this kind."""
 
     def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
         """Return whether a running plan does what another plan is to do, so that the other is not started."""
@@ -161,6 +163,11 @@ class MovePlans:
                 stands = [structs.replace(stands[0], moves=moves, version=version or stands[0].version)]
         return PlansFound(plans=tuple(stands))
 
+    async def running(self) -> list[PlanStands]:
+        """Return all plans that go on."""
+        async with self._database.read() as tx:
+            return [each.stands for each in await _plans(tx, open_=True)]
+
     async def stored(self, plan: Id) -> StoredPlan | None:
         """Return a plan with all of its moves; None if it does not exist."""
         async with self._database.read() as tx:
@@ -197,6 +204,10 @@ class MovePlans:
 
     async def on_result(self, result: MoveEnded | MoveRefused) -> None:
         """Let the next step begin now, because a move of a plan has ended."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the next step begin now."""
         self._wake.set()
 
     async def stop_leading(self) -> None:
@@ -269,7 +280,7 @@ class MovePlans:
             under_way=len(moves.in_progress) + len(new),
             **step.counts,
         )
-        if ended or new or after != plan.stands or step.memo != plan.memo:
+        if ended or new or step.forgotten or after != plan.stands or step.memo != plan.memo:
             async with self._database.write() as tx:
                 version = await _put(tx, plan, after, step.memo)
                 if not version:
@@ -277,6 +288,8 @@ class MovePlans:
                     return ()
                 await _end(tx, ended.values(), version)
                 await _add_moves(tx, new, version)
+                if step.forgotten:
+                    await _DROP_MOVES(tx, [(move,) for move in sorted(step.forgotten)])
         if step.over:
             log.info("plan of moves %s has ended: %s", goal.id, step.code or "done")
         return [*again, *(each.request for each in new)]
@@ -327,7 +340,7 @@ class MovePlans:
         return found
 
     def _kind_of(self, plan: PlanOfMoves) -> PlanKind | None:
-        kinds = [kind for kind in self._kinds if kind.part in plan.parts]
+        kinds = [kind for kind in self._kinds if kind.carries_out(plan)]
         return kinds[0] if len(kinds) == 1 and len(plan.parts) == 1 else None
 
     async def _change(self, plan: Id, change: Callable[[PlanStands], PlanStands]) -> bool:
@@ -509,6 +522,9 @@ _DURATIONS = sql("""
 """)
 _REFUSALS = sql("""
     SELECT id, reason, decision FROM decisions WHERE parts <> '' AND id IN (SELECT n.id FROM {n: id str})
+""")
+_DROP_MOVES = sql("""
+    DELETE FROM planned_moves WHERE move IN (SELECT n.move FROM {n: move str}) RETURNING move
 """)
 _PRUNE_MOVES = sql("""
     DELETE FROM planned_moves WHERE plan IN (SELECT id FROM move_plans WHERE 0 < ended AND ended < :before)

@@ -24,9 +24,9 @@ FEATURE = Feature(
                 "destinations": "the instances that would have to leave fit on no other host",
                 "changing": "hosts refused every plan that was tried, or changed meanwhile",
                 "taken": "another plan has closed one of the hosts",
-                "opened": "one of the closed hosts was opened by an operator, or because no scheduler was"
-                " reachable",
+                "opened": "one of the closed hosts was opened by an operator",
                 "unreleased": "agents have not reported the destruction of moved guests in time",
+                "unreserved": "the client that made room has not reserved the capacity in time",
             },
             "A plan that makes room for builds ([making room](../features/planning/README.md))"
             " has one of these if not all fit.",

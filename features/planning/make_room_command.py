@@ -1,5 +1,6 @@
 """`berth make-room` moves instances so that builds of a flavor fit."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 from berth.commands.builds import boot_options, print_notes
 from berth.commands.decision_output import print_funnel
 from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.features import modules
 from berth.operations.boot_options import (
     BootOptions,
@@ -27,8 +28,10 @@ from bus.domains import HOST
 from bus.masking import printable
 from control_room.core.words import several
 from features.moves.commands.moves import MovePrinter
-from features.planning.making_room import MakingRoom, RoomListener, RoomMade, plan_room
-from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
+from features.moves.messages import MoveKind, MoveOfPlan
+from features.moves.plan_requests import outcome_of
+from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomGoal, RoomPlanned
+from features.planning.room_requests import RoomListener, RoomMade, make_room, plan_room
 
 commands = Commands()
 
@@ -70,7 +73,8 @@ async def make_room_command(
     other requests until the last move has ended. Then waiting requests are tried first: publish the builds
     with `berth boot --wait 1h` before this command. If a move fails, another plan is tried with
     the moves that are left of --budget. If there is none, the instances are moved back as far as possible.
-    Exit 0 if all builds fit now, else 1.
+    Schedulers carry the plan out, also if this command is killed; the same command follows it. After Ctrl-C
+    moves in progress end, and the instances stay. Exit 0 if all builds fit now, else 1.
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
     reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
@@ -84,7 +88,7 @@ async def make_room_command(
     async with cli.bus("make-room") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
         asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
-        printer = RoomPrinter(cli)
+        printer = RoomPrinter(cli, "live" if how.live else "migrate")
         if how.dry_run:
             plan = await plan_room(bus, asked)
             if cli.as_json:
@@ -92,21 +96,25 @@ async def make_room_command(
             else:
                 printer.planned(plan)
             return 1 if plan.code else 0
-        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo, reserve=reserve).run()
+        try:
+            made = await make_room(bus, asked, how.most, printer, undo=how.undo, reserve=reserve)
+        except asyncio.CancelledError:
+            complain.print("stopped: moves in progress end by themselves, instances stay", markup=False)
+            raise
     _print_result(cli, printer, made)
-    return 1 if made.plan.code or made.unreserved else 0
+    return 1 if made.code or made.unreserved else 0
 
 
 def _print_result(cli: Cli, printer: "RoomPrinter", made: RoomMade) -> None:
-    done = made.done
+    done = made.goal
     if cli.as_json:
         ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
         reserved = {"reservation": made.reservation, "unreserved": made.unreserved}
-        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed, **reserved})
-    elif made.plan.code and made.plan is not printer.shown:
+        write_json({"code": made.code, "why": made.why, **ends, "failed": done.failed, **reserved})
+    elif made.code and not done.found.code:
         printer.given_up(made)
-    elif not made.plan.code and done.moved:
-        cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
+    elif not made.code and done.moved:
+        cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(done.found)}", "green")
     if made.reservation is not None and not cli.as_json:
         until = time_text(made.reservation.ends)
         cli.line(f"reserved for project {printable(made.reservation.project)} until {until}", "green")
@@ -150,22 +158,25 @@ def step_line(step: PlannedStep) -> str:
     return f"  {step.wave + 1}. {step.kind:<7} {called}  {way}  ({held})"
 
 
-class RoomPrinter(MovePrinter, RoomListener):
+class RoomPrinter(RoomListener):
     """Prints a plan, and the result of each of its moves."""
 
-    shown: RoomPlanned | None = None  # the last plan that was printed
+    def __init__(self, cli: Cli, kind: MoveKind) -> None:
+        self.cli = cli
+        self._moves, self._kind = MovePrinter(cli), kind
 
-    def undoing(self, made: RoomMade) -> None:
+    def on_move(self, move: MoveOfPlan) -> None:
+        self._moves.on_outcome(outcome_of(move, self._kind))
+
+    def undoing(self, goal: RoomGoal) -> None:
         if not self.cli.as_json:
-            self.cli.line(
-                f"moving {several(len(made.done.moved), 'instance')} back: {printable(made.plan.why)}"
-            )
+            self.cli.line(f"moving {several(len(goal.back), 'instance')} back: {printable(goal.why)}")
 
     def given_up(self, made: RoomMade) -> None:
         """Print why the builds do not fit, and the hosts of moved instances that were not moved back."""
-        done = made.done
+        done = made.goal
         back = f"; {several(len(done.undone), 'instance')} moved back" if done.moved or done.undone else ""
-        self.cli.line(f"given up [{made.plan.code}]: {printable(made.plan.why)}{back}", "red")
+        self.cli.line(f"given up [{made.code}]: {printable(made.why)}{back}", "red")
         moved = {step.build for step in done.moved}
         for build, why in done.failed.items():
             if build not in moved:
@@ -175,7 +186,6 @@ class RoomPrinter(MovePrinter, RoomListener):
             self.cli.line(f"  {step.build} stays on {printable(step.destination_host)}{why}")
 
     def planned(self, plan: RoomPlanned) -> None:
-        self.shown = plan
         if self.cli.as_json:
             return
         if plan.code:

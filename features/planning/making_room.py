@@ -1,223 +1,157 @@
-"""Makes room for builds of a flavor: plans moves of instances away from the hosts for the builds (targets),
-closes the targets to new instances, carries out the moves, and opens the targets again.
+"""Makes room for builds as plans of moves: closes the hosts for the builds (targets) to new instances,
+carries out the moves, and opens the targets again.
 
-The targets are closed for a limited time, which is prolonged while the plan is carried out: if this process
-stops, schedulers open them. If a move fails, the rest is planned again with the remaining budget. If no plan
-is left, the moved instances are moved back, as far as their former hosts still fit them.
+A closed host is disabled with the cause `make_room`. So claims that were prepared before are refused in their
+transaction, because the shape of the host has changed. The plan's record names a host before it is closed,
+and until it is opened: if a scheduler stops in between, the next one closes or opens it again.
 """
 
-import asyncio
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from msgspec import structs
 
-from berth.features import modules
-from berth.operations.request_sense import asked_amounts
+from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
-from bus.messages import BuildRequested
-from bus.vocabulary import MAX_CAUSE
-from control_room.core.words import amounts_text, several
-from features.moves.moving import MoveListener, following
-from features.planning.messages import HOLD_HOSTS, PLAN_ROOM, HoldHosts, PlannedStep, PlanRoom, RoomPlanned
-from features.planning.planned_moves import MovesDone, PlannedMoves
+from bus.errors import UNANSWERED
+from bus.vocabulary import Id
+from features.moves.core.plan_moves import MovesOfPlan
+from features.moves.host_traits import cause_trait, close_host, open_host
+from features.moves.messages import PlanOfMoves, PlanStands
+from features.moves.plans import MovePlans, PlanKind, PlanStep
+from features.planning.core.batch_course import steps_of
+from features.planning.core.room_course import next_step
+from features.planning.messages import PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
+from features.planning.plan_searches import PlanSearches, held_holders
+from scheduler_worker.extension import PlacementQueries
 
-ANSWER_SECONDS = 60.0  # until a scheduler has planned
-HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
-RENEWALS = 4  # within that time
-RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
-RETRY_SECONDS = 2.0
-MOST_VIA = 1000
+CAUSE = "make_room"
+TRAIT = cause_trait(CAUSE)
+RETRY_SECONDS = 2.0  # before a search after one without a plan
 MOST_FIXED = 1000  # instances that could not be moved, before the plan is given up
 
-
-class RoomListener(MoveListener):
-    """Base class of objects that receive the progress of making room; its methods do nothing."""
-
-    def planned(self, plan: RoomPlanned) -> None: ...
-
-    def undoing(self, made: "RoomMade") -> None: ...
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RoomMade:
-    """The result of making room: the last plan (its code is "" if all builds fit now) and the moves made."""
-
-    plan: RoomPlanned
-    done: MovesDone
-    reservation: Any = None  # of the feature that reserves capacity; holds the capacity that was made free
-    unreserved: str = ""  # why it does not hold all of it
-
-
-async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
-    return await bus.asker(PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
-
-
-class MakingRoom:
-    """Carries out plans until all builds of the request fit or no plan is left; then undoes the moves, if
-    `undo` is set and not all fit. If all fit, their capacity is reserved for the project for `reserve`
-    seconds, before the hosts are opened.
-    """
+class RoomMaking(PlanKind):
+    """Carries out plans with a RoomGoal."""
 
     def __init__(
         self,
-        bus: Bus,
-        asked: PlanRoom,
-        most: int,
-        listener: RoomListener,
-        *,
-        undo: bool = True,
-        reserve: float = 0.0,
+        find: Callable[[PlanRoom], Awaitable[RoomPlanned]],
+        plans: MovePlans,
+        placement: PlacementQueries,
+        source: CandidateSource,
+        clock: Clock,
     ) -> None:
-        self._bus = bus
-        self._asked = asked
-        self._most = most
-        self._listener = listener
-        self._undo = undo
-        self._reserve = reserve
-        self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
-        self._opened: Collection[str] = ()  # targets that were opened too early
-        self._names: dict[str, str] = {}  # of the targets, by root
+        self._find = find
+        self._plans = plans
+        self._placement = placement
+        self._source = source
+        self._clock = clock
+        self.searches = PlanSearches[PlanRoom, RoomPlanned](self._found, clock, plans.wake)
+        self._targets: dict[Id, set[Id]] = {}  # of each plan; perhaps not stored yet
 
-    @property
-    def must_stop(self) -> bool:
-        return bool(self._opened)
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        return room_of(plan) is not None
 
-    async def run(self) -> RoomMade:
-        plan = await plan_room(self._bus, self._asked)
-        self._listener.planned(plan)
-        if plan.code or not plan.moves:
-            return await self._reserved(RoomMade(plan, MovesDone()))
-        self._names = {target.root: target.host for target in plan.targets}
-        try:
-            if why := await self._close(plan.moves):
-                return RoomMade(structs.replace(plan, code="taken", why=why, moves=()), MovesDone())
-            async with (
-                following(self._bus, f"room-{self._hold.plan[:8]}", self._listener) as followed,
-                asyncio.TaskGroup() as group,
-            ):
-                renewing = group.create_task(self._renew())
-                note = f"makes room for {_builds(self._asked.request)}"
-                moves = PlannedMoves(self._bus, followed, self._listener, self._most, "make_room", note)
-                made = await self._carry_out(plan, moves)
-                renewing.cancel()
-                if made.plan.code and made.done.moved and self._undo:
-                    await self._open()  # first: a closed host takes nothing back
-                    self._listener.undoing(made)
-                    await moves.undo(f"undoes a plan to make room: {made.plan.why}")
-            return await self._reserved(made)
-        finally:
-            await self._open()
+    def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
+        """Return whether a running plan makes the same room."""
+        return _without_ids(_goal(plan)) == _without_ids(_goal(other))
 
-    async def _reserved(self, result: RoomMade) -> RoomMade:
-        """If all builds fit and a reservation is wanted, reserve their capacity while the hosts are still
-        closed to other requests. Return a copy of `result` with the reservation, if it was created, and the
-        reason if it lacks capacity. In all other cases return `result` unchanged.
-        """
-        if result.plan.code or not self._reserve:
-            return result
-        request, targets = self._asked.request, result.plan.targets
-        [made_room] = modules("made_room")
-        try:
-            reservation, lacking = await made_room.reserve(
-                self._bus,
-                request,
-                name=f"room-{self._hold.plan[:8]}",
-                purpose=f"room made for {_builds(request)}"[:MAX_CAUSE],
-                seconds=self._reserve,
-                hosts=[target.host for target in targets],
-                closed={each.root: each.instances for each in targets if each.root in self._hold.roots},
-            )
-        except (OperationRefused, *UNANSWERED) as problem:
-            return replace(result, unreserved=str(problem))
-        return replace(result, reservation=reservation, unreserved=lacking)
-
-    async def _close(self, steps: Sequence[PlannedStep]) -> str:
-        """Close the targets to which none of the steps goes, because a closed host takes no instance. Return
-        "", or why the plan must be abandoned.
-        """
-        awaiting = {step.destination for step in steps}
-        new = [root for root in self._names if root not in awaiting and root not in self._hold.roots]
-        if not new:
-            return ""
-        self._hold = structs.replace(self._hold, roots=(*self._hold.roots, *new))
-        held = await self._bus.asker(HOLD_HOSTS, timeout=ANSWER_SECONDS)(self._hold)
-        self._opened = held.opened
-        taken = [self._names[root] for root in held.taken if root in self._names]
-        return f"another plan has closed {', '.join(taken)}: try again when it has ended" if taken else ""
-
-    async def _open(self) -> None:
-        if not self._hold.roots:
-            return
-        opening, self._hold = structs.replace(self._hold, seconds=0.0), structs.replace(self._hold, roots=())
-        ask = self._bus.asker(HOLD_HOSTS, timeout=ANSWER_SECONDS)
-        # If no scheduler answers, schedulers open the hosts when their time has passed.
-        with suppress(Unavailable, Unroutable):
-            await asyncio.shield(ask(opening))
-
-    async def _renew(self) -> None:
-        ask = self._bus.asker(HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)
-        while not self.must_stop:
-            await asyncio.sleep(HOLD_SECONDS / RENEWALS)
-            with suppress(Unavailable, Unroutable):
-                self._opened = (await ask(structs.replace(self._hold, renew=True))).opened
-
-    async def _carry_out(self, plan: RoomPlanned, moves: PlannedMoves) -> RoomMade:
-        done, retries = moves.done, 0
-        via: tuple[str, ...] = ()
-        while True:
-            via = tuple(sorted({*via, *(step.source for step in plan.moves)}))[:MOST_VIA]
-            plan = await plan_room(self._bus, self._rest(done, via))
-            if plan.code and retries < RETRIES and not self.must_stop:
-                retries += 1
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            if plan.code or (not plan.moves and len(self._hold.roots) == len(self._names)):
-                return RoomMade(plan, done)
-            if why := await self._close(plan.moves):
-                return RoomMade(structs.replace(plan, code="taken", why=why, moves=()), done)
-            waves = {
-                step.wave: [each for each in plan.moves if each.wave == step.wave] for step in plan.moves
-            }
-            started = set[str]()
-            for _, steps in sorted(waves.items()):
-                if started.intersection(step.build for step in steps):
-                    break  # an instance that moves again: its state is read anew
-                started.update(step.build for step in steps)
-                if problem := await self._wave(steps, moves):
-                    return RoomMade(structs.replace(plan, code=problem[0], why=problem[1], moves=()), done)
-                if any(step.build in done.failed for step in steps):
-                    break  # plan again without this instance
-
-    def _rest(self, done: MovesDone, via: tuple[str, ...]) -> PlanRoom:
-        """Return the query for the rest of the plan, on the same targets."""
-        return structs.replace(
-            self._asked,
-            roots=tuple(self._names),
-            budget=max(self._asked.budget - len(done.moved), 0),
-            fixed=(*self._asked.fixed, *done.failed)[:MOST_FIXED],
-            via=via,
+    async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
+        plan, goal = stands.plan, _goal(stands.plan)
+        if not goal.searches and (why := await self._taken(plan.id, goal)):
+            return PlanStep(over=True, code="taken", why=why)
+        opened = not goal.opens and not self._are_closed(goal.closed)
+        before = await self._edited(goal)
+        held = await held_holders(self._placement, before)
+        found, now = self.searches.found(plan.id, before.searches), self._clock.now()
+        step = next_step(plan, before, moves, held, found, now, opened=opened, stopped=stands.stopping)
+        after = step.goal
+        if after.plans and not step.is_over:
+            pause = RETRY_SECONDS if after.retries else 0.0
+            self.searches.begin(plan.id, after.searches, lambda: _rest(after), pause)
+        if after != goal:
+            self._plans.wake()
+        return PlanStep(
+            new=step.new,
+            counts={
+                "total": after.tried + steps_of((*after.batch, *after.planned)),
+                "moved": len(after.moved),
+                "stay": after.failed,
+            },
+            goal=PlanningGoal(room=after),
+            over=step.is_over,
+            code=after.code if step.is_over else "",
+            why=after.why,
         )
 
-    async def _wave(self, steps: list[PlannedStep], moves: PlannedMoves) -> tuple[str, str] | None:
-        """Carry out moves that do not depend on each other. Return None, or a reason code and a sentence if
-        the plan must be abandoned.
-        """
-        if self.must_stop:
-            return (
-                "opened",
-                "a target was opened by an operator, or no scheduler could be reached for too long",
-            )
-        await moves.run(steps)
-        if not await moves.released([step for step in steps if step.build not in moves.done.failed]):
-            return "unreleased", "the agents of moved instances have not destroyed the former guests in time"
-        return None
+    def forget(self, plans: Collection[Id]) -> None:
+        """Drop what is known of all plans except the given ones."""
+        self.searches.forget(plans)
+        self._targets = {id_: self._targets[id_] for id_ in plans if id_ in self._targets}
+
+    async def _found(self, asked: PlanRoom) -> RoomPlanned:
+        try:
+            return await self._find(asked)
+        except (*UNANSWERED, TimeoutError) as problem:
+            return RoomPlanned(code="changing", why=str(problem))
+        except Exception as problem:
+            log.exception("making room: a search for moves has failed")
+            return RoomPlanned(code="changing", why=str(problem))
+
+    async def _taken(self, id_: Id, goal: RoomGoal) -> str:
+        """Take the targets for a plan. Return "", or why it is given up: another plan has one."""
+        taken = set[Id]()
+        for stands in await self._plans.running():
+            other = room_of(stands.plan)
+            if other is not None and other.searches and stands.plan.id != id_:
+                taken.update(target.root for target in other.targets)
+        for other_id, roots in self._targets.items():
+            if other_id != id_:
+                taken |= roots
+        if names := [target.host for target in goal.targets if target.root in taken]:
+            return f"another plan has closed {', '.join(names)}: try again when it has ended"
+        self._targets[id_] = {target.root for target in goal.targets}
+        return ""
+
+    def _are_closed(self, roots: Collection[Id]) -> bool:
+        """Return whether hosts are still disabled for the plan: an operator may have enabled one."""
+        hosts = (host for host in self._source.hosts() if roots and host.uuid in roots)
+        return sum(TRAIT in host.traits for host in hosts) == len(roots)
+
+    async def _edited(self, goal: RoomGoal) -> RoomGoal:
+        """Close or open hosts as the stored goal says; return the goal with what was done."""
+        if goal.opens:
+            for root in goal.closing:
+                await open_host(self._placement, root, CAUSE)
+            return structs.replace(goal, closing=(), closed=())
+        for root in goal.closing:
+            if root not in goal.closed:
+                await close_host(self._placement, root, CAUSE)
+        return structs.replace(goal, closed=goal.closing)
 
 
-def _builds(request: BuildRequested) -> str:
-    amounts = amounts_text(sorted(asked_amounts(request).items()))
-    return f"{several(len(request.instances), 'build')} of flavor {request.flavor.name} ({amounts} in all)"
+def _rest(goal: RoomGoal) -> PlanRoom:
+    """Return the query for the rest of a plan, on the same targets."""
+    return structs.replace(
+        goal.query,
+        roots=tuple(target.root for target in goal.targets),
+        budget=max(goal.query.budget - len(goal.moved), 0),
+        fixed=(*goal.query.fixed, *goal.failed)[:MOST_FIXED],
+        via=goal.via,
+    )
+
+
+def _without_ids(goal: RoomGoal) -> tuple[PlanRoom, int, bool, float]:
+    request = goal.query.request
+    alike = structs.replace(request, request="", instances=(), reply_to="")
+    return structs.replace(goal.query, request=alike), len(request.instances), goal.undoes, goal.reserve
+
+
+def _goal(plan: PlanOfMoves) -> RoomGoal:
+    goal = room_of(plan)
+    assert goal is not None, plan.id
+    return goal

@@ -1,10 +1,7 @@
-"""Messages for plans of moves, which make room for builds or even out the load of hosts, and for closing
-hosts while a plan is executed.
-"""
+"""Messages for plans of moves, which make room for builds or even out the load of hosts."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
-from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
@@ -12,6 +9,7 @@ from bus.acts import Act, Requested, sent
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
+from bus.parts import Part, PlanParts
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Cause,
@@ -28,7 +26,7 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
-from features.moves.messages import MovePlan, MoveRequested
+from features.moves.messages import MovePlan, MoveRequested, PlanOfMoves
 from features.what_if.messages import PlacedThere, WhatIfAnswered
 
 MOST_MOVES = 1000  # moves in one plan
@@ -52,7 +50,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     wave: Count = 0
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
-    def request(self, move: Id, plan: MovePlan, note: str, reply_to: str = "") -> MoveRequested:
+    def request(self, move: Id, plan: MovePlan, note: str) -> MoveRequested:
         """Return the request for the move, or with the plan `undo`, for the move back to its source."""
         source, destination = self.source, self.destination
         if plan == "undo":
@@ -64,7 +62,6 @@ class PlannedStep(Value, frozen=True, kw_only=True):
             kind=self.kind,
             wanted_host=destination,
             alternates=0,
-            reply_to=reply_to,
             note=note,
             plan=plan,
             source=source,
@@ -97,26 +94,6 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # if `hosts` is 0: what rejected all hosts
 
 
-class HoldHosts(Message, frozen=True, kw_only=True):
-    """A request to close hosts for a plan: no builds and moves go to them. Schedulers open the hosts when
-    `seconds` have passed without a repeated request.
-    """
-
-    plan: Id
-    roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    seconds: Seconds = 60.0  # 0: open the hosts of the plan now
-    renew: bool = False  # close no further hosts: only prolong the time for hosts that this plan has closed
-
-
-class HostsHeld(Message, frozen=True, kw_only=True):
-    """The answer to HoldHosts. If another plan has closed some of the hosts (`taken`), or some were opened
-    (`opened`), the plan of the request must stop.
-    """
-
-    taken: LongList[Text] = ()  # hosts that another plan has closed
-    opened: LongList[Text] = ()  # hosts that were opened: the time had passed, or an operator enabled them
-
-
 class PlanBalance(Message, frozen=True, kw_only=True):
     """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
 
@@ -139,7 +116,7 @@ class BalanceMove(Value, frozen=True, kw_only=True):
     """
 
     steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
-    gain: Number
+    gain: Number = 0.0
 
 
 class BalancePlanned(Message, frozen=True, kw_only=True):
@@ -153,52 +130,82 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
 
-class GuardExchange(Message, frozen=True, kw_only=True):
-    """A request, before an exchange of two instances, to undo the first of its two moves if the client stops
-    before it requests the second. The ids of the moves follow from `exchange`.
+class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the moves of a plan are. They run in batches; the rest is planned again after a batch."""
+
+    planned: LongList[BalanceMove] = ()  # moves that have not begun
+    plans: bool = False  # the rest of the moves is to be planned first
+    batch: LongList[BalanceMove] = ()  # moves that have begun
+    batches: Count = 0  # so far; the ids of moves follow from it
+    tried: Count = 0  # moves of ended batches
+    failures: Count = 0  # of these moves
+    moved: LongList[PlannedStep] = ()
+    undone: LongList[PlannedStep] = ()  # moved, and moved back
+    failed: LargeMap[Id, Cause] = field(default_factory=dict)  # instances that were not moved: why
+    why_undone: Cause = ""
+    back: LongList[PlannedStep] = ()  # moves that are still to be undone, in this sequence
+
+
+class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that makes the load of hosts more equal, and how far it is."""
+
+    query: PlanBalance = PlanBalance()
+    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
+    hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
+
+
+class RoomGoal(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan that makes room for builds, and how far it is.
+
+    The hosts for the builds, its targets, are closed to other requests until the builds fit or the plan is
+    given up. Then they are opened, and if it was given up, the moved instances are moved back.
     """
 
-    exchange: Id
-    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=2, max_length=2)]
-    # until the client has requested the first move, and from the end of the first move to the second request
-    seconds: Seconds = 120.0
+    query: PlanRoom
+    undoes: bool = True  # if the plan is given up
+    reserve: Seconds = 0.0  # keep the hosts closed until the client ends the plan; after so long: give up
+    targets: Annotated[tuple[PlacedThere, ...], Meta(max_length=1000)] = ()  # no other plan has them
+    closing: ShortList[Id] = ()  # targets that may be closed
+    closed: ShortList[Id] = ()  # of them: those that are
+    opens: bool = False  # no further move is made, and all are to be opened
+    held_until: Seconds = 0.0  # all builds fit; with `reserve`
+    via: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # hosts that instances have left
+    searches: Count = 0  # for the rest of the moves, so far
+    retries: Count = 0  # of these searches, without a plan
+    found: RoomPlanned = RoomPlanned()  # by the last search
+    code: Text = ""  # why the plan was given up (docs/reasons.md)
+    why: Cause = ""
 
-    def move(self, part: "ExchangePart") -> Id:
-        return str(uuid5(UUID(self.exchange), part))
+
+class PlanningGoal(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The goal of a plan of this feature: one of these."""
+
+    balance: Balancing | None = None
+    room: RoomGoal | None = None
 
 
-ExchangePart = Literal["first", "second", "undo"]
+def balancing_of(plan: PlanOfMoves) -> Balancing | None:
+    goal = plan.parts.get(PlanningGoal)
+    return None if goal is None or goal.room is not None else goal.balance
 
 
-class ExchangeGuarded(Message, frozen=True, kw_only=True):
-    """The answer to GuardExchange: the exchange is stored."""
+def room_of(plan: PlanOfMoves) -> RoomGoal | None:
+    goal = plan.parts.get(PlanningGoal)
+    return None if goal is None or goal.balance is not None else goal.room
 
 
 class SwitchBalancing(Message, frozen=True, kw_only=True):
     """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
-    state of this switch; a request with neither `stop` nor `controller` is only a query for it.
-
-    A controller of rebalancing sends its id (`controller`) repeatedly, so that no second controller runs.
+    state of this switch; a request without `stop` is only a query for it.
     """
 
     stop: bool | None = None
-    controller: Text = ""
-    seconds: Seconds = 60.0  # time after this request in which no other controller may run; 0: release it
-    renew: bool = False  # only prolong the time of the controller that runs
-
-    @property
-    def begins(self) -> bool:
-        """Return True for the first request of a controller of rebalancing; False for any other request."""
-        return bool(self.controller) and not self.renew
 
 
 class BalancingSwitched(Message, frozen=True, kw_only=True):
     stopped: bool
     since: Seconds = 0.0  # when rebalancing was stopped
-    taken: bool = False  # another controller runs
-    controller_until: Seconds = 0.0  # end of the lease of the last controller; 0: there was none
-    # first moves of interrupted exchanges, which are undone as soon as rebalancing is permitted
-    half_done: ShortList[PlannedStep] = ()
+    plan: Text = ""  # the standing plan that rebalances until it is stopped; empty: there is none
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
@@ -250,38 +257,14 @@ SWITCH_BALANCING = Query(
     ANYONE,
     "scheduler",
 )
-GUARD_EXCHANGE = Query(
-    "scheduler.guard_exchange",
-    GuardExchange,
-    ExchangeGuarded,
-    "undo half of an exchange of two instances if its client stops",
-    ANYONE,
-    "scheduler",
-)
-HOLD_HOSTS = Query(
-    "scheduler.hold_hosts",
-    HoldHosts,
-    HostsHeld,
-    "close hosts while a plan of moves is executed, for a limited time",
-    ANYONE,
-    "scheduler",
-)
 PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
+PARTS: Mapping[type, type[Part]] = {PlanParts: PlanningGoal}
 
 
-# The act on rebalancing and on hosts that plans hold.
+# The act on rebalancing.
 
 
-ACTS = (
-    Act(
-        "rebalance",
-        "operator",
-        "stop or permit rebalancing, and hold hosts for a plan of moves",
-        sent(SWITCH_BALANCING, HOLD_HOSTS, GUARD_EXCHANGE),
-    ),
-)
+ACTS = (Act("rebalance", "operator", "stop or permit rebalancing", sent(SWITCH_BALANCING)),)
 REQUESTED: Mapping[type[Message], Requested] = {
-    SwitchBalancing: Requested(changes=lambda message: message.stop is not None or bool(message.begins)),
-    HoldHosts: Requested(targets=("roots", "plan")),
-    GuardExchange: Requested(targets=("exchange",)),
+    SwitchBalancing: Requested(changes=lambda message: message.stop is not None)
 }

@@ -69,10 +69,7 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
     async def rebalancing(request: Request, _: None) -> str:
         """Show whether rebalancing is stopped, with a form to stop or permit it."""
         return renderer.part(
-            "moves_rebalancing.html",
-            **renderer.of_visitor(request),
-            balancing=await balancing.get(None),
-            now=context.clock.now(),
+            "moves_rebalancing.html", **renderer.of_visitor(request), balancing=await balancing.get(None)
         )
 
     return frame.AddedPages(

@@ -1,34 +1,45 @@
 """`berth rebalance` moves instances from the fullest hosts to emptier hosts."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import structs
+
 from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, write_json
+from berth.commands.terminal import Cli, complain, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import chosen_cells
 from berth.settings import BadSetting
+from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.masking import printable
+from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
 from features.moves.commands.moves import MovePrinter
+from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves
+from features.moves.plan_requests import PlanListener, outcome_of, start_plan
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,
+    PLAN_BALANCE,
     SWITCH_BALANCING,
     BalancePlanned,
+    Balancing,
     BalancingSwitched,
     PlanBalance,
+    PlanningGoal,
     SwitchBalancing,
+    balancing_of,
 )
-from features.planning.rebalancing import BalanceController, carry_out, plan_balance
 
 commands = Commands()
 
 _STOPPED = "rebalancing is stopped: `berth rebalance start` permits it again"
+_TAKEN = "another plan rebalances with other options: `berth rebalance stop` ends it"
 _ACTIONS = {"stop": True, "start": False, "status": None}
-_TAKEN = "another controller of rebalancing runs: `berth rebalance stop` ends it"
+ANSWER_SECONDS = 60.0  # until a scheduler has planned
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,9 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     The gain of a move is by how much the fuller of its two hosts becomes emptier: with --gain 0.1 no instance
     moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two
     instances change places; if the second move fails, the first is undone. If at least half of the moves
-    fail, the others are undone. With --keep it is a controller that plans after changes of placement; a
-    second one is refused. `berth rebalance stop` ends all of them. If this command is killed between the two
-    moves of an exchange, a scheduler undoes the first.
+    fail, the others are undone. Schedulers carry it out, also if this command is killed; Ctrl-C lets the
+    moves in progress end. With --keep they go on until `berth rebalance stop`: one such plan runs at a time,
+    and a second command with the same options follows it.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
@@ -77,47 +88,83 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
             cell=options.cell, resource_class=options.resource_class, budget=options.budget,
             gain=options.gain, above=options.above, cold=not options.live,
         )  # fmt: skip
-        printer = BalancePrinter(cli)
+        printer = BalancePrinter(cli, "live" if options.live else "migrate")
         if options.dry_run:
-            printer.planned(await plan_balance(bus, asked))
+            printer.planned(await _planned(bus, asked))
             return 0
         if (await bus.asker(SWITCH_BALANCING)(SwitchBalancing())).stopped:
             raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))
-            controller = BalanceController(bus, asked, options.most, hold, printer, printer.planned)
-            if not await controller.run():
-                raise OperationRefused(_TAKEN)
+            await _followed(
+                bus, Balancing(query=asked, keeps_on=True, hold=hold, plans=True), options, printer
+            )
             cli.line(_STOPPED)
             return 0
-        plan = await plan_balance(bus, asked)
+        plan = await _planned(bus, asked)
         printer.planned(plan)
-        done = await carry_out(bus, asked, plan, options.most, printer)
-        ends = {
-            "moved": len(done.moved), "undone": len(done.undone), "failed": done.failed,
-            "why_undone": done.why_undone,
-        }  # fmt: skip
-        sentence = f"{len(done.moved)} moved, {len(done.undone)} moved back, {len(done.failed)} not moved"
-        if done.why_undone:
-            sentence += f": {done.why_undone}"
-        if plan.moves:
-            cli.tell(sentence, **ends)
-    return 1 if done.failed else 0
+        if not plan.moves:
+            return 0
+        goal = await _followed(bus, Balancing(query=asked, planned=plan.moves), options, printer)
+    ends = {
+        "moved": len(goal.moved), "undone": len(goal.undone), "failed": goal.failed,
+        "why_undone": goal.why_undone,
+    }  # fmt: skip
+    sentence = f"{len(goal.moved)} moved, {len(goal.undone)} moved back, {len(goal.failed)} not moved"
+    cli.tell(f"{sentence}: {goal.why_undone}" if goal.why_undone else sentence, **ends)
+    return 1 if goal.failed else 0
+
+
+async def _planned(bus: Bus, asked: PlanBalance) -> BalancePlanned:
+    return await bus.asker(PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
+
+
+async def _followed(
+    bus: Bus, goal: Balancing, options: RebalanceOptions, printer: "BalancePrinter"
+) -> Balancing:
+    """Let schedulers carry a rebalancing out, or follow the standing plan that runs; return its end."""
+    plan = PlanOfMoves(
+        id=Clock().uuid(), parts=PlanParts(PlanningGoal(balance=goal)), most=options.most, plan="rebalance",
+        note="rebalances the hosts",
+    )  # fmt: skip
+    followed = await start_plan(bus, plan, printer)
+    if followed.id != plan.id:
+        [running] = (await bus.asker(FIND_PLANS)(FindPlans(plans=(followed.id,)))).plans
+        if structs.replace(_goal(running.plan).query, fixed=()) != goal.query:
+            raise OperationRefused(_TAKEN)
+    try:
+        return _goal((await followed.ended()).plan)
+    except asyncio.CancelledError:
+        await asyncio.shield(followed.stop())
+        complain.print("stopped: moves and exchanges in progress end by themselves", markup=False)
+        raise
+
+
+def _goal(plan: PlanOfMoves) -> Balancing:
+    goal = balancing_of(plan)
+    assert goal is not None, plan.id
+    return goal
 
 
 def _print_state(cli: Cli, state: BalancingSwitched) -> None:
-    """Print whether rebalancing is permitted, and the interrupted exchanges that are not undone yet."""
+    """Print whether rebalancing is permitted, and which standing plan runs."""
     if cli.as_json:
-        write_json({"stopped": state.stopped, "half_done": [step.build for step in state.half_done]})
+        write_json({"stopped": state.stopped, "plan": state.plan})
         return
     cli.line(_STOPPED if state.stopped else "rebalancing is permitted")
-    for step in state.half_done:
-        where = f"from {printable(step.destination_host)} back to {printable(step.source_host)}"
-        cli.line(f"{step.build} is to be moved {where}: its exchange was interrupted", "red")
+    if state.plan:
+        cli.line(f"plan {state.plan} rebalances until `berth rebalance stop`")
 
 
-class BalancePrinter(MovePrinter):
+class BalancePrinter(PlanListener):
     """Prints the plan of a rebalancing, and the result of each of its moves."""
+
+    def __init__(self, cli: Cli, kind: MoveKind) -> None:
+        self.cli = cli
+        self._moves, self._kind = MovePrinter(cli), kind
+
+    def on_move(self, move: MoveOfPlan) -> None:
+        self._moves.on_outcome(outcome_of(move, self._kind))
 
     def planned(self, plan: BalancePlanned) -> None:
         if self.cli.as_json:

@@ -1,202 +1,185 @@
-"""Moves instances from the fullest hosts to emptier hosts: once, or as a controller until it is stopped."""
+"""Carries out rebalancings as plans of moves: once, or as a standing plan until an operator stops it."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from math import inf
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
-from berth.operations.publishing import answered
-from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus, Listener
-from bus.errors import UNANSWERED, Unavailable, Unroutable
-from bus.replication import PlacementChanged
-from features.moves.moving import MoveListener, following
+from bus.errors import UNANSWERED
+from bus.sql.database import Database
+from bus.vocabulary import Id
+from features.moves.core.plan_moves import MovesOfPlan
+from features.moves.messages import PlanOfMoves, PlanStands
+from features.moves.plans import MovePlans, PlanKind, PlanStep
+from features.planning import store
+from features.planning.core.balance_course import MOST_FIXED, next_step
+from features.planning.core.batch_course import steps_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
-    PLAN_BALANCE,
-    SWITCH_BALANCING,
     BalanceMove,
     BalancePlanned,
+    Balancing,
     BalancingSwitched,
     PlanBalance,
+    PlanningGoal,
     SwitchBalancing,
+    balancing_of,
 )
-from features.planning.planned_moves import MovesDone, PlannedMoves
+from features.planning.plan_searches import PlanSearches, held_holders
+from scheduler_worker.extension import PlacementQueries
 
-ANSWER_SECONDS = 60.0  # until a scheduler has planned
-CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive
-STOP_SECONDS = 60.0  # between two reads of the stop switch while nothing changes
-LEASE_SECONDS = 60.0  # without a sign of life of a controller, until another one may run
-RENEWALS = 3  # of the lease in this time
-MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed or was undone
-
-_QUERY = SwitchBalancing()
+CALM_SECONDS = 10.0  # between two searches of a standing plan while moves are necessary
+QUIET_SECONDS = 30.0  # between two searches while none is
+FORGET_SECONDS = 3600.0  # a standing plan forgets the moves that ended so long ago, when it begins anew
 
 log = logging.getLogger(__name__)
 
 
-async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
-    return await bus.asker(PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
+class RebalancingSwitch:
+    """The stop switch of all rebalancing, which operators set."""
+
+    def __init__(self, database: Database, plans: MovePlans, clock: Clock) -> None:
+        self._database = database
+        self._plans = plans
+        self._clock = clock
+
+    async def answer(self, asked: SwitchBalancing) -> BalancingSwitched:
+        if asked.stop is not None:
+            async with self._database.write() as tx:
+                if asked.stop:
+                    await store.stop(tx, self._clock.now())
+                else:
+                    await store.start(tx)
+            self._plans.wake()
+        async with self._database.read() as tx:
+            since = await store.stopped_since(tx)
+        running = [stands.plan for stands in await self._plans.running()]
+        standing = [plan.id for plan in running if (goal := balancing_of(plan)) and goal.keeps_on]
+        return BalancingSwitched(stopped=since is not None, since=since or 0.0, plan=next(iter(standing), ""))
+
+    async def is_set(self) -> bool:
+        async with self._database.read() as tx:
+            return await store.stopped_since(tx) is not None
 
 
-async def switch_state(
-    bus: Bus, asked: SwitchBalancing, *, patient: bool = False
-) -> BalancingSwitched | None:
-    """Return the state of the switch by which operators stop all rebalancing. If no scheduler answers, return
-    None, or (`patient`) repeat the query until a scheduler answers.
-    """
-    with suppress(Unavailable, Unroutable):
-        return await answered(bus, partial(bus.asker(SWITCH_BALANCING), asked), inf if patient else 0.0)
-    return None
-
-
-async def is_permitted(bus: Bus, lease: SwitchBalancing = _QUERY, *, patient: bool = False) -> bool:
-    """Return True if no operator has stopped all rebalancing and the controller that sends `lease`, if any,
-    still leads. If no scheduler answers, return False, or with `patient`, repeat the query until one answers.
-    """
-    state = await switch_state(bus, lease, patient=patient)
-    return state is not None and not state.stopped and not state.taken
-
-
-async def carry_out(
-    bus: Bus,
-    asked: PlanBalance,
-    plan: BalancePlanned,
-    most: int,
-    listener: MoveListener,
-    lease: SwitchBalancing = _QUERY,
-) -> MovesDone:
-    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after an operator's
-    stop.
-
-    When the moves of a batch have ended, the rest is planned again: an instance moves only for the gain that
-    its move has then. If at least half of the moves have failed, the completed moves are undone.
-    """
-    tried = failed = 0
-    async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
-        moves = PlannedMoves(bus, followed, listener, most, "rebalance", "rebalances the hosts")
-        while plan.moves and 2 * failed < tried + _steps(plan.moves) and await is_permitted(bus, lease):
-            batch = _independent(plan.moves, most)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(moves.exchange(move)) for move in batch]
-            tried += _steps(batch)
-            failed += _steps(move for move, task in zip(batch, tasks, strict=True) if not task.result())
-            plan = await _plan_rest(moves, asked, tried, batch)
-        if failed and 2 * failed >= tried + _steps(plan.moves) and moves.done.moved:
-            why = f"undoes a rebalancing: {failed} of its {tried + _steps(plan.moves)} moves failed"
-            await moves.undo(why, partial(is_permitted, bus, lease, patient=True))
-        return moves.done
-
-
-async def _plan_rest(
-    moves: PlannedMoves, asked: PlanBalance, tried: int, batch: Iterable[BalanceMove]
-) -> BalancePlanned:
-    """Plan the moves that gain enough after `batch`, within the rest of the budget. Instances that were
-    moved, or could not be moved, stay. If no scheduler answers, there is no further move.
-    """
-    if tried >= asked.budget:
-        return BalancePlanned()
-    await moves.released([step for move in batch for step in move.steps])
-    done = moves.done
-    stay = dict.fromkeys((*done.failed, *(step.build for step in (*done.undone, *done.moved))))
-    fixed = (*asked.fixed, *stay)[-MOST_FIXED:]
-    with suppress(*UNANSWERED):
-        return await plan_balance(moves.bus, structs.replace(asked, budget=asked.budget - tried, fixed=fixed))
-    return BalancePlanned()
-
-
-def _steps(moves: Iterable[BalanceMove]) -> int:
-    return sum(len(move.steps) for move in moves)
-
-
-def _hosts(move: BalanceMove) -> set[str]:
-    return {host for step in move.steps for host in (step.source, step.destination)}
-
-
-def _independent(waiting: Sequence[BalanceMove], most: int) -> list[BalanceMove]:
-    """Return the first moves of a plan, at most `most`, that have no host in common: they can run at the same
+@dataclass(eq=False)
+class _Watched:
+    """The searches of a standing plan after a number of batches, until moves have been necessary for the hold
     time.
     """
-    hosts, batch = set[str](), list[BalanceMove]()
-    for move in waiting[:most]:
-        if hosts & _hosts(move):
-            break
-        hosts |= _hosts(move)
-        batch.append(move)
-    return batch
+
+    batches: int
+    watch: ImbalanceWatch
+    count: int = 0
+    pause: float = 0.0  # before the next one
 
 
-@dataclass
-class BalanceController:
-    """Plans a rebalancing after changes of placement, and carries the plan out if every plan during `hold`
-    seconds contained moves.
-    """
+class Rebalancing(PlanKind):
+    """Carries out plans with the goal Balancing."""
 
-    bus: Bus
-    asked: PlanBalance
-    most: int  # moves at a time
-    hold: float  # seconds
-    listener: MoveListener
-    planned: Callable[[BalancePlanned], None]
-    _watch: ImbalanceWatch = field(init=False)
+    def __init__(
+        self,
+        find: Callable[[PlanBalance], Awaitable[BalancePlanned]],
+        switch: RebalancingSwitch,
+        placement: PlacementQueries,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._find = find
+        self._switch = switch
+        self._placement = placement
+        self._clock = clock
+        self.searches = PlanSearches[PlanBalance, Sequence[BalanceMove]](self._found, clock, wake)
+        self._watched: dict[Id, _Watched] = {}
 
-    def __post_init__(self) -> None:
-        self._watch = ImbalanceWatch(self.hold)
+    def carries_out(self, plan: PlanOfMoves) -> bool:
+        return balancing_of(plan) is not None
 
-    async def run(self) -> bool:
-        """Run until an operator stops rebalancing; return True. Return False if another controller runs, or
-        has taken over after this one reached no scheduler for LEASE_SECONDS.
+    def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
+        """Return whether both are standing plans: only one runs at a time."""
+        return _goal(plan).keeps_on and _goal(other).keeps_on
+
+    async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
+        plan, goal = stands.plan, _goal(stands.plan)
+        stopped = stands.stopping or await self._switch.is_set()
+        held = await held_holders(self._placement, goal)
+        planned = self._planned(plan.id, goal)
+        step = next_step(plan, goal, moves, held, planned, self._clock.now(), stopped=stopped)
+        after = step.goal
+        if after.plans and not step.is_over:
+            self._search(plan.id, after)
+        return PlanStep(
+            new=step.new,
+            counts={
+                "total": after.tried + steps_of((*after.batch, *after.planned)),
+                "moved": len(after.moved),
+                "stay": after.failed,
+            },
+            goal=PlanningGoal(balance=after),
+            forgotten=self._old(moves) if after.plans and not after.tried else (),
+            over=step.is_over,
+            code="" if not step.is_over else "stopped" if stopped else "stay" if after.failed else "",
+            why=after.why_undone,
+        )
+
+    def _old(self, moves: MovesOfPlan) -> Collection[Id]:
+        since = self._clock.now() - FORGET_SECONDS
+        return [each.move.move for each in moves.stored if 0 < each.move.ended < since]
+
+    def forget(self, plans: Collection[Id]) -> None:
+        """Drop what is known of all plans except the given ones."""
+        self.searches.forget(plans)
+        self._watched = {id_: self._watched[id_] for id_ in plans if id_ in self._watched}
+
+    # The search for moves
+
+    def _search(self, id_: Id, goal: Balancing) -> None:
+        """Search for the moves that gain enough after the batches so far, within the rest of the budget.
+        Instances that were moved, or could not be moved, stay.
         """
-        begin = SwitchBalancing(controller=Clock().uuid(), seconds=LEASE_SECONDS)
-        lease = structs.replace(begin, renew=True)
-        state = await switch_state(self.bus, begin, patient=True)
-        async with asyncio.TaskGroup() as group:
-            renewing = group.create_task(self._renew(lease))
-            changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
-            try:
-                while state is not None and not state.stopped and not state.taken:
-                    await self._step(lease)
-                    await self._pause(changes)
-                    state = await switch_state(self.bus, lease, patient=True)
-            finally:
-                renewing.cancel()
-                await changes.stop()
-                await asyncio.shield(switch_state(self.bus, structs.replace(lease, seconds=0.0)))
-        return state is None or not state.taken
 
-    async def _renew(self, lease: SwitchBalancing) -> None:
-        while True:
-            await asyncio.sleep(LEASE_SECONDS / RENEWALS)
-            await switch_state(self.bus, lease)
+        def asked() -> PlanBalance:
+            steps = (*goal.undone, *goal.moved)
+            stay = dict.fromkeys((*goal.query.fixed, *goal.failed, *(step.build for step in steps)))
+            budget = goal.query.budget - goal.tried
+            return structs.replace(goal.query, budget=budget, fixed=tuple(stay)[-MOST_FIXED:])
 
-    async def _step(self, lease: SwitchBalancing) -> None:
-        """Plan moves, and carry them out if every plan of the last `hold` seconds had moves. If no scheduler
-        answers, the `hold` seconds begin again."""
+        watched = self._watch(id_, goal)
+        self.searches.begin(id_, (goal.batches, watched.count), asked, watched.pause)
+
+    def _watch(self, id_: Id, goal: Balancing) -> _Watched:
+        watched = self._watched.get(id_)
+        if watched is None or watched.batches != goal.batches:
+            watched = self._watched[id_] = _Watched(goal.batches, ImbalanceWatch(goal.hold))
+        return watched
+
+    async def _found(self, asked: PlanBalance) -> Sequence[BalanceMove]:
+        """Return the moves that gain enough now; none if they are not known."""
         try:
-            plan = await plan_balance(self.bus, self.asked)
-            if self._watch.is_due(self.bus.clock.monotonic(), bool(plan.moves)):
-                self.planned(plan)
-                done = await carry_out(self.bus, self.asked, plan, self.most, self.listener, lease)
-                undone = (step.build for step in done.undone)
-                fixed = (*self.asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
-                self.asked = structs.replace(self.asked, fixed=fixed)
-                self._watch.reset()
-        except UNANSWERED as problem:
-            log.warning("rebalancing waits for its scheduler or broker: %s", problem)
-            self._watch.reset()
+            return (await self._find(asked)).moves
+        except (*UNANSWERED, TimeoutError) as problem:
+            log.warning("rebalancing: no moves are planned: %s", problem)
+        except Exception:
+            log.exception("rebalancing: a search for moves has failed")
+        return ()
 
-    async def _pause(self, changes: Listener[PlacementChanged]) -> None:
-        """Wait CALM_SECONDS, then for a change of placement. The second wait ends at the latest when plans
-        have contained moves for `hold` seconds or, if no moves are planned now, after STOP_SECONDS.
-        """
-        await asyncio.sleep(CALM_SECONDS)
-        left = self._watch.left(self.bus.clock.monotonic())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left if left is not None else STOP_SECONDS):
-                await changes.get()
+    def _planned(self, id_: Id, goal: Balancing) -> Sequence[BalanceMove] | None:
+        """Return the result of the search; None if it goes on, or has not been the same for long enough."""
+        watched = self._watch(id_, goal)
+        found = self.searches.found(id_, (goal.batches, watched.count))
+        if found is None or not goal.keeps_on or goal.tried:
+            return found
+        if not watched.watch.is_due(self._clock.monotonic(), bool(found)):
+            watched.count += 1
+            watched.pause = CALM_SECONDS if found else QUIET_SECONDS
+            return None
+        return found
+
+
+def _goal(plan: PlanOfMoves) -> Balancing:
+    goal = balancing_of(plan)
+    assert goal is not None, plan.id
+    return goal

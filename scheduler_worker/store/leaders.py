@@ -10,16 +10,6 @@ async def lead(tx: Transaction, work: str, scheduler: str, now: float, until: fl
     return bool(await _LEAD(tx, [(work, scheduler, until)], now=now))
 
 
-async def renew(tx: Transaction, work: str, scheduler: str, until: float) -> bool:
-    """Prolong the lead of some work; return False if another scheduler has become the leader, or none is."""
-    return bool(await _RENEW(tx, work=work, scheduler=scheduler, until=until))
-
-
-async def led_until(tx: Transaction, work: str) -> float:
-    """Return the time until which some work has a leader, or had one; 0 if its leader has resigned."""
-    return max((row["until"] for row in await _LED(tx, work=work)), default=0.0)
-
-
 async def resign(tx: Transaction, work: str, scheduler: str) -> None:
     await _RESIGN(tx, work=work, scheduler=scheduler)
 
@@ -30,8 +20,4 @@ _LEAD = sql("""
     ON CONFLICT (work) DO UPDATE SET scheduler = excluded.scheduler, until = excluded.until
     WHERE leaders.scheduler = excluded.scheduler OR leaders.until < :now RETURNING work
 """)
-_RENEW = sql("""
-    UPDATE leaders SET until = :until WHERE work = :work AND scheduler = :scheduler RETURNING work
-""")
-_LED = sql("SELECT until FROM leaders WHERE work = :work")
 _RESIGN = sql("DELETE FROM leaders WHERE work = :work AND scheduler = :scheduler RETURNING work")

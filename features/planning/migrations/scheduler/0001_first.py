@@ -1,4 +1,4 @@
-"""The first migration of planning: hosts closed for plans, exchanges, and switches of operators."""
+"""The first migration of planning: switches of operators."""
 
 import sqlalchemy as sa
 
@@ -9,18 +9,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    text = sa.Text
-    table(
-        "held_hosts",  # hosts closed for a plan of moves; with an empty plan, the host is being opened
-        columns(text, "root", "plan"),
-        columns(sa.Double, "until"),
-    )
-    table(
-        "open_exchanges",
-        columns(text, "id"),
-        columns(sa.Double, "at"),
-        columns(sa.Double, "due"),  # a scheduler checks it after this time
-        columns(sa.Boolean, "half_done"),  # the first instance is to be moved back
-        columns(text, "record"),  # the GuardExchange
-    )
-    table("stopped", columns(text, "switch"), columns(sa.Double, "since"))  # set by operators
+    table("stopped", columns(sa.Text, "switch"), columns(sa.Double, "since"))  # set by operators

@@ -1,158 +1,53 @@
-"""Making room: hosts are closed for a plan and opened in time; failed moves are planned again or given up."""
+"""Schedulers make room as durable plans: hosts are closed and opened, and a killed scheduler is replaced."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
-from types import MappingProxyType
-from typing import Any
-from unittest.mock import AsyncMock, Mock
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from berth.features import packages
-from berth.operations import publishing
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.resources import AllocationsFound, FindAllocations
+from bus.parts import PlanParts
+from bus.resources import AllocationsFound, EditRequested, FindAllocations, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from bus.worker import Worker, answers
-from features.moves.messages import MoveRequested
-from features.moves.moving import MoveListener, following
-from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
-from features.planning import making_room, rebalancing
-from features.planning.host_holds import HostHolds
-from features.planning.making_room import MakingRoom, RoomListener, RoomMade
-from features.planning.messages import (
-    GUARD_EXCHANGE,
-    HOLD_HOSTS,
-    PLAN_BALANCE,
-    PLAN_ROOM,
-    SWITCH_BALANCING,
-    BalanceMove,
-    BalancePlanned,
-    BalancingSwitched,
-    ExchangeGuarded,
-    GuardExchange,
-    HoldHosts,
-    HostsHeld,
-    PlanBalance,
-    PlannedStep,
-    PlanRoom,
-    RoomPlanned,
-    SwitchBalancing,
+from features.moves.messages import (
+    FindPlans,
+    MoveOfPlan,
+    MoveRequested,
+    PlanOfMoves,
+    PlanStands,
+    StartPlan,
+    StopPlan,
 )
-from features.planning.planned_moves import MovesDone, PlannedMoves
-from features.planning.rebalancing import carry_out
+from features.moves.plans import AGAIN_SECONDS, LEAD_SECONDS, MovePlans
+from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
+from features.planning.core.room_course import RETRIES
+from features.planning.making_room import RoomMaking
+from features.planning.messages import PlannedStep, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
 from features.what_if.messages import PlacedThere
-from placement_worker import IndexedSource
+from placement_worker import IndexedSource, Placement
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import queries_of
-from tests.support.virtual_time import TurnedClock, in_virtual_time
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 H1, H2 = uid(1, "a"), uid(2, "a")
-P1, P2 = uid(1, "f"), uid(2, "f")
 CLOSED, OPEN = "disabled, because of make_room", "open"
-
-
-@dataclass
-class ClosableHosts:
-    """Hosts 1 and 2 in a real placement, and the holds of two schedulers with one database."""
-
-    bus: Bus
-    clock: TurnedClock
-    holds: HostHolds
-    other: HostHolds
-
-    async def states(self) -> list[str]:
-        return [state_of(await host_named(self.bus, f"host-{number}")) for number in (1, 2)]
-
-
-@pytest.fixture
-async def hosts(open_database: Callable[..., Database]) -> AsyncIterator[ClosableHosts]:
-    database, broker, clock = open_database(), LocalBroker(), TurnedClock()
-    await migrate(database, *packages("scheduler"))
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        assert await report(placement, *(a_report(number) for number in (1, 2))) == ["", ""]
-        async with serving(lambda: LocalTransport(broker), silent_placement(placement)) as bus:
-            edit, edit_name = bus.asker(topics.EDIT), bus.asker(topics.EDIT_NAME)
-            queries = replace(queries_of(placement), edit=edit, edit_name=edit_name)
-            source = IndexedSource(placement.memory)
-            holds = [HostHolds(database, queries, source, clock.clock) for _ in range(2)]
-            yield ClosableHosts(bus, clock, *holds)
-
-
-async def test_hosts_are_closed_for_a_plan_and_opened_at_its_end(hosts: ClosableHosts) -> None:
-    assert await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1,))) == HostsHeld()
-    assert await hosts.states() == [CLOSED, OPEN]
-    await hosts.holds.hold(HoldHosts(plan=P1, seconds=0))
-    assert await hosts.states() == [OPEN, OPEN]
-
-
-async def test_hosts_are_opened_by_any_scheduler_when_the_time_has_passed(hosts: ClosableHosts) -> None:
-    await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1, H2), seconds=60))
-    hosts.clock.now += 40
-    renewed = await hosts.other.hold(HoldHosts(plan=P1, roots=(H1, H2), seconds=60, renew=True))
-    assert renewed == HostsHeld()
-    hosts.clock.now += 40
-    await hosts.other.open_expired()
-    assert await hosts.states() == [CLOSED, CLOSED]
-    hosts.clock.now += 40
-    await hosts.other.open_expired()
-    assert await hosts.states() == [OPEN, OPEN]
-    late = await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1, H2), renew=True))
-    assert late == HostsHeld(opened=(H1, H2))
-    assert await hosts.states() == [OPEN, OPEN]
-
-
-async def test_a_host_belongs_to_one_plan(hosts: ClosableHosts) -> None:
-    await hosts.holds.hold(HoldHosts(plan=P1, roots=(H2,)))
-    assert await hosts.other.hold(HoldHosts(plan=P2, roots=(H1, H2))) == HostsHeld(taken=(H2,))
-    assert await hosts.states() == [OPEN, CLOSED]
-    await hosts.holds.hold(HoldHosts(plan=P1, seconds=0))
-    assert await hosts.other.hold(HoldHosts(plan=P2, roots=(H1, H2))) == HostsHeld()
-
-
-async def test_other_causes_of_a_closed_host_stay(hosts: ClosableHosts) -> None:
-    await disabling("upgrade")(hosts.bus, await host_named(hosts.bus, "host-1"))
-    await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1,)))
-    await hosts.holds.hold(HoldHosts(plan=P1, seconds=0))
-    assert await hosts.states() == ["disabled, because of upgrade", OPEN]
-
-
-async def test_an_operator_who_enables_a_host_ends_the_plan(hosts: ClosableHosts) -> None:
-    await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1, H2)))
-    await enabling("make_room")(hosts.bus, await host_named(hosts.bus, "host-1"))
-    renewed = await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1, H2), renew=True))
-    assert renewed == HostsHeld(opened=(H1,))
-
-
-async def test_a_scheduler_that_stopped_while_it_opened_a_host_is_replaced(hosts: ClosableHosts) -> None:
-    await hosts.holds.hold(HoldHosts(plan=P1, roots=(H1,), seconds=10))
-    hosts.clock.now += 20
-
-    async def stopped(root: str, *, closing: bool) -> None:
-        raise ConnectionError
-
-    hosts.holds._edit = stopped  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError):
-        await hosts.holds.open_expired()
-    assert await hosts.states() == [CLOSED, OPEN]
-    await hosts.other.open_expired()
-    assert await hosts.states() == [OPEN, OPEN]
-
-
-# The operation
+PLAN = uid(7)
 
 
 def a_step(build: int, source: int, destination: int, wave: int = 0) -> PlannedStep:
@@ -165,303 +60,295 @@ def a_step(build: int, source: int, destination: int, wave: int = 0) -> PlannedS
 
 TARGET = PlacedThere(root=H1, host="host-1", cell="c1")
 FITS = RoomPlanned(targets=(TARGET,))
+NONE = RoomPlanned(code="destinations", why="none fits")
 
 
 def a_plan(*steps: PlannedStep) -> RoomPlanned:
     return RoomPlanned(moves=steps, targets=(TARGET,))
 
 
-async def test_one_controller_of_rebalancing_runs_at_a_time(hosts: ClosableHosts) -> None:
-    async def is_taken(scheduler: HostHolds, controller: str, **given: Any) -> bool:
-        asked = SwitchBalancing(controller=controller, seconds=given.pop("seconds", 60.0), **given)
-        return (await scheduler.switch_balancing(asked)).taken
+WAVES = a_plan(a_step(1, 2, 3), a_step(2, 1, 2, wave=1))
+FAILING = a_plan(a_step(1, 1, 2), a_step(2, 1, 3, wave=1), a_step(3, 1, 2, wave=2))
 
-    assert not await is_taken(hosts.holds, "a")
-    assert await is_taken(hosts.other, "b")
-    hosts.clock.now += 50
-    assert not await is_taken(hosts.other, "a", renew=True)
-    hosts.clock.now += 50
-    assert await is_taken(hosts.other, "b")
-    assert (await hosts.other.switch_balancing(SwitchBalancing())).controller_until == hosts.clock.now + 10
-    hosts.clock.now += 50  # the first controller sends nothing
-    assert not await is_taken(hosts.other, "b")
-    assert await is_taken(hosts.holds, "a", renew=True)
-    assert not await is_taken(hosts.holds, "b", seconds=0.0, renew=True)
-    assert not await is_taken(hosts.holds, "a")
-    assert await is_taken(hosts.holds, "b", renew=True)
+
+class SchedulerKilledError(Exception):
+    """A scheduler is killed while it works."""
 
 
 @dataclass
-class ScriptedPlanner:
-    """A scheduler with scripted plans, which records its queries; and a placement that has no consumers."""
+class RoomSchedulers:
+    """Two schedulers with one database, and two hosts in a real placement; searches find scripted plans."""
 
-    plans: list[RoomPlanned]
-    asked: list[PlanRoom] = field(default_factory=list)
-    held: list[HoldHosts] = field(default_factory=list)
-    answer: HostsHeld = field(default_factory=HostsHeld)
-    making: MakingRoom | None = None
+    database: Database
+    placement: Placement
+    bus: Bus
+    clock: TurnedClock = field(default_factory=TurnedClock)
+    movers: FakeMovers = field(default_factory=FakeMovers)
+    schedulers: list[MovePlans] = field(default_factory=list)
+    plans: list[RoomPlanned] = field(default_factory=list)  # that searches find; the last one again and again
+    searched: list[tuple[PlanRoom, RoomPlanned]] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)  # holders on former hosts
+    acts: int = 0  # of schedulers: edits and publications
+    dies_at: int = -1  # the act before which a scheduler is killed
+    leader: int = 0
 
-    def worker(self) -> Worker:
-        return Worker(
-            "planner",
-            answers=[
-                answers(PLAN_ROOM, self._plan),
-                answers(HOLD_HOSTS, self._hold),
-                answers(topics.ALLOCATIONS, self._allocations),
-                answers(GUARD_EXCHANGE, self._guard),
-            ],
-        )
+    async def act(self) -> None:
+        self.acts += 1
+        if self.acts == self.dies_at:
+            raise SchedulerKilledError
 
-    async def _guard(self, asked: GuardExchange) -> ExchangeGuarded:
-        return ExchangeGuarded()
+    async def publish(self, *messages: Message) -> None:
+        await self.act()
+        for message in messages:
+            assert isinstance(message, MoveRequested)
+            await self.movers._move(message)
 
-    async def _plan(self, asked: PlanRoom) -> RoomPlanned:
-        self.asked.append(asked)
-        return self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
+    async def edit(self, asked: EditRequested) -> object:
+        await self.act()
+        edited = await self.bus.asker(topics.EDIT)(asked)
+        assert isinstance(asked.edit, SetTraits)
+        await self.act()  # it is killed before it stores that it has edited the host
+        return edited
 
-    async def _hold(self, asked: HoldHosts) -> HostsHeld:
-        self.held.append(asked)
-        return self.answer
+    async def allocations(self, asked: FindAllocations) -> AllocationsFound:
+        held = self.held.intersection(asked.consumers)
+        if not held:
+            return AllocationsFound(consumers=(), generations={})
+        raise Unavailable("the former guest is still there")
 
-    async def _allocations(self, asked: FindAllocations) -> AllocationsFound:
-        return AllocationsFound(consumers=(), generations={})
+    async def find(self, asked: PlanRoom) -> RoomPlanned:
+        """Return the next plan, or to a query that was answered before, the same one."""
+        before = [answer for query, answer in self.searched if query == asked]
+        answer = before[0] if before else self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
+        self.searched.append((asked, answer))
+        return answer
+
+    async def states(self) -> list[str]:
+        return [state_of(await host_named(self.bus, f"host-{number}")) for number in (1, 2)]
+
+    async def start(
+        self, *plans: RoomPlanned, plan: str = PLAN, builds: int = 1, budget: int = 10, **facts: object
+    ) -> str:
+        """Start a plan; the first of `plans` is what the client has found."""
+        self.plans = [*plans[1:]] or self.plans
+        request = structs.replace(a_request(1), instances=tuple(uid(number) for number in range(builds)))
+        query = PlanRoom(request=request, budget=budget)
+        goal = RoomGoal(query=query, found=plans[0], targets=plans[0].targets, **facts)  # type: ignore[arg-type]
+        parts = PlanParts(PlanningGoal(room=goal))
+        started = PlanOfMoves(id=plan, parts=parts, most=4, plan="make_room", note="makes room")
+        return (await self.schedulers[0].start(StartPlan(plan=started))).plan
+
+    async def stands(self, plan: str = PLAN) -> PlanStands:
+        return (await self.schedulers[0].find(FindPlans(plans=(plan,)))).plans[0]
+
+    async def goal(self, plan: str = PLAN) -> RoomGoal:
+        goal = room_of((await self.stands(plan)).plan)
+        assert goal is not None
+        return goal
+
+    async def moves(self) -> list[MoveOfPlan]:
+        return [each.move for each in await self.schedulers[0].moves_of(plans=(PLAN,))]
+
+    async def step(self, seconds: float = 2.0) -> None:
+        """Let the leader make a step. If it is killed there, the other one leads from now on."""
+        self.clock.now += seconds
+        acts, dies_at = self.acts, self.dies_at
+        try:
+            await self.schedulers[self.leader].step()
+        except* SchedulerKilledError:
+            pass
+        if acts < dies_at <= self.acts:
+            self.leader = 1 - self.leader
+            self.clock.now += LEAD_SECONDS + AGAIN_SECONDS
+
+    async def run(self, plan: str = PLAN, until_: Callable[[PlanStands], bool] = lambda _: False) -> RoomGoal:
+        async def is_over() -> bool:
+            await self.step()
+            stands = await self.stands(plan)
+            return bool(stands.ended) or until_(stands)
+
+        await until(is_over)
+        return await self.goal(plan)
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        return [(asked.build, asked.wanted_host) for asked in self.movers.asked]
 
 
-async def made(
-    planner: ScriptedPlanner, movers: FakeMovers, budget: int = 10, *, undo: bool = True
-) -> RoomMade:
+@asynccontextmanager
+async def room_schedulers(database: Database) -> AsyncIterator[RoomSchedulers]:
     broker = LocalBroker()
-    movers.have(*(an_instance_there(number, 1) for number in (1, 2, 3)))
-    async with serving(lambda: LocalTransport(broker), planner.worker(), movers.worker()) as bus:
-        asked = PlanRoom(request=a_request(1), budget=budget)
-        planner.making = MakingRoom(bus, asked, 4, RoomListener(), undo=undo)
-        return await planner.making.run()
+    await migrate(database, *packages("scheduler"))
+    async with AsyncExitStack() as stack:
+        placement = await stack.enter_async_context(a_placement("sqlite+aiosqlite://"))
+        assert await report(placement, *(a_report(number) for number in (1, 2))) == ["", ""]
+        serves = serving(lambda: LocalTransport(broker), silent_placement(placement))
+        site = RoomSchedulers(database, placement, await stack.enter_async_context(serves))
+        site.movers.database = database
+        site.movers.have(*(an_instance_there(number, 1) for number in (1, 2, 3)))
+        edits = {"edit": site.edit, "edit_name": site.bus.asker(topics.EDIT_NAME)}
+        queries = replace(queries_of(placement), allocations=site.allocations, **edits)  # type: ignore[arg-type]
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        for _ in range(2):
+            source, clock = IndexedSource(placement.memory), site.clock.clock
+            plans = MovePlans(database, site.movers.find_moves, source, clock, site.publish)
+            kind = RoomMaking(site.find, plans, queries, source, clock)
+            plans.add_kind(kind)
+            site.schedulers.append(plans)
+            stack.callback(group.create_task(kind.searches.run()).cancel)
+        yield site
 
 
-async def test_a_plan_is_carried_out_wave_by_wave_on_closed_hosts() -> None:
-    plan = a_plan(a_step(1, 2, 3), a_step(2, 1, 2, wave=1))
-    planner, movers = ScriptedPlanner([plan, plan, FITS]), FakeMovers()
-    result = await made(planner, movers)
-    assert (result.plan.code, len(result.done.moved)) == ("", 2)
-    moves = [(asked.build, asked.kind, asked.wanted_host) for asked in movers.asked]
-    assert moves == [(uid(1), "live", uid(3, "a")), (uid(2), "live", H2)]
-    assert [hold.roots for hold in planner.held] == [(H1,), (H1,)]
-    assert [hold.seconds > 0 for hold in planner.held] == [True, False]
-    assert [asked.roots for asked in planner.asked] == [(), (H1,), (H1,)]
+@pytest.fixture
+async def site(open_database: Callable[..., Database]) -> AsyncIterator[RoomSchedulers]:
+    async with room_schedulers(open_database()) as site:
+        yield site
 
 
-async def test_a_failed_move_is_planned_again_without_its_instance() -> None:
+async def test_a_plan_is_carried_out_wave_by_wave_on_closed_hosts(site: RoomSchedulers) -> None:
+    await site.start(WAVES, WAVES, FITS)
+    states: list[list[str]] = []
+    site.movers.doing = lambda asked: site.movers.well(asked)
+    await site.run(until_=lambda stands: bool(stands.under_way))
+    states.append(await site.states())
+    goal = await site.run()
+    assert states == [[CLOSED, OPEN]] and await site.states() == [OPEN, OPEN]
+    assert ((await site.stands()).code, [step.build for step in goal.moved]) == ("", [uid(1), uid(2)])
+    assert site.asked == [(uid(1), uid(3, "a")), (uid(2), H2)]
+    assert [(asked.roots, asked.budget) for asked, _ in site.searched] == [((H1,), 10), ((H1,), 8)]
+
+
+async def test_a_failed_move_is_planned_again_without_its_instance(site: RoomSchedulers) -> None:
     first, second = a_plan(a_step(1, 1, 2)), a_plan(a_step(2, 1, 2))
-    planner, movers = ScriptedPlanner([first, first, second, FITS]), FakeMovers()
-
-    def doing(asked: MoveRequested) -> list[Message]:
-        return [movers.refused(asked)] if asked.build == uid(1) else movers.well(asked)
-
-    movers.doing = doing
-    result = await made(planner, movers, budget=5)
-    assert (result.plan.code, [step.build for step in result.done.moved]) == ("", [uid(2)])
-    assert [asked.fixed for asked in planner.asked[2:]] == [(uid(1),), (uid(1),)]
-    assert [asked.budget for asked in planner.asked] == [5, 5, 5, 4]
+    refusing(site, (1, 2))
+    await site.start(first, first, second, FITS, budget=5)
+    goal = await site.run()
+    assert [step.build for step in goal.moved] == [uid(2)]
+    assert [asked.fixed for asked, _ in site.searched] == [(), (uid(1),), (uid(1),)]
+    assert [asked.budget for asked, _ in site.searched] == [5, 5, 4]
 
 
-NONE = RoomPlanned(code="destinations", why="none fits")
-
-
-def a_failing_plan() -> ScriptedPlanner:
-    """Return a planner of two waves whose last move, of instance 3, is refused; then there is no plan."""
-    plan = a_plan(a_step(1, 1, 2), a_step(2, 1, 3, wave=1), a_step(3, 1, 2, wave=2))
-    return ScriptedPlanner([plan, plan, NONE])
-
-
-def refusing(movers: FakeMovers, *wanted: tuple[int, int]) -> FakeMovers:
+def refusing(site: RoomSchedulers, *wanted: tuple[int, int]) -> None:
     """Refuse the moves of these instances to these hosts."""
 
-    def doing(asked: MoveRequested) -> list[Message]:
+    def doing(asked: MoveRequested) -> Sequence[Message]:
         refused = [(uid(build), uid(host, "a")) for build, host in wanted]
-        there = (asked.build, asked.wanted_host)
-        return [movers.refused(asked)] if there in refused else movers.well(asked)
+        is_refused = (asked.build, asked.wanted_host) in refused
+        return [site.movers.refused(asked)] if is_refused else site.movers.well(asked)
 
-    movers.doing = doing
-    return movers
-
-
-async def test_the_moves_of_a_plan_that_is_given_up_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    planner, movers = a_failing_plan(), refusing(FakeMovers(), (3, 2))
-    opened_before = list[bool]()
-    refused = movers.doing
-    assert refused is not None
-
-    def doing(asked: MoveRequested) -> list[Message]:
-        opened_before.append(planner.held[-1].seconds == 0)
-        return list(refused(asked))
-
-    movers.doing = doing
-    result = await made(planner, movers)
-    assert (result.plan.code, result.done.moved, list(result.done.failed)) == ("destinations", [], [uid(3)])
-    undone = [(asked.build, asked.wanted_host) for asked in movers.asked[3:]]
-    assert undone == [(uid(2), H1), (uid(1), H1)]  # the last move is undone first
-    assert opened_before == [False] * 3 + [True] * 2 and len(planner.held) == 2
+    site.movers.doing = doing
 
 
-async def test_an_instance_that_cannot_be_moved_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    result = await made(a_failing_plan(), refusing(FakeMovers(), (3, 2), (2, 1)))
-    assert [step.build for step in result.done.moved] == [uid(2)]
-    assert [step.build for step in result.done.undone] == [uid(1)]
-    assert result.done.failed[uid(2)].startswith("it could not be moved back: ")
+async def test_the_moves_of_a_plan_that_is_given_up_are_undone_on_open_hosts(site: RoomSchedulers) -> None:
+    refusing(site, (3, 2))
+    await site.start(FAILING, FAILING, NONE)
+    await site.run(until_=lambda stands: len(site.asked) == 4)
+    assert await site.states() == [OPEN, OPEN]
+    goal = await site.run()
+    assert ((await site.stands()).code, goal.moved, [*goal.failed]) == ("destinations", (), [uid(3)])
+    assert len(site.searched) == 2 + RETRIES
+    assert site.asked[3:] == [(uid(2), H1), (uid(1), H1)]  # the last move is undone first
 
 
-async def test_without_undo_the_instances_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    planner = a_failing_plan()
-    result = await made(planner, refusing(FakeMovers(), (3, 2)), undo=False)
-    assert [step.build for step in result.done.moved] == [uid(1), uid(2)]
-    assert planner.held[-1].seconds == 0
+async def test_an_instance_that_cannot_be_moved_back_stays(site: RoomSchedulers) -> None:
+    refusing(site, (3, 2), (2, 1))
+    await site.start(FAILING, FAILING, NONE)
+    goal = await site.run()
+    assert ([step.build for step in goal.moved], [step.build for step in goal.undone]) == ([uid(2)], [uid(1)])
+    assert goal.failed[uid(2)].startswith("it could not be moved back: ")
 
 
-async def test_an_instance_that_moved_twice_is_moved_back_to_its_first_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    plans = [a_plan(a_step(1, 1, 2), a_step(3, 1, 2)), a_plan(a_step(1, 2, 3))]
-    planner, movers = ScriptedPlanner([plans[0], *plans, NONE]), refusing(FakeMovers(), (3, 2))
-    result = await made(planner, movers)
-    assert (movers.asked[-1].build, movers.asked[-1].wanted_host) == (uid(1), H1)
-    assert (len(movers.asked), result.done.moved, len(result.done.undone)) == (4, [], 1)
+async def test_without_undo_the_instances_stay(site: RoomSchedulers) -> None:
+    refusing(site, (3, 2))
+    await site.start(FAILING, FAILING, NONE, undoes=False)
+    goal = await site.run()
+    assert [step.build for step in goal.moved] == [uid(1), uid(2)]
+    assert (len(site.asked), await site.states()) == (3, [OPEN, OPEN])
 
 
-async def test_hosts_of_another_plan_are_left_alone() -> None:
-    planner, movers = ScriptedPlanner([a_plan(a_step(1, 1, 2))], answer=HostsHeld(taken=(H1,))), FakeMovers()
-    result = await made(planner, movers)
-    assert (result.plan.code, movers.asked) == ("taken", [])
-    assert "another plan has closed host-1" in result.plan.why
+async def test_an_instance_that_moved_twice_is_moved_back_to_its_first_host(site: RoomSchedulers) -> None:
+    first, second = a_plan(a_step(1, 1, 2), a_step(3, 1, 2)), a_plan(a_step(1, 2, 3))
+    refusing(site, (3, 2))
+    await site.start(first, first, second, NONE)
+    goal = await site.run()
+    assert (len(site.asked), site.asked[-1]) == (4, (uid(1), H1))
+    assert (goal.moved, len(goal.undone)) == ((), 1)
 
 
-async def test_without_a_plan_nothing_is_closed() -> None:
-    planner = ScriptedPlanner([RoomPlanned(code="budget", why="too many")])
-    assert (await made(planner, FakeMovers())).plan.code == "budget"
-    planner.plans = [FITS]
-    assert (await made(planner, FakeMovers())).plan == FITS
-    assert planner.held == []
+async def test_hosts_of_another_plan_are_left_alone(site: RoomSchedulers) -> None:
+    await site.start(WAVES, WAVES, FITS, plan=uid(8))
+    await site.start(a_plan(a_step(3, 1, 2)), builds=2)
+    await site.step()
+    ends = {(await site.stands(plan)).code for plan in (PLAN, uid(8))}
+    assert ends == {"", "taken"}
 
 
-async def test_a_plan_ends_when_its_hosts_were_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_room, "HOLD_SECONDS", 0.04)
-    plan = a_plan(a_step(1, 2, 3), a_step(2, 1, 2, wave=1))
-    planner, movers = ScriptedPlanner([plan, plan]), FakeMovers()
-    opened = HostsHeld(opened=(H1,))
-
-    def doing(asked: MoveRequested) -> list[Message]:
-        planner.answer = opened
-        return movers.well(asked)
-
-    movers.doing = doing
-    monkeypatch.setattr(PlannedMoves, "released", lambda self, steps: _renewed(planner))
-    result = await made(planner, movers)
-    assert (result.plan.code, len(movers.asked), len(result.done.undone)) == ("opened", 2, 1)
+async def test_the_same_request_follows_the_running_plan(site: RoomSchedulers) -> None:
+    assert await site.start(WAVES, WAVES, FITS) == PLAN
+    assert await site.start(WAVES, plan=uid(8)) == PLAN
+    assert await site.start(WAVES, plan=uid(8), builds=2) == uid(8)
 
 
-async def _renewed(planner: ScriptedPlanner) -> bool:
-    await until(lambda: planner.making is not None and planner.making.must_stop)
-    return True
+async def test_an_operator_who_enables_a_host_ends_the_plan(site: RoomSchedulers) -> None:
+    await site.start(WAVES, WAVES, FITS)
+    await site.run(until_=lambda stands: bool(site.asked))
+    await enabling("make_room")(site.bus, await host_named(site.bus, "host-1"))
+    goal = await site.run()
+    assert ((await site.stands()).code, site.asked[1:]) == ("opened", [(uid(1), H2)])
+    assert (goal.moved, len(goal.undone), await site.states()) == ((), 1, [OPEN, OPEN])
 
 
-async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
-    broker, movers, planner = LocalBroker(), FakeMovers(), ScriptedPlanner([])
-    movers.have(an_instance_there(1, 1), an_instance_there(2, 2))
-
-    def doing(asked: MoveRequested) -> list[Message]:
-        return [movers.refused(asked)] if asked.build == uid(2) else movers.well(asked)
-
-    movers.doing = doing
-    exchange = BalanceMove(steps=(a_step(1, 1, 2), a_step(2, 2, 1)), gain=0.3)
-    async with serving(lambda: LocalTransport(broker), planner.worker(), movers.worker()) as bus:
-        async with following(bus, "balance", MoveListener()) as followed:
-            moves = PlannedMoves(bus, followed, MoveListener(), 4, "rebalance", "")
-            assert not await moves.exchange(exchange)
-    assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
-    assert movers.builds[uid(1)].host == "host-1"
-    assert [asked.plan for asked in movers.asked] == ["rebalance", "rebalance", "undo"]
+async def test_a_plan_that_a_client_stops_opens_its_hosts_and_undoes_nothing(site: RoomSchedulers) -> None:
+    await disabling("upgrade")(site.bus, await host_named(site.bus, "host-1"))
+    await site.start(WAVES, WAVES, FITS)
+    await site.run(until_=lambda stands: bool(site.asked))
+    await site.schedulers[1].stop(StopPlan(plan=PLAN))
+    goal = await site.run()
+    assert ((await site.stands()).code, len(goal.moved), len(site.asked)) == ("stopped", 1, 1)
+    assert await site.states() == ["disabled, because of upgrade", OPEN]
 
 
-async def test_the_rest_is_planned_again_before_each_batch_and_moves_only_for_its_present_gain() -> None:
-    movers, asked = refusing(FakeMovers(), (3, 6)), list[PlanBalance]()
-    later = {2: 1}  # instance 2 gains too little after the first batch
-    done = await rebalanced(
-        movers, (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 7, 8), asked=asked, no_gain_after=later
-    )
-    assert [request.build for request in movers.asked] == [uid(number) for number in (1, 3, 4)]
-    assert [request.source for request in movers.asked] == [uid(number, "a") for number in (1, 5, 7)]
-    assert [(each.budget, {*each.fixed}) for each in asked] == [
-        (9, {uid(1)}), (8, {uid(1), uid(3)}), (7, {uid(1), uid(3), uid(4)})
-    ]  # fmt: skip
-    assert ([step.build for step in done.moved], [*done.failed]) == ([uid(1), uid(4)], [uid(3)])
+async def test_hosts_stay_closed_until_the_client_has_reserved(site: RoomSchedulers) -> None:
+    await site.start(WAVES, WAVES, FITS, reserve=60.0)
+    goal = await site.run(until_=lambda stands: bool(room_of(stands.plan).held_until))  # type: ignore[union-attr]
+    for _ in range(5):
+        await site.step()
+    assert await site.states() == [CLOSED, OPEN] and not (await site.stands()).ended
+    await site.schedulers[0].stop(StopPlan(plan=PLAN))
+    goal = await site.run()
+    assert ((await site.stands()).code, len(goal.moved), goal.undone) == ("", 2, ())
+    assert await site.states() == [OPEN, OPEN]
 
 
-@in_virtual_time
-async def test_no_further_move_begins_while_no_scheduler_plans() -> None:
-    movers = FakeMovers()
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), plans=False)
-    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 1)
+async def test_a_plan_whose_client_does_not_reserve_in_time_is_undone(site: RoomSchedulers) -> None:
+    await site.start(WAVES, WAVES, FITS, reserve=60.0)
+    await site.run(until_=lambda stands: bool(room_of(stands.plan).held_until))  # type: ignore[union-attr]
+    await site.step(seconds=61.0)
+    goal = await site.run()
+    assert ((await site.stands()).code, goal.moved, len(goal.undone)) == ("unreserved", (), 2)
+    assert await site.states() == [OPEN, OPEN]
 
 
-async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
-    movers = refusing(FakeMovers(), (3, 6), (4, 8), (1, 1))
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), (3, 5, 6), (4, 7, 8))
-    back = [(asked.build, asked.wanted_host) for asked in movers.asked[4:]]
-    assert back == [(uid(2), uid(3, "a")), (uid(1), uid(1, "a"))]
-    assert ([step.build for step in done.undone], [step.build for step in done.moved]) == ([uid(2)], [uid(1)])
-    assert "could not be moved back" in done.failed[uid(1)]
-    assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed"
-    assert [(asked.plan, asked.note) for asked in movers.asked[3:5]] == [
-        ("rebalance", "rebalances the hosts"),
-        ("undo", done.why_undone),
-    ]
-
-
-async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:
-    movers = refusing(FakeMovers(), (2, 4))
-    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), permits=2)
-    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 2)
-
-
-async def test_without_an_answer_no_move_begins_but_an_undo_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_REPEAT_SECONDS", 0.0)
-    ask = AsyncMock(
-        side_effect=[Unavailable("killed"), Unavailable("killed"), BalancingSwitched(stopped=False)]
-    )
-    bus = Mock(asker=lambda _: ask, clock=Clock())
-    assert not await rebalancing.is_permitted(bus)
-    assert await rebalancing.is_permitted(bus, patient=True)
-
-
-async def rebalanced(
-    movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100, plans: bool = True,
-    asked: list[PlanBalance] | None = None, no_gain_after: Mapping[int, int] = MappingProxyType({}),
-) -> MovesDone:  # fmt: skip
-    """Carry out moves (build, source, destination) one after the other. Rebalancing is stopped after
-    `permits` queries of the switch. `no_gain_after`: builds that gain too little after so many batches.
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_a_scheduler_killed_at_any_point_is_replaced(tmp_path: Path, is_given_up: bool) -> None:
+    """Kill the scheduler before its first act, then in another run before its second, and so on. The plan
+    ends as without a kill, and each of its moves has happened once.
     """
-    broker, planner, queries = LocalBroker(), ScriptedPlanner([]), count(1)
-    known = [] if asked is None else asked
-
-    async def switch(_: SwitchBalancing) -> BalancingSwitched:
-        return BalancingSwitched(stopped=next(queries) > permits)
-
-    async def plan(question: PlanBalance) -> BalancePlanned:
-        known.append(question)
-        gaining = [way for way in ways if len(known) < no_gain_after.get(way[0], 100)]
-        return a_balance(*(way for way in gaining if uid(way[0]) not in question.fixed))
-
-    movers.have(*(an_instance_there(build, source) for build, source, _ in ways))
-    scheduler = [answers(SWITCH_BALANCING, switch)]
-    if plans:
-        scheduler.append(answers(PLAN_BALANCE, plan))
-    workers = Worker("scheduler", answers=scheduler), planner.worker()
-    async with serving(lambda: LocalTransport(broker), *workers, movers.worker()) as bus:
-        return await carry_out(bus, PlanBalance(), a_balance(*ways), 1, MoveListener())
-
-
-def a_balance(*ways: tuple[int, int, int]) -> BalancePlanned:
-    return BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))
+    ends, acts = list[tuple[object, ...]](), 0
+    for dies_at in range(100):
+        async with room_schedulers(Database(f"sqlite+aiosqlite:///{tmp_path}/{dies_at}")) as site:
+            site.dies_at = dies_at
+            refusing(site, *([(3, 2)] if is_given_up else []))
+            await site.start(FAILING, FAILING, NONE if is_given_up else FITS)
+            goal = await site.run()
+            done = sorted((move.build, move.result) for move in await site.moves())
+            hosts = [each.host for each in site.movers.builds.values()]
+            ends.append(
+                ((await site.stands()).code, goal.moved, goal.undone, done, hosts, await site.states())
+            )
+            assert len({asked.move for asked in site.movers.asked}) == len(site.movers.asked) == len(done)
+            acts = site.acts
+        if dies_at > acts:
+            break
+    assert acts >= 7 and ends == ends[:1] * len(ends)
+    assert ends[0][-1] == [OPEN, OPEN]

@@ -11,11 +11,12 @@ from prometheus_client import REGISTRY
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
 from bus import topics
-from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
+from features.moves import plans
 from features.planning import making_room
-from features.planning.making_room import MakingRoom, RoomListener
 from features.planning.messages import PlanRoom, RoomPlanned
+from features.planning.room_planning import RoomPlanner
+from features.planning.room_requests import RoomListener, make_room
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
@@ -128,13 +129,15 @@ async def test_a_plan_that_ends_before_its_first_move_says_why(
     berth = three_hosts
     await _fill(berth, (40, 40), (120,), (60,))
     await until(lambda: _all_idle(berth, 10_000, 3))
-    plan, answers = making_room.plan_room, count()
+    plan, answers = RoomPlanner._answer, count()
 
-    async def first_only(bus: Bus, asked: PlanRoom) -> RoomPlanned:
-        return RoomPlanned(code="destinations", why="none fits") if next(answers) else await plan(bus, asked)
+    async def first_only(planner: RoomPlanner, asked: PlanRoom) -> RoomPlanned:
+        none = RoomPlanned(code="destinations", why="none fits")
+        return none if next(answers) else await plan(planner, asked)
 
-    monkeypatch.setattr(making_room, "plan_room", first_only)
+    monkeypatch.setattr(RoomPlanner, "_answer", first_only)
     monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
     sent = await berth("make-room", "memory_mb=80000", ends=1)
     assert "given up [destinations]: none fits" in sent and "moved back" not in sent
     await berth.clean()
@@ -154,12 +157,8 @@ async def test_an_instance_moves_to_a_target_that_has_enough_room_for_both(three
 async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
     boot = asyncio.create_task(berth("boot", *LARGE, "--wait", "1h", "--json"))
     await until(lambda: waits(berth))
-    await MakingRoom(
-        berth.bus,
-        PlanRoom(request=boot_request(BootOptions(vcpus=1, memory_mb=70000, disk_gb=1))),
-        4,
-        RoomListener(),
-    ).run()
+    request = boot_request(BootOptions(vcpus=1, memory_mb=70000, disk_gb=1))
+    await make_room(berth.bus, PlanRoom(request=request), 4, RoomListener())
     answer = json.loads((await boot).splitlines()[-1])
     assert (answer["status"], answer["host"]) == ("active", "c1-host00002")
 
@@ -175,6 +174,6 @@ async def test_the_host_that_a_waiting_request_has_reserved_is_a_target(berth: L
     boot = asyncio.create_task(berth("boot", *middle, "--wait", "1h", "--json"))
     await until(lambda: waits(berth))
     request = boot_request(BootOptions(vcpus=1, memory_mb=50000, disk_gb=1))
-    made = await MakingRoom(berth.bus, PlanRoom(request=request), 4, RoomListener()).run()
-    assert made.plan.code == "", made
+    made = await make_room(berth.bus, PlanRoom(request=request), 4, RoomListener())
+    assert made.code == "", made
     assert json.loads((await boot).splitlines()[-1])["status"] == "active"

@@ -1,4 +1,4 @@
-"""`berth rebalance` in an embedded berth: once, as a controller, and stopped."""
+"""`berth rebalance` in an embedded berth: once, as a standing plan, and stopped."""
 
 import asyncio
 import json
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from features.moves.moving import MoveListener
+from features.moves import plans
 from features.planning import rebalancing
-from features.planning.messages import SWITCH_BALANCING, PlanBalance, SwitchBalancing
+from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
@@ -42,27 +42,24 @@ async def test_a_rebalancing_moves_instances_once(berth: LivingBerth) -> None:
     await berth.clean()
 
 
-async def test_a_stop_ends_a_controller(berth: LivingBerth, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebalancing, "CALM_SECONDS", 0.01)
-    monkeypatch.setattr(rebalancing, "STOP_SECONDS", 0.05)
-    controller = asyncio.create_task(_controlled(berth))
+async def test_a_stop_ends_a_standing_plan(berth: LivingBerth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalancing, "CALM_SECONDS", 0.05)
+    monkeypatch.setattr(rebalancing, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
+    keeping = asyncio.create_task(berth("rebalance", *MEMORY, "--budget", "2", "--keep", "--hold", "1s"))
     await until(lambda: _balanced(berth))
-    assert not controller.done()
+    assert not keeping.done()
+    state = json.loads(await berth("rebalance", "status", "--json"))
+    assert not state["stopped"] and state["plan"]
     switch = berth.bus.asker(SWITCH_BALANCING)
     assert (await switch(SwitchBalancing(stop=True))).stopped
     async with asyncio.timeout(30):
-        await controller
-    assert (await switch(SwitchBalancing())).stopped
+        shown = await keeping
+    assert shown.count(" moved to ") == 4 and "rebalancing is stopped" in shown
     assert "stopped" in await berth("rebalance", "stop")
-    assert json.loads(await berth("rebalance", "status", "--json")) == {"stopped": True, "half_done": []}
+    assert json.loads(await berth("rebalance", "status", "--json")) == {"stopped": True, "plan": ""}
     assert "permitted" in await berth("rebalance", "start")
     assert not (await switch(SwitchBalancing())).stopped
-
-
-async def _controlled(berth: LivingBerth) -> None:
-    asked = PlanBalance(resource_class="MEMORY_MB", budget=2)
-    listener = MoveListener()
-    await rebalancing.BalanceController(berth.bus, asked, 2, 0.1, listener, lambda plan: None).run()
 
 
 async def _balanced(berth: LivingBerth) -> bool:

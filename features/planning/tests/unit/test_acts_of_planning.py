@@ -6,6 +6,4 @@ from features.planning.messages import SwitchBalancing
 
 def test_a_question_about_rebalancing_is_no_act() -> None:
     assert act_of(SwitchBalancing()) is None
-    assert act_of(SwitchBalancing(controller="a", renew=True)) is None
-    for asked in (SwitchBalancing(stop=True), SwitchBalancing(controller="a")):
-        assert act_of(asked) == BY_NAME["rebalance"]
+    assert act_of(SwitchBalancing(stop=True)) == BY_NAME["rebalance"]

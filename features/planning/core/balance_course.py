@@ -1,0 +1,102 @@
+"""Decides how a rebalancing goes on: which moves are requested or undone, and when to plan again."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from bus.vocabulary import Id
+from features.moves.core.plan_moves import MovesOfPlan, StoredMove
+from features.moves.messages import PlanOfMoves
+from features.planning.core.batch_course import BatchCourse, steps_of
+from features.planning.messages import BalanceMove, Balancing
+
+MOST_FIXED = 1000  # instances that a standing plan leaves alone because a move of them failed or was undone
+
+
+@dataclass(frozen=True)
+class BalanceStep:
+    """The next step of a rebalancing. `planned` of a goal that `plans` is awaited from a search."""
+
+    goal: Balancing
+    new: Sequence[StoredMove] = ()
+    is_over: bool = False
+
+
+def next_step(
+    plan: PlanOfMoves,
+    goal: Balancing,
+    moves: MovesOfPlan,
+    held: Collection[Id],
+    planned: Sequence[BalanceMove] | None,
+    now: float,
+    *,
+    stopped: bool,
+) -> BalanceStep:
+    """Return the next step. `held`: holders that still hold capacity on former hosts. `planned`: the result
+    of the search for the rest of the moves, if it has ended. `stopped`: begin no further batch or undoing.
+    """
+    return _Course(plan, goal, moves, held, now).step(planned, stopped)
+
+
+class _Course(BatchCourse[Balancing]):
+    def step(self, planned: Sequence[BalanceMove] | None, stopped: bool) -> BalanceStep:
+        if self.goal.batch:
+            if not self._batch_is_over():
+                return self._waits()
+            self._change(planned=(), plans=self.goal.tried < self.goal.query.budget)
+        if self.goal.why_undone:
+            return self._undo(stopped)
+        if stopped:
+            return self._over(stopped)
+        if self.goal.plans:
+            if planned is None:
+                return self._waits()
+            self._change(planned=tuple(planned), plans=False)
+        goal = self.goal
+        steps = goal.tried + steps_of(goal.planned)
+        if goal.failures and 2 * goal.failures >= steps:
+            if not goal.moved:
+                return self._over(stopped)
+            why = f"undoes a rebalancing: {goal.failures} of its {steps} moves failed"
+            self._change(planned=(), why_undone=why, back=goal.moved[::-1])
+            return self._undo(stopped)
+        if not goal.planned:
+            return self._over(stopped)
+        batch = independent(goal.planned, self._plan.most)
+        self._change(batch=tuple(batch), planned=goal.planned[len(batch) :], batches=goal.batches + 1)
+        self._batch_is_over()
+        return self._waits()
+
+    def _waits(self) -> BalanceStep:
+        return BalanceStep(self.goal, self.new)
+
+    def _undo(self, stopped: bool) -> BalanceStep:
+        return self._over(stopped) if self._all_are_back(stopped=stopped) else self._waits()
+
+    def _over(self, stopped: bool) -> BalanceStep:
+        """End the plan; a standing plan that is not stopped only begins anew."""
+        goal = self.goal
+        if stopped or not goal.keeps_on:
+            return BalanceStep(goal, is_over=True)
+        undone = (step.build for step in goal.undone)
+        fixed = tuple(dict.fromkeys((*goal.query.fixed, *goal.failed, *undone)))[-MOST_FIXED:]
+        self._change(
+            query=structs.replace(goal.query, fixed=fixed), plans=True, tried=0, failures=0, moved=(),
+            undone=(), failed={}, why_undone="",
+        )  # fmt: skip
+        return self._waits()
+
+
+def independent(waiting: Sequence[BalanceMove], most: int) -> list[BalanceMove]:
+    """Return the first moves of a plan, at most `most`, that have no host in common: they can run at the same
+    time.
+    """
+    hosts, batch = set[str](), list[BalanceMove]()
+    for move in waiting[:most]:
+        own = {host for step in move.steps for host in (step.source, step.destination)}
+        if hosts & own:
+            break
+        hosts |= own
+        batch.append(move)
+    return batch
