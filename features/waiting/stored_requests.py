@@ -20,7 +20,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.protocol import Envelope
 from bus.sql.database import Database
-from bus.sql.failures import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
@@ -197,7 +197,7 @@ class StoredRequests:
                 while self._low:
                     await self._read(next(iter(self._low)))
                 await self.flush()
-            except Unavailable as away:
+            except (Conflict, Unavailable) as away:
                 log.warning("the backlog waits for its database: %s", away)
                 self._due.set()
                 await asyncio.sleep(PATIENCE)
@@ -227,10 +227,10 @@ class StoredRequests:
             self._low.pop(project, None)
             return
         stored = self.projects[project]
-        most = read + len(stored.open)
+        most, before = read + len(stored.open), stored.bundles
         async with self._database.read() as tx:
             bundles = await backlog.following(tx, self._owner, project, most)
-        if len(bundles) < most:
+        if len(bundles) < most and stored.bundles == before:  # none was stored during the read
             stored.bundles = len(stored.open.keys() | {bundle.id for bundle in bundles})
         bundles = [bundle for bundle in bundles if bundle.id not in stored.open]
         stored.is_suspect = any(bundle.strikes for bundle in bundles)

@@ -186,6 +186,27 @@ async def serve(backlog: RequestBacklog, several: int, most: int = 16) -> list[B
     return served
 
 
+async def test_a_request_that_is_stored_during_a_read_is_read_later(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker.backlog() as backlog:
+        sent = await broker.publish("p", 5000)
+        await broker.stored()
+        following, late = stored_backlog.following, list[str]()
+
+        async def followed_by_another(tx: Transaction, *args: Any) -> list[Bundle]:
+            bundles = await following(tx, *args)
+            if len(bundles) < args[-1] and not late:  # the rest of the requests
+                before = backlog.stored.projects["p"].bundles
+                late.extend(await broker.publish("p"))
+                await until(lambda: backlog.stored.projects["p"].bundles > before)
+            return bundles
+
+        monkeypatch.setattr(stored_backlog, "following", followed_by_another)
+        served = await serve(backlog, 5001, most=200)
+        assert late and [request.request for request in served] == [*sent, *late]
+
+
 async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
     async with broker.backlog() as backlog:
         sent = await broker.publish("p", 20)
