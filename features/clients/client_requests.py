@@ -5,7 +5,7 @@ message. A build of another project is treated exactly as an unknown one. Permit
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,20 +21,19 @@ from bus.decisions import FindRefused, RefusedFound
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Undecodable, Unroutable
 from bus.invalid_requests import in_words, refused, with_flat_parts, with_notes, with_unknown
-from bus.messages import BuildCancelRequested, BuildRequested
+from bus.messages import BuildRequested
 from bus.parts import converted, problem_of
 from bus.projects import (
     ClientQuery,
     FindProjects,
     Known,
     NotAllowed,
-    Permit,
     ProjectMember,
     Projects,
-    check_project,
-    permitted_boot,
+    ProjectsFound,
     project_of,
 )
+from bus.protocol import Ask
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
@@ -56,6 +55,8 @@ from features.clients.operator_requests import operator_of
 from features.clients.store import bind, registered
 from scheduler_worker.extension import CellQueries, Explanations, Owners, Scheduler
 
+STATE_SECONDS = 5.0  # for a cell's answer; the wait also delays requests about other cells
+
 
 @dataclass(eq=False)
 class ClientRequests:
@@ -64,15 +65,7 @@ class ClientRequests:
     cells: CellQueries
     owners: Owners
     explanations: Explanations
-
-    @cached_property
-    def _permits(self) -> Mapping[type[Message], Permit]:
-        of_features = [part.client_permits for part in self.scheduler.parts]
-        permits: dict[type[Message], Permit] = {
-            BuildRequested: _permit_boot,
-            BuildCancelRequested: _permit_delete,
-        }
-        return {**permits, **{kind: permit for some in of_features for kind, permit in some.items()}}
+    asker: Callable[..., Ask[Any, Any]]
 
     @cached_property
     def _queries(self) -> Mapping[str, ClientQuery]:
@@ -113,9 +106,10 @@ class ClientRequests:
         if not valid:
             return requests
         clients = await self._registered({each.client for each, _ in valid})
-        known = await self._known(*acts.ids_of(request for _, request in valid))
+        question = acts.owners_query([request for _, request in valid], places=False)
+        owners = await self.owners.find(question) if question is not None else ProjectsFound()
         judged = [
-            await self._judged(request, each.client, clients.get(each.client), known)
+            await self._judged(request, each.client, clients.get(each.client), owners)
             for each, request in valid
         ]
         records = [
@@ -125,16 +119,33 @@ class ClientRequests:
         outcomes: Iterator[Outcome] = iter([(judged[0], *in_messages(records)), *judged[1:]])
         return [request if isinstance(request, Poison) else next(outcomes) for request in requests]
 
-    async def _judged(self, act: Any, name: str, client: RegisteredClient | None, known: Projects) -> Message:
+    async def _judged(
+        self, act: Any, name: str, client: RegisteredClient | None, owners: ProjectsFound
+    ) -> Message:
         """Return the act as of an operator, or its refusal."""
         key = client_key(name, act.reply_to)
         try:
             member = _member(name, client)
             if act.reply_to not in ("", key):
                 raise NotAllowed(f"reply_to: {name}, or {name}_ and a name, not {act.reply_to}")
-            return await self._permits[type(act)](structs.replace(act, reply_to=key), member, known)
+            permitted: Message = acts.permitted(
+                member, structs.replace(act, reply_to=key), owners, await self._state(act)
+            )
+            return permitted
         except NotAllowed as why:
             return refused(act, str(why), "client", key)
+
+    async def _state(self, act: Message) -> Message | None:
+        """Return the state that decides about an act; None if owners decide, or if no such cell answers."""
+        state = acts.deciding_state(act)
+        if state is None:
+            return None
+        query, question = state
+        try:
+            answer: Message = await self.asker(query, STATE_SECONDS)(question)
+        except Unroutable:
+            return None
+        return answer
 
     async def ask(self, asked: ClientAsked) -> ClientAnswered:
         client = (await self._registered({asked.client})).get(asked.client)
@@ -178,7 +189,7 @@ class ClientRequests:
         decision = await self.explanations.decision(question)
         project = decision.request.project if decision.request is not None else None
         if project is None and decision.parts.builds:
-            project = (await known((), decision.parts.builds)).get(decision.parts.builds[0])
+            project = (await known(decision.parts.builds)).get(decision.parts.builds[0])
         mine = tuple(each for each in decision.held if each.project in client.projects)
         return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
 
@@ -199,9 +210,8 @@ class ClientRequests:
         async with self.database.read() as tx:
             return {client.name: client for client in await registered(tx, names)}
 
-    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        question = FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)))
-        return (await self.owners.find(question)).projects
+    async def _known(self, ids: Collection[Id]) -> Projects:
+        return (await self.owners.find(FindProjects(existing=tuple(sorted(ids))))).projects
 
 
 def _member(name: str, client: RegisteredClient | None) -> ProjectMember:
@@ -226,17 +236,6 @@ def _request_in(asked: ClientRequested) -> Any:
         return Poison(f"ClientRequested: {problem_of(problem, 'message')}")
     except Undecodable as problem:
         return Poison(str(problem))
-
-
-async def _permit_boot(request: BuildRequested, client: ProjectMember, known: Projects) -> BuildRequested:
-    return permitted_boot(request, client, known)
-
-
-async def _permit_delete(
-    request: BuildCancelRequested, client: ProjectMember, known: Projects
-) -> BuildCancelRequested:
-    check_project(request.build, client, known)
-    return structs.replace(request, anywhere=True)
 
 
 def _record(
