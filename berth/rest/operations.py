@@ -80,7 +80,12 @@ class RestOperations:
         named = [caller.check(request, request.project, owners) for request in named]
         rows = [request_row(request.request, request, request.instances) for request in named]
         accepted = [
-            Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
+            Accepted(
+                request=request.request,
+                project=request.project,
+                builds=request.instances,
+                notes=(*request.unknown_fields, *note),
+            )
             for request, note in zip(named, notes, strict=True)
         ]
         await self.accept(rows, [structs.replace(request, reply_to=REPLY_TO) for request in named], owners)

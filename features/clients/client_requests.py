@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from bus import acts
@@ -20,9 +19,8 @@ from bus.context import is_repeated, stored_context
 from bus.decisions import FindRefused, RefusedFound
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Undecodable, Unroutable
-from bus.invalid_requests import in_words, refused, with_flat_parts, with_notes, with_unknown
+from bus.invalid_requests import read_object, refused, with_notes
 from bus.messages import BuildRequested
-from bus.parts import converted, problem_of
 from bus.projects import (
     ClientQuery,
     FindProjects,
@@ -161,11 +159,9 @@ class ClientRequests:
         if query is None:
             raise NotAllowed(f"query: no {asked.query}, only {', '.join(self._queries)}")
         try:
-            question = asked.message
-            if not isinstance(question, query.asks):
-                question = with_flat_parts(converted(query.asks, question), question)
-        except msgspec.ValidationError as problem:
-            raise NotAllowed(in_words(problem_of(problem, "message"))) from None
+            question = read_object(query.asks, asked.message, "message")
+        except Undecodable as problem:
+            raise NotAllowed(str(problem)) from None
         return ClientAnswered(answer=await query.answer(question, client, self._known))
 
     async def _builds(self, question: FindBuilds, client: ProjectMember, known: Known) -> BuildsFound:
@@ -226,14 +222,11 @@ def _request_in(asked: ClientRequested) -> Any:
         return asked.message
     known = actions()
     if asked.do not in known:
-        return Poison(f"ClientRequested: no action {asked.do}, only {', '.join(known)} - at `$.do`")
+        return Poison(f"do: no action {asked.do}, only {', '.join(known)}")
     try:
-        read: Any = converted(known[asked.do].topic.message, asked.message)
-        request: Any = with_unknown(with_flat_parts(read, asked.message, ".message"), asked.message)
+        request: Any = read_object(known[asked.do].topic.message, asked.message, "message")
         notes = (*asked.unknown_fields, *request.unknown_fields)
         return with_notes(request, notes) if asked.unknown_fields else request
-    except msgspec.ValidationError as problem:
-        return Poison(f"ClientRequested: {problem_of(problem, 'message')}")
     except Undecodable as problem:
         return Poison(str(problem))
 
