@@ -67,7 +67,7 @@ class Boot:
 
 @dataclass
 class Passage:
-    """What an interface did with a boot: the reason if it was refused, messages, and records."""
+    """The treatment of a boot by an interface: the reason if it was refused, messages, and records."""
 
     why: str = ""
     boots: list[BuildRequested] = field(default_factory=list)
