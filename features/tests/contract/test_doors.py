@@ -43,7 +43,7 @@ TAKEN_ON_BUS = uid(2)
 
 
 @dataclass(frozen=True)
-class Boot:
+class BootCase:
     """A boot in project p1 and cell c1 by ann, and the expected refusal; empty: it is permitted."""
 
     why: str = ""
@@ -66,8 +66,8 @@ class Boot:
 
 
 @dataclass
-class Passage:
-    """The treatment of a boot by an interface: the reason if it was refused, messages, and records."""
+class BootAtInterface:
+    """The outcome of a boot at an interface: the reason if it was refused, messages, and records."""
 
     why: str = ""
     boots: list[BuildRequested] = field(default_factory=list)
@@ -80,100 +80,100 @@ class Passage:
 OUTCOMES = ("denied", "done")
 
 
-async def by_rest(boot: Boot, identity: Any) -> Passage:
+async def by_rest(boot: BootCase, identity: Any) -> BootAtInterface:
     async with a_region() as region:
         answer = await region.send(identity, "POST", "/v1/requests", boot.as_json(TAKEN))
         why = "" if answer.is_success else answer.json()["errors"][0]["detail"]
-        return Passage(why, cast(Any, [*region.cloud.published]), await region.recorded())
+        return BootAtInterface(why, cast(Any, [*region.cloud.published]), await region.recorded())
 
 
-async def by_rest_with_a_role(boot: Boot) -> Passage:
+async def by_rest_with_a_role(boot: BootCase) -> BootAtInterface:
     return await by_rest(boot, a_caller(boot.role, cells=boot.cells))
 
 
-async def by_rest_as_a_member(boot: Boot) -> Passage:
+async def by_rest_as_a_member(boot: BootCase) -> BootAtInterface:
     return await by_rest(boot, a_caller("member", project=boot.project))
 
 
-async def by_relay(boot: Boot) -> Passage:
-    passage = Passage()
-    booting = Worker("booting", consumes=[on(topics.BUILD_REQUESTED, passage.boot)])
+async def by_relay(boot: BootCase) -> BootAtInterface:
+    outcome = BootAtInterface()
+    booting = Worker("booting", consumes=[on(topics.BUILD_REQUESTED, outcome.boot)])
     async with a_client(boot.role, booting, cells=boot.cells) as (_, region):
         relay = ClientRelay(
             client="ann", to="build.requested", message=json.dumps(boot.as_json(TAKEN_ON_BUS))
         )
-        passage.why = (await region.intake.relay(relay)).why
-        await settled(boot, passage, region)
-    return passage
+        outcome.why = (await region.intake.relay(relay)).why
+        await settled(boot, outcome, region)
+    return outcome
 
 
-async def by_command(boot: Boot) -> Passage:
-    passage, region, broker = Passage(), ActingRegion(), LocalBroker()
-    booting = Worker("booting", consumes=[on(topics.BUILD_REQUESTED, passage.boot)])
+async def by_command(boot: BootCase) -> BootAtInterface:
+    outcome, region, broker = BootAtInterface(), ActingRegion(), LocalBroker()
+    booting = Worker("booting", consumes=[on(topics.BUILD_REQUESTED, outcome.boot)])
     async with serving(lambda: LocalTransport(broker), region.worker(), booting) as bus:
         who = Operator(name="ann", role=boot.role, cells=boot.cells)
         token = caller.set(Caller(operator=who, interface="command"))
         try:
             await bus.publish(checked(boot.request(TAKEN_ON_BUS)))
         except (OperationRefused, BadSetting) as problem:
-            passage.why = str(problem)
+            outcome.why = str(problem)
         finally:
             caller.reset(token)
-        await settled(boot, passage, region)
-    return passage
+        await settled(boot, outcome, region)
+    return outcome
 
 
-async def settled(boot: Boot, passage: Passage, region: ActingRegion) -> None:
+async def settled(boot: BootCase, outcome: BootAtInterface, region: ActingRegion) -> None:
     """Wait until the boot and its record have arrived."""
     if boot is not INVALID:
         await until(lambda: [*region.records] and region.records[-1].outcome in OUTCOMES)
     if not boot.why:
-        await until(lambda: passage.boots)
-    passage.records = region.records
+        await until(lambda: outcome.boots)
+    outcome.records = region.records
 
 
-class Owners:
+class TakenIds:
     async def find(self, question: FindProjects) -> ProjectsFound:
         return ProjectsFound(projects={TAKEN_ON_BUS: "p2"})
 
 
-async def by_topic(boot: Boot) -> Passage:
+async def by_topic(boot: BootCase) -> BootAtInterface:
     database, nothing = Database("sqlite+aiosqlite://", inline=True), cast(Any, None)
     await migrate(database, *packages("scheduler"))
     scheduler: Any = SimpleNamespace(clock=TurnedClock(5.0).clock, parts=())
-    clients = ClientRequests(database, scheduler, nothing, cast(Any, Owners()), nothing, nothing)
+    clients = ClientRequests(database, scheduler, nothing, cast(Any, TakenIds()), nothing, nothing)
     await clients.edit(ClientEditRequested(client="ann", projects=(boot.project,)))
     (outcome,) = await clients.request_many(
         [ClientRequested(client="ann", do="boot", message=boot.as_json(TAKEN_ON_BUS))]
     )
     await database.close()
     if isinstance(outcome, Poison):
-        return Passage(str(outcome))
+        return BootAtInterface(str(outcome))
     sent = cast(Sequence[Message], outcome)
     records = [record for each in sent if isinstance(each, ActsRecorded) for record in each.records]
     why = "".join(each.reason for each in sent if isinstance(each, BuildUnplaceable))
-    return Passage(why, [each for each in sent if isinstance(each, BuildRequested)], records)
+    return BootAtInterface(why, [each for each in sent if isinstance(each, BuildRequested)], records)
 
 
-INVALID = Boot("zone: Expected `str` of length <= 255", fields={"zone": "z" * 256})
+INVALID = BootCase("zone: Expected `str` of length <= 255", fields={"zone": "z" * 256})
 OF_ROLES = {
     "invalid": INVALID,
-    "a role that is too low": Boot("boot takes the role operator; ann has reader", role="reader"),
-    "outside its limits": Boot(
+    "a role that is too low": BootCase("boot takes the role operator; ann has reader", role="reader"),
+    "outside its limits": BootCase(
         "boot: ann may act in the cells c2 only, and the target is in c1", cells=("c2",)
     ),
-    "an id of others": Boot("is in use by others: use new uuids", is_taken=True),
-    "permitted": Boot(),
+    "an id of others": BootCase("is in use by others: use new uuids", is_taken=True),
+    "permitted": BootCase(),
 }
 OF_MEMBERS = {
     "invalid": INVALID,
-    "another project": Boot("project: ann is not bound to p1", project="p9"),
-    "an id of others": Boot("is in use by others: use new uuids", is_taken=True),
-    "what only operators may": Boot("forced_host: only operators bypass", fields={"forced_host": "h1"}),
-    "permitted": Boot(),
+    "another project": BootCase("project: ann is not bound to p1", project="p9"),
+    "an id of others": BootCase("is in use by others: use new uuids", is_taken=True),
+    "what only operators may": BootCase("forced_host: only operators bypass", fields={"forced_host": "h1"}),
+    "permitted": BootCase(),
 }
-Door = Callable[[Boot], Awaitable[Passage]]
-DOORS: dict[str, tuple[Door, dict[str, Boot]]] = {
+Door = Callable[[BootCase], Awaitable[BootAtInterface]]
+DOORS: dict[str, tuple[Door, dict[str, BootCase]]] = {
     "REST, by a role": (by_rest_with_a_role, OF_ROLES),
     "relay": (by_relay, OF_ROLES),
     "command": (by_command, OF_ROLES),
@@ -186,14 +186,14 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("enter", "boot"), ROWS.values(), ids=ROWS.keys())
-async def test_every_interface_reads_judges_refuses_and_records_alike(enter: Door, boot: Boot) -> None:
-    passage = await enter(boot)
-    assert boot.why in passage.why and bool(boot.why) == bool(passage.why)
-    assert [sent.request for sent in passage.boots] == ([] if boot.why else [uid(5)])
+async def test_every_interface_reads_judges_refuses_and_records_alike(enter: Door, boot: BootCase) -> None:
+    outcome = await enter(boot)
+    assert boot.why in outcome.why and bool(boot.why) == bool(outcome.why)
+    assert [sent.request for sent in outcome.boots] == ([] if boot.why else [uid(5)])
     if boot is INVALID:
-        assert not passage.records
+        assert not outcome.records
         return
-    last = passage.records[-1]
+    last = outcome.records[-1]
     found = last.act, last.operator.name, last.cell, last.outcome
     assert found == ("boot", "ann", "c1", "denied" if boot.why else "done")
     assert boot.why in last.detail
