@@ -281,12 +281,16 @@ def permitted(member: ProjectMember, message: M, owners: ProjectsFound, state: M
     rules = _rules_of(message)
     assert rules.member is not None
     new, existing = rules.ids(message)
-    if not all(is_of(member, owners.projects.get(id_)) for id_ in existing):
+    if not _owns(member, existing, owners):
         raise NotAllowed(UNKNOWN)
     if why := _unusable(new, owners, lambda id_: is_of(member, owners.projects[id_])):
         raise NotAllowed(why)
     allowed_: M = rules.member(message, member, state)
     return allowed_
+
+
+def _owns(member: ProjectMember, existing: Iterable[Id], owners: ProjectsFound) -> bool:
+    return all(is_of(member, owners.projects.get(id_)) for id_ in existing)
 
 
 def _unusable(new: set[Id], owners: ProjectsFound, is_own: Callable[[Id], bool]) -> str:
@@ -320,10 +324,14 @@ def owners_query(messages: Iterable[Message], *, places: bool = True) -> FindPro
     return FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)), places=places)
 
 
-def deciding_state(message: Message) -> State | None:
-    """Return the query that reads the state which decides, in place of owners, about the message."""
+def deciding_state(message: Message, member: ProjectMember, owners: ProjectsFound) -> State | None:
+    """Return the query that reads the state which decides about a member's message; None if the owners of
+    its ids decide.
+    """
     rules = _rules_of(message)
-    return None if rules.by_owner else rules.state(message)
+    if rules.by_owner or not _owns(member, rules.ids(message)[1], owners):
+        return None
+    return rules.state(message)
 
 
 def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[str], str], ...]:

@@ -127,15 +127,15 @@ class ClientRequests:
             if act.reply_to not in ("", key):
                 raise NotAllowed(f"reply_to: {name}, or {name}_ and a name, not {act.reply_to}")
             permitted: Message = acts.permitted(
-                member, structs.replace(act, reply_to=key), owners, await self._state(act)
+                member, structs.replace(act, reply_to=key), owners, await self._state(act, member, owners)
             )
             return permitted
         except NotAllowed as why:
             return refused(act, str(why), "client", key)
 
-    async def _state(self, act: Message) -> Message | None:
+    async def _state(self, act: Message, member: ProjectMember, owners: ProjectsFound) -> Message | None:
         """Return the state that decides about an act; None if owners decide, or if no such cell answers."""
-        state = acts.deciding_state(act)
+        state = acts.deciding_state(act, member, owners)
         if state is None:
             return None
         query, question = state

@@ -372,6 +372,15 @@ async def test_a_foreign_build_is_refused_like_an_unknown_build(
     assert foreign == structs.replace(unknown, build=THEIRS)
 
 
+async def test_no_cell_is_asked_about_a_build_of_another_project(
+    intake: ClientRequests, cloud: FakeCloud
+) -> None:
+    cloud.silent = True
+    with pytest.raises(NoAnswer):  # the request is tried again
+        await become(intake, "shop", a_steer())
+    assert UNKNOWN in (await become(intake, "shop", a_steer(build=THEIRS, move=THEIR_MOVE))).refused
+
+
 async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequests) -> None:
     _, done = await requested(intake, asking(own(OURS)))
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
