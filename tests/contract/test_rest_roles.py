@@ -218,3 +218,15 @@ async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> N
         (published,) = region.cloud.published
         assert isinstance(published, BuildRequested)
         assert published.project == "p1"
+
+
+async def test_fields_that_are_not_known_are_notes_of_the_answer_and_of_the_request() -> None:
+    async with a_region() as region:
+        answer = await region.send(a_caller("operator"), "POST", "/v1/requests", a_body(zoone="a"))
+        (published,) = region.cloud.published
+        assert isinstance(published, BuildRequested)
+        assert "zoone: not known here; did you mean zone?" in published.unknown_fields
+        assert answer.json()["notes"][:1] == [*published.unknown_fields]
+        batch = {"requests": [a_body(), a_body(zoone="a", strict=True)]}
+        refused = await region.send(a_caller("operator"), "POST", "/v1/requests/batch", batch)
+        assert refused.status_code == 400 and "requests[1].zoone: not known here" in refused.text
