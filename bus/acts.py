@@ -27,6 +27,7 @@ from bus.projects import (
     NotAllowed,
     ProjectMember,
     ProjectsFound,
+    check_filtered,
     is_derived,
     is_of,
     project_of,
@@ -507,8 +508,7 @@ def _ids_of_build(request: BuildRequested) -> Ids:
 
 def _boot_of_member(request: BuildRequested, member: ProjectMember, state: Message | None) -> BuildRequested:
     project = project_of(member, request.project)
-    if request.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    check_filtered(request.forced_host)
     return structs.replace(request, project=project)
 
 

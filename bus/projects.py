@@ -84,6 +84,12 @@ def project_of(member: ProjectMember, named: str) -> str:
     return member.projects[0]
 
 
+def check_filtered(forced_host: str) -> None:
+    """Raise NotAllowed if the request of a member forces a host."""
+    if forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+
+
 def is_derived(id_: Id) -> bool:
     """Return whether an id may be one that berth derives from another id (a UUID of version 5), such as the
     id of the consumer that holds the source of a move. It can be in use before any worker has recorded it.

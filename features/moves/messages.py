@@ -17,7 +17,7 @@ from bus.decisions import Decision
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of, waits_since
-from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound
+from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound, check_filtered
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
@@ -389,7 +389,7 @@ class MoveOfPlan(Value, frozen=True, kw_only=True):
 
 
 class PlanStands(Value, frozen=True, kw_only=True):
-    """How far a plan of moves is."""
+    """A plan of moves with its progress."""
 
     plan: PlanOfMoves
     began: Seconds = 0.0
@@ -507,7 +507,7 @@ START_PLAN = Query("scheduler.start_plan", StartPlan, PlanStarted,
 STOP_PLAN = Query("scheduler.stop_plan", StopPlan, PlanStopAnswered,
     "request no further moves of a plan", ANYONE, "scheduler")
 FIND_PLANS = Query("scheduler.plans", FindPlans, PlansFound,
-    "plans of many moves, and how far they are", ANYONE, "scheduler")
+    "plans of many moves, and their progress", ANYONE, "scheduler")
 # fmt: on
 REST_ASKS = (FIND_MOVES,)
 PAGE_ASKS = (FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS)
@@ -555,8 +555,7 @@ def _of_plan(message: StartPlan, target: Target, owners: ProjectsFound, state: M
 
 
 def _move_of_member(asked: MoveRequested, member: ProjectMember, state: Message | None) -> MoveRequested:
-    if asked.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    check_filtered(asked.forced_host)
     if asked.kind == "evacuate":
         raise NotAllowed("kind: only operators evacuate a host")
     if waits_since(asked.parts):
