@@ -153,8 +153,8 @@ async def a_visited_room(
     settings: Settings | None = None,
     patience: float = 30.0,
 ) -> AsyncIterator[VisitedRoom]:
-    """Run a control room whose pages wait up to `patience` seconds for their data, but do not wait for answers
-    of workers that do not run.
+    """Run a control room whose pages wait up to `patience` seconds for their data, but do not wait for
+    answers of workers that do not run.
     """
     broker, set_clock = LocalBroker(), SetClock()
     events = Events(set_clock.clock, declared("PAGE_EVENTS"))
