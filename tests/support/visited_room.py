@@ -5,10 +5,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 from unittest.mock import patch
 
 import httpx
+from jinja2 import BytecodeCache, Environment
+from jinja2.bccache import Bucket
 
 from berth import composition
 from berth.control_room_setup import opened_pages
@@ -130,6 +133,22 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
     return queries
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Keeps compiled templates for the rooms of all tests of a process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._kept.get(bucket.checksum)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._kept[bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledTemplates()
+
+
 @contextmanager
 def _without_waiting_for_others(workers: Sequence[Worker]) -> Iterator[None]:
     """Make queries that none of these workers answers fail at once, as they do after their time limit."""
@@ -162,7 +181,11 @@ async def a_visited_room(
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, sent or {})
         tables = composition.queues, composition.agent_queues
-        with patch.object(frame, "PATIENCE", patience), _without_waiting_for_others(workers):
+        with (
+            patch.object(frame, "PATIENCE", patience),
+            patch.object(frame, "Environment", partial(Environment, bytecode_cache=_COMPILED)),
+            _without_waiting_for_others(workers),
+        ):
             async with opened_pages(settings, bus, queries, events, tables) as context:
                 app = pages_app(context)
                 way = httpx.ASGITransport(app)
