@@ -17,6 +17,7 @@ from berth.commands import descriptions
 from berth.commands.index import EveryCommand
 from berth.commands.options import Json
 from berth.commands.terminal import explained, given, say, write_json
+from berth.features import add_messages
 from berth.settings import described
 
 app = typer.Typer(
@@ -77,6 +78,7 @@ def commands_command(
 
 
 def main() -> None:
+    add_messages()  # a command may create messages before it imports the composition of a process
     descriptions.begin()
     explained(app)
 
