@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.browser_tab import Tab
 from tests.support.envelopes import a_letter
-from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, OpenBerth
+from tests.support.open_berth import NARROW, PAGES, OpenBerth
 from tests.support.waiting import until
 
 ACTS = {
@@ -40,30 +40,30 @@ async def ended_in_ten_minutes(tab: Tab) -> int:
     return int((await tab.text(".figures > div:last-child dd small")).removeprefix("of "))
 
 
-async def test_unchanged_elements_of_an_open_page_are_kept(tab: Tab, berth: OpenBerth) -> None:
-    await tab.open("/")
+async def test_unchanged_elements_of_an_open_page_are_kept(operator: Tab, berth: OpenBerth) -> None:
+    await operator.open("/")
     heading = "[...document.querySelectorAll('[data-live] h2')].at(-1)"
     for _ in range(5):  # an alarm that comes or goes makes all of it anew
-        before = await ended_in_ten_minutes(tab)
-        await tab.evaluate(f"{heading}.marked = true")
+        before = await ended_in_ten_minutes(operator)
+        await operator.evaluate(f"{heading}.marked = true")
         await berth.boot()
-        await tab.sees(re.compile(f"of (?!{before}$)[0-9]+$"), ".figures > div:last-child dd small")
-        if await tab.evaluate(f"{heading}.marked"):
+        await operator.sees(re.compile(f"of (?!{before}$)[0-9]+$"), ".figures > div:last-child dd small")
+        if await operator.evaluate(f"{heading}.marked"):
             return
     raise AssertionError("its last heading was made anew each time")
 
 
-async def test_a_new_boot_is_listed_and_opened_by_the_keyboard(tab: Tab, berth: OpenBerth) -> None:
-    await tab.open("/builds")
+async def test_a_new_boot_is_listed_and_opened_by_the_keyboard(operator: Tab, berth: OpenBerth) -> None:
+    await operator.open("/builds")
     (ended,) = await berth.boot()
-    await tab.sees(ended.build)
-    await tab.evaluate(f"document.querySelector('a[href=\"/builds/{ended.build}\"]').focus()")
+    await operator.sees(ended.build)
+    await operator.evaluate(f"document.querySelector('a[href=\"/builds/{ended.build}\"]').focus()")
     (other,) = await berth.boot()
-    await tab.sees(other.build)  # the list is another, and the keyboard is where it was
-    async with tab.loading():
-        await tab.press("Enter")
-    assert await tab.path() == f"/builds/{ended.build}"
-    await tab.sees(f"active on {ended.host}")
+    await operator.sees(other.build)  # the list is another, and the keyboard is where it was
+    async with operator.loading():
+        await operator.press("Enter")
+    assert await operator.path() == f"/builds/{ended.build}"
+    await operator.sees(f"active on {ended.host}")
 
 
 async def test_a_visitor_chooses_the_colours(tab: Tab) -> None:
@@ -76,50 +76,30 @@ async def test_a_visitor_chooses_the_colours(tab: Tab) -> None:
     assert await tab.evaluate(ground) != light
 
 
-async def test_an_open_page_updates_the_count_of_dead_letters(tab: Tab, berth: OpenBerth) -> None:
-    await tab.open("/bus")
-    await tab.sees("Queues without consumer")  # it has been counted
-    before = int(await tab.text(".figures a"))
+async def test_an_open_page_updates_the_count_of_dead_letters(operator: Tab, berth: OpenBerth) -> None:
+    await operator.open("/bus")
+    await operator.sees("Queues without consumer")  # it has been counted
+    before = int(await operator.text(".figures a"))
     await berth.bus.transport.store_dead_letter(a_letter(id="one-more"))
-    await tab.sees(str(before + 1), ".figures a")
+    await operator.sees(str(before + 1), ".figures a")
     await berth.bus.transport.remove_dead_letters(["one-more"])
 
 
-BY_COLOUR = ("color-contrast", "link-in-text-block")
-BY_WIDTH = ("scrollable-region-focusable",)
-RULES = {("light", 1280): (), ("light", 390): BY_WIDTH, ("dark", 1280): BY_COLOUR, ("dark", 390): BY_WIDTH}
-
-
-async def visit(tab: Tab, berth: OpenBerth, page: str) -> None:
-    if page == "nowhere":
-        tab.expects("404")
-    await tab.open(PAGES[page].format_map(berth.named))
-    await tab.still()
-
-
 @pytest.mark.parametrize("page", PAGES)
-async def test_every_page_is_accessible_and_fits_the_screen(
+async def test_every_page_is_accessible_fits_the_screen_and_is_used_by_keyboard(
     operator: Tab, berth: OpenBerth, page: str
 ) -> None:
-    await visit(operator, berth, page)
-    found = []
-    for scheme in SCHEMES:
-        for width in WIDTHS:
-            await operator.colours(scheme)
-            await operator.wide(width)
-            found += [f"{scheme} {width}: {one}" for one in await operator.axe(RULES[scheme, width])]
-            beyond = await operator.evaluate("document.documentElement.scrollWidth - innerWidth")
-            if beyond > 0:
-                found.append(f"{scheme} {width}: it is {beyond} pixels wider than the screen")
+    if page == "nowhere":
+        operator.expects("404")
+    await operator.open(PAGES[page].format_map(berth.named))
+    await operator.still()
+    found = await operator.axe() + await operator.axe_colours() + await operator.too_wide()
+    await operator.colours("dark")
+    found += await operator.axe_colours()
+    await operator.wide(NARROW)
+    found += await operator.axe_width() + await operator.too_wide()
     assert found == []
 
-
-@pytest.mark.parametrize("page", PAGES)
-async def test_the_keyboard_reaches_every_control_with_visible_focus(
-    operator: Tab, berth: OpenBerth, page: str
-) -> None:
-    await visit(operator, berth, page)
-    await operator.wide(390)
     stops = await operator.stops()
     assert stops[0] == "a To the content"
     missed = await operator.missed()
@@ -162,28 +142,28 @@ async def test_a_heat_map_without_hosts_shows_a_message(tab: Tab) -> None:
     await tab.sees("There are no hosts", "#heat")
 
 
-async def test_a_few_hosts_are_large_named_tiles_that_keys_open(tab: Tab, berth: OpenBerth) -> None:
-    await tab.open("/hosts")
-    await tab.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
-    assert await tab.evaluate("document.getElementById('heat-size').value") == "4"
-    await tab.evaluate("document.getElementById('heat').focus()")
-    await tab.press("ArrowRight", "ArrowRight")
-    await tab.sees("c1-host00002 cell c1", "#heat-about")
-    async with tab.loading():
-        await tab.press("Enter")
-    await tab.sees("c1-host00002", "h1")
+async def test_a_few_hosts_are_large_named_tiles_that_keys_open(operator: Tab, berth: OpenBerth) -> None:
+    await operator.open("/hosts")
+    await operator.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
+    assert await operator.evaluate("document.getElementById('heat-size').value") == "4"
+    await operator.evaluate("document.getElementById('heat').focus()")
+    await operator.press("ArrowRight", "ArrowRight")
+    await operator.sees("c1-host00002 cell c1", "#heat-about")
+    async with operator.loading():
+        await operator.press("Enter")
+    await operator.sees("c1-host00002", "h1")
 
 
-async def test_usage_in_the_heat_map_changes_while_it_is_open(tab: Tab, berth: OpenBerth) -> None:
-    await tab.open("/hosts?flavor=VCPU:1")
-    await tab.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
-    room = await tab.text("#heat-count")
+async def test_usage_in_the_heat_map_changes_while_it_is_open(operator: Tab, berth: OpenBerth) -> None:
+    await operator.open("/hosts?flavor=VCPU:1")
+    await operator.sees("25 · capacity for", "h1")  # five of them are nodes of Ironic's
+    room = await operator.text("#heat-count")
     await berth.boot()
 
     async def less() -> bool:
-        return await tab.text("#heat-count") != room
+        return await operator.text("#heat-count") != room
 
-    await until(less, "there is less room", picture=lambda: tab.text("#heat-count"))
+    await until(less, "there is less room", picture=lambda: operator.text("#heat-count"))
 
 
 async def test_only_visible_tiles_of_ten_thousand_hosts_are_drawn(tab: Tab) -> None:

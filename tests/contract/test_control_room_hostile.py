@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+import pytest_asyncio
 from sqlalchemy import text
 
 from bus.errors import Undecodable
@@ -17,6 +18,8 @@ from tests.support.open_berth import pages_of_features
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ANSWERED = (
     *("trees", "aggregates", "cells", "providers", "changes"),
@@ -82,7 +85,7 @@ IN_PATHS = (
 )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def room() -> AsyncIterator[VisitedRoom]:
     async with a_room_of(a_report(1, inventories=OF_HOSTS)) as visited:
         await visited.sign_in("reader")

@@ -13,8 +13,10 @@ from aio_pika import connect
 from berth import composition
 from berth.doctor import looking
 from berth.doctor.judgement import judged
-from berth.doctor.seen import Finding
+from berth.doctor.management import read_management
+from berth.doctor.seen import Finding, ManagementSeen
 from berth.settings import Settings
+from bus.clock import Clock
 from bus.rabbit import RabbitTransport
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.support.envelopes import an_envelope, publish
@@ -34,6 +36,8 @@ def broker() -> Iterator[RabbitMQ]:
     # The first start enables only these feature flags, as on a broker that was upgraded.
     flags = ["quorum_queue", "stream_queue"]
     with RabbitMQ(directory / "rabbitmq", management=True, feature_flags=flags) as broker:
+        # Quorum queues report their messages to the management API every 5 s by default.
+        broker.control("eval", "application:set_env(rabbit, quorum_tick_interval, 300).")
         yield broker
         broker.kill()  # its clean stop takes 6 s, and its data are deleted
     shutil.rmtree(directory, ignore_errors=True)
@@ -67,6 +71,18 @@ async def examined(settings: Settings, broker: RabbitMQ | None = None) -> Mappin
         findings = judged(await looking.inspect(settings, management=broker.management_url if broker else ""))
     assert [finding for finding in findings if finding.about.startswith("RabbitMQ")]
     return {found.says: found for found in findings if found.level != "fine" and "RabbitMQ" in found.about}
+
+
+async def reported(broker: RabbitMQ) -> ManagementSeen:
+    """Return what the management API reports, which is the state of a moment ago."""
+    seen = await read_management(broker.management_url, broker.url, Clock())
+    assert seen is not None
+    return seen
+
+
+async def reports(broker: RabbitMQ, queue: str, *, messages: int = 0, readers: int = 0) -> bool:
+    found = [each for each in (await reported(broker)).of_agents if each.name == queue]
+    return [(each.messages, each.readers) for each in found] == [(messages, readers)]
 
 
 async def test_disabled_feature_flags_and_deprecated_features_in_use_are_named(
@@ -116,11 +132,14 @@ async def test_queues_that_an_agent_left_behind_are_named_and_deleted_by_the_adv
             return next((found.do for found in findings if found.about == about and text in found.says), "")
 
         queue = "agent.c1.gone:agent.build.c1.gone (2 messages)"
-        await until(lambda: advice("queues agent.c1.gone", queue))  # the API reports the state of seconds ago
+        await until(lambda: reports(broker, "agent.c1.gone:agent.build.c1.gone", messages=2))
+        assert await advice("queues agent.c1.gone", queue)
         for spec in shared:
             await transport.consume(spec, 1)
-        await until(lambda: advice("queues agent.c1", queue))
+        for spec in shared:
+            await until(lambda: reports(broker, spec.name, readers=1))  # noqa: B023 - awaited here
         do = await advice("queues agent.c1", queue)
+        assert do
 
         rabbitmqctl_in(tmp_path, broker)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -150,9 +169,10 @@ async def test_alarms_are_named_with_and_without_the_management_api(
         assert found[alarm].level == "broken"
         expected = {f"It has an alarm: too little {what} at rabbit@localhost." for what in ("memory", "disk")}
 
-        async def named() -> bool:  # the API reports the state of some seconds ago
-            return expected <= (await examined(settings, broker)).keys()
+        async def all_reported() -> bool:
+            return len((await reported(broker)).alarms) == len(expected)
 
-        await until(named)
+        await until(all_reported)
+        assert expected <= (await examined(settings, broker)).keys()
     finally:
         await asyncio.to_thread(broker.control, "eval", NO_ALARMS)

@@ -5,12 +5,10 @@ import io
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -32,6 +30,7 @@ from deploy.servers import Postgres, RabbitMQ
 from ironic_sync.api import IronicApi
 from ironic_sync.openstack import Access
 from tests.support.berth_processes import ROOT, run_berth
+from tests.support.forked_commands import start_forked
 from tests.support.servers import a_module_database, url_of
 from tests.support.waiting import until
 
@@ -56,23 +55,20 @@ class IronicSite:
         self.settings = read(environment=environment).settings
         strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
         self.environment = strange | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, BaseProcess] = {}
 
     def start(self, name: str, *arguments: str) -> None:
-        with (self.directory / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "berth", *(arguments or ("run", *WORKERS[name]))],
-                cwd=self.directory,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self._processes[name] = start_forked(
+            arguments or ("run", *WORKERS[name]),
+            self.directory,
+            self.environment,
+            self.directory / f"{name}.log",
+        )
 
     def wait(self, name: str, says: str) -> str:
         deadline = monotonic() + SOON
         while (reply := re.search(says, log := (self.directory / f"{name}.log").read_text())) is None:
-            assert monotonic() < deadline and self._processes[name].poll() is None, f"{name}: {log}"
+            assert monotonic() < deadline and self._processes[name].is_alive(), f"{name}: {log}"
             sleep(0.05)
         return reply[0]
 
@@ -83,16 +79,15 @@ class IronicSite:
     def kill(self, name: str) -> None:
         process = self._processes.pop(name)
         process.kill()
-        process.wait()
+        process.join()
 
     def end(self) -> None:
         for process in self._processes.values():
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
         for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+            process.join(15)
             process.kill()
-            process.wait()
+            process.join()
 
     async def berth(self, *words: str) -> str:
         done = await asyncio.to_thread(run_berth, words, self.directory, self.environment, SOON)

@@ -21,7 +21,7 @@ from deploy.servers import Postgres, RabbitMQ, free_port
 from tests.support.berth_processes import Up, alive, settled
 from tests.support.servers import a_module_database, url_of
 
-FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
+FLAGS = ("--hosts", "20", "--build-time", "exponential:0.5")
 BUILDS = 100
 EMBEDDED = {"BERTH_CELLS": "c1,c2"}
 WORKERS = {
@@ -77,6 +77,33 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
 
 @pytest.mark.services
 @pytest.mark.slow
+async def test_a_stop_during_builds_is_clean_and_the_next_start_continues(
+    on_services: Up, services: dict[str, str]
+) -> None:
+    settings = Settings().having(
+        amqp_url=services["BERTH_AMQP_URL"],
+        database_url=services["BERTH_DATABASE_URL"],
+        exchange=services["BERTH_EXCHANGE"],
+        cells=("c1", "c2"),
+    )
+    earlier = sum((await settled(settings)).builds.values())
+    async with asyncio.timeout(120):
+        assert await ask_for(BUILDS, settings) > BUILDS // 2
+        assert await asyncio.to_thread(on_services.stop, signal.SIGTERM, 20.0) == 0
+        assert complaints(on_services) == []
+        await asyncio.to_thread(on_services.start)
+        found = await settled(settings, 60.0, builds=earlier + BUILDS)
+        assert not found.breaches
+        assert found.builds == {"active": earlier + BUILDS}
+
+
+def complaints(berth: Up) -> list[str]:
+    reply = berth.log.partition("berth is up")[2].splitlines()[1:]
+    return [line for line in reply if not line.startswith("the control room is at")]
+
+
+@pytest.mark.services
+@pytest.mark.slow
 def test_every_worker_serves_metrics_at_its_port_also_after_a_restart(
     on_services: Up, first_port: int
 ) -> None:
@@ -99,61 +126,32 @@ def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
     on_services.wait_until(lambda: not any(map(alive, workers.values())), "its workers have ended", 20.0)
 
 
-@pytest.mark.services
-@pytest.mark.slow
-async def test_a_stop_during_builds_is_clean_and_the_next_start_continues(
-    services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
+async def test_an_embedded_berth_serves_other_processes_and_loses_no_build_when_it_is_killed(
+    tmp_path: Path,
 ) -> None:
-    settings = Settings().having(
-        amqp_url=services["BERTH_AMQP_URL"], database_url=database_url, exchange=bus_name, cells=("c1", "c2")
-    )
-    its_own = {**services, "BERTH_DATABASE_URL": database_url, "BERTH_EXCHANGE": bus_name}
-    with Up(tmp_path, its_own, "--hosts", "20", "--build-time", "exponential:0.5") as berth:
-        async with asyncio.timeout(120):
-            assert await ask_for(BUILDS, settings) > BUILDS // 2
-            assert await asyncio.to_thread(berth.stop, signal.SIGTERM, 20.0) == 0
-            assert complaints(berth) == []
-            await asyncio.to_thread(berth.start)
-            found = await settled(settings, 60.0, builds=BUILDS)
-            assert not found.breaches
-            assert found.builds == {"active": BUILDS}
-
-
-def complaints(berth: Up) -> list[str]:
-    reply = berth.log.partition("berth is up")[2].splitlines()[1:]
-    return [line for line in reply if not line.startswith("the control room is at")]
-
-
-def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path) -> None:
-    port = free_port()
-    with Up(tmp_path, EMBEDDED | {"BERTH_METRICS_HTTP": f"127.0.0.1:{port}"}, *FLAGS) as berth:
-        booted = berth.berth("boot", "--wait")
-        assert booted.returncode == 0, booted.stderr
-        assert " active on c" in booted.stdout
-        url = f"http://127.0.0.1:{port}/metrics"
-        assert f"metrics at {url}\n" in berth.log
-        sent = httpx.get(url, trust_env=False).text
-        assert all(f'worker="{worker}"' in sent for worker in ("placement", "scheduler"))
-        assert berth.stop(signal.SIGTERM, seconds=20) == 0
-        gone = berth.berth("boot", "--wait")
-        assert (gone.returncode, "no berth answers at" in gone.stderr) == (1, True)
-
-
-async def test_a_kill_of_an_embedded_berth_during_builds_loses_none(tmp_path: Path) -> None:
-    flags = ("--hosts", "20", "--build-time", "exponential:0.5")
+    url = f"http://127.0.0.1:{(port := free_port())}/metrics"
     settings = Settings().having(
         cells=("c1", "c2"), simulator={"hosts": 20}, state_dir=str(tmp_path / ".berth")
     )
-    with Up(tmp_path, EMBEDDED, *flags) as berth:
+    with Up(tmp_path, EMBEDDED | {"BERTH_METRICS_HTTP": f"127.0.0.1:{port}"}, *FLAGS) as berth:
+        booted = await asyncio.to_thread(berth.berth, "boot", "--wait")
+        assert booted.returncode == 0, booted.stderr
+        assert " active on c" in booted.stdout
+        assert f"metrics at {url}\n" in berth.log
+        sent = (await asyncio.to_thread(httpx.get, url, trust_env=False)).text
+        assert all(f'worker="{worker}"' in sent for worker in ("placement", "scheduler"))
+
         async with asyncio.timeout(120):
             unfinished = await ask_for(BUILDS, settings)
             berth.stop(signal.SIGKILL)
             assert unfinished > BUILDS // 2
             await asyncio.to_thread(berth.start)
-            found = await settled(settings, 60.0, builds=BUILDS)
+            found = await settled(settings, 60.0, builds=BUILDS + 1)
             assert not found.breaches
-            assert found.builds == {"active": BUILDS}
+            assert found.builds == {"active": BUILDS + 1}
             assert await asyncio.to_thread(berth.stop) == 0
+        gone = await asyncio.to_thread(berth.berth, "boot", "--wait")
+        assert (gone.returncode, "no berth answers at" in gone.stderr) == (1, True)
 
 
 async def ask_for(boots: int, settings: Settings) -> int:

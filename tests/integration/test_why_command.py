@@ -1,70 +1,72 @@
 """`berth why`, `berth what-if` and `berth boot`: output and exit codes."""
 
-import asyncio
 import json
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from msgspec import structs
 
-from berth import composition
-from berth.settings import Settings
+from berth.operations.boot_options import BootOptions, boot_request
+from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from tests.support.berth_processes import Up
+from bus.queries import FindWaiting
+from tests.support.command_line import Done
 from tests.support.ids import uid
+from tests.support.living_berth import LivingBerth, RunningBerth, a_running_berth
 from tests.support.scheduler_builders import METAL, a_request
+from tests.support.waiting import in_time, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 HOSTS = 6
 
 
-Done = subprocess.CompletedProcess[str]
-
-
 @dataclass(frozen=True)
 class House:
-    """A berth that is up, with a build of each kind."""
+    """A berth that runs for all tests, with a build of each kind."""
 
-    up: Up
+    berth: RunningBerth
     ids: Mapping[str, str]
 
-    def berth(self, *arguments: str) -> Done:
-        return self.up.berth(*arguments)
 
-
-def wait_for_a_node(up: Up, number: int, project: str = "admin") -> BuildRequested:
+async def wait_for_a_node(bus: Bus, number: int, project: str = "admin") -> BuildRequested:
     """Publish a request that waits for bare metal, and return when it waits."""
     request = a_request(number, flavor=METAL, wait="10m", project=project)
+    await bus.publish(request)
 
-    async def publish() -> None:
-        settings = Settings().having(state_dir=str(up.directory / ".berth"))
-        async with Bus(composition.transport(settings, "test")) as bus:
-            await bus.publish(request)
+    async def waits() -> bool:
+        return bool((await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))).waiting)
 
-    asyncio.run(publish())
-    up.wait_until(lambda: request.instances[0] in up.berth("waiting", "--json").stdout, "it waits")
+    await until(waits)
     return request
 
 
-def output(done: Done) -> str:
-    return done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    flags = ("--hosts", str(HOSTS), "--build-time", "constant:0")
-    with Up(tmp_path_factory.mktemp("why"), {"BERTH_CELLS": "c1,c2"}, *flags) as up:
-        placed = json.loads(up.berth("boot", "--wait", "--json").stdout.splitlines()[0])
-        unplaceable = json.loads(
-            up.berth("boot", "--vcpus", "999", "--wait", "--json").stdout.splitlines()[0]
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    directory = tmp_path_factory.mktemp("why")
+    async with a_running_berth(directory, "c1", "c2", simulator={"hosts": HOSTS}) as running:
+        bus, sender = running.bus, running.bus.clock.uuid()
+        placed, unplaceable = (
+            structs.replace(boot_request(BootOptions(vcpus=vcpus)), reply_to=sender) for vcpus in (1, 999)
         )
-        waiting = wait_for_a_node(up, 1)
-        ids = {"placed": placed["build"], "unplaceable": unplaceable["request"], "waiting": waiting.request}
-        yield House(up, {**ids, "unknown": uid(1), "no uuid": "x"})
+        ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=sender))
+        await bus.publish(placed, unplaceable)
+        assert (await in_time(ended.get())).status == "active"
+        waiting = await wait_for_a_node(bus, 1)
+        ids = {
+            "placed": placed.instances[0], "unplaceable": unplaceable.request, "waiting": waiting.request,
+            "unknown": uid(1), "no uuid": "x",
+        }  # fmt: skip
+        yield House(running, ids)
+
+
+@pytest.fixture
+def berth(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> LivingBerth:
+    return house.berth.commands(monkeypatch, capsys)
 
 
 WHY = [
@@ -84,29 +86,29 @@ WHY = [
 
 
 @pytest.mark.parametrize(("of", "flags", "code", "says"), WHY)
-def test_the_decision_of_a_build_is_explained(
-    house: House, of: str, flags: tuple[str, ...], code: int, says: tuple[str, ...]
+async def test_the_decision_of_a_build_is_explained(
+    house: House, berth: LivingBerth, of: str, flags: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
-    done = house.berth("why", house.ids[of], *flags)
-    assert done.returncode == code, output(done)
-    assert all(one in output(done) for one in says), output(done)
+    done = await berth.done("why", house.ids[of], *flags)
+    assert done.code == code, done.output
+    assert all(one in done.output for one in says), done.output
 
 
-def sent(done: Done) -> dict[str, object]:
-    [line] = done.stdout.splitlines()
-    found: dict[str, object] = json.loads(line)
+async def sent(berth: LivingBerth, *words: str) -> dict[str, Any]:
+    [line] = (await berth.done(*words, "--json")).stdout.splitlines()
+    found: dict[str, Any] = json.loads(line)
     return found
 
 
-def test_why_prints_json_lines(house: House) -> None:
-    placed = sent(house.berth("why", house.ids["placed"], "--json"))
+async def test_why_prints_json_lines(house: House, berth: LivingBerth) -> None:
+    placed = await sent(berth, "why", house.ids["placed"])
     assert (placed["build"], placed["status"]) == (house.ids["placed"], "active")
-    again = sent(house.berth("why", house.ids["placed"], "--replay", "--json"))
+    again = await sent(berth, "why", house.ids["placed"], "--replay")
     assert again["same"] is True and again["recorded"] == again["again"]
     for of, waits in (("unplaceable", False), ("waiting", True)):
-        decided = sent(house.berth("why", house.ids[of], "--json"))
+        decided = await sent(berth, "why", house.ids[of])
         assert (decided["known"], decided["waits"]) == (True, waits)
-    assert sent(house.berth("why", house.ids["unplaceable"], "--now", "--json"))["fits"] is False
+    assert (await sent(berth, "why", house.ids["unplaceable"], "--now"))["fits"] is False
 
 
 WHAT_IF = [
@@ -122,18 +124,17 @@ WHAT_IF = [
 
 
 @pytest.mark.parametrize(("flags", "code", "says"), WHAT_IF)
-def test_what_if_reports_whether_a_flavor_fits(
-    house: House, flags: tuple[str, ...], code: int, says: tuple[str, ...]
+async def test_what_if_reports_whether_a_flavor_fits(
+    berth: LivingBerth, flags: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
-    done = house.berth("what-if", *flags)
-    assert done.returncode == code, output(done)
-    assert all(one in output(done) for one in says), output(done)
+    done = await berth.done("what-if", *flags)
+    assert done.code == code, done.output
+    assert all(one in done.output for one in says), done.output
 
 
-def test_a_capacity_plan_equals_the_schedulers_count(house: House) -> None:
-    asked = ("--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
-    answer: Any = sent(house.berth("what-if", *asked, "--json"))
-    plan: Any = sent(house.berth("what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10", "--json"))
+async def test_a_capacity_plan_equals_the_schedulers_count(berth: LivingBerth) -> None:
+    answer = await sent(berth, "what-if", "--vcpus", "2", "--memory-mb", "2048", "--disk-gb", "10")
+    plan = await sent(berth, "what-if", "--mix", "VCPU:2,MEMORY_MB:2048,DISK_GB:10")
     assert plan["now"]["flavors"][0]["fits"] == 1 + sum(one["instances"] for one in answer["room"]) > 1
 
 
@@ -142,40 +143,40 @@ NOSUCH = "note: ignore_hosts: there is no host 'nosuch'"
 NO_AGGREGATE = "there is no aggregate 'aest'; the nearest is 'east'"
 
 
-@pytest.fixture(scope="module")
-def east(house: House) -> None:
-    """One host, by a name."""
-    assert house.berth("aggregate", "create", "east", "--host", EAST).returncode == 0
-
-
 BOOT = [
     (("--ignore-host", "nosuch"), 0, "active on", (NOSUCH,)),
     (("--ignore-host", "nosuch", "--count", "2", "--json"), 0, '"active"', (NOSUCH,)),
     (("--ignore-host", "nosuch", "--vcpus", "999"), 1, "no host", (NOSUCH,)),
     (("--spec", "hw:cpu_polcy=shared"), 0, "active on", ("note: flavor.extra_specs: hw:cpu_polcy",)),
     ((), 0, "active on", ()),
-    (("--aggregate", "east"), 0, f"active on {EAST} in", ()),
-    (("--aggregate", "east", "--not-aggregate", "east"), 1, "no host", ()),
-    (("--aggregate", "aest"), 1, "", (NO_AGGREGATE,)),
-    (("--not-aggregate", "east,aest"), 1, "", (NO_AGGREGATE,)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "code", "answer", "beside"), BOOT, ids=str)
-def test_boot_prints_each_note_once(
-    house: House, east: None, options: tuple[str, ...], code: int, answer: str, beside: tuple[str, ...]
+@pytest.mark.parametrize(("options", "code", "answer", "notes"), BOOT, ids=str)
+async def test_boot_prints_each_note_once(
+    berth: LivingBerth, options: tuple[str, ...], code: int, answer: str, notes: tuple[str, ...]
 ) -> None:
-    done = house.berth("boot", "--wait", *options)
-    assert done.returncode == code, output(done)
+    done = await berth.done("boot", "--wait", *options)
+    assert done.code == code, done.output
     assert answer in done.stdout
     sent = done.stderr.splitlines()
-    assert len(sent) == len(beside), sent
-    assert all(line.startswith(one) for line, one in zip(sent, beside, strict=True)), sent
+    assert len(sent) == len(notes), sent
+    assert all(line.startswith(one) for line, one in zip(sent, notes, strict=True)), sent
 
 
-def test_what_if_takes_names_of_aggregates(house: House, east: None) -> None:
-    assert f"▸ {EAST}" in house.berth("what-if", "--aggregate", "east").stdout
-    assert NO_AGGREGATE in output(house.berth("what-if", "--aggregate", "aest"))
+async def test_commands_take_names_of_aggregates(berth: LivingBerth) -> None:
+    await berth("aggregate", "create", "east", "--host", EAST)
+    assert f"active on {EAST} in" in await berth("boot", "--wait", "--aggregate", "east")
+    assert "no host" in await berth(
+        "boot", "--wait", *("--aggregate", "east", "--not-aggregate", "east"), ends=1
+    )
+    assert f"▸ {EAST}" in await berth("what-if", "--aggregate", "east")
+    for command in ("boot", "what-if"):
+        for unknown in (("--aggregate", "aest"), ("--not-aggregate", "east,aest")):
+            done = await berth.done(command, *unknown)
+            assert (done.code, done.stdout) == (1, "")
+            [line] = done.stderr.splitlines()
+            assert line.startswith(NO_AGGREGATE)
 
 
 # Other tenants
@@ -183,19 +184,16 @@ def test_what_if_takes_names_of_aggregates(house: House, east: None) -> None:
 SECRET, THEIR_HOST = "secret-project", "c2-host00001"
 
 
-@pytest.fixture(scope="module")
-def theirs(house: House) -> Sequence[str]:
-    berth = house.berth
-    group = json.loads(
-        berth(
-            "group", "create", "their-web", "--policy", "anti-affinity", "--project", SECRET, "--json"
-        ).stdout
+async def instances_of_others(berth: LivingBerth) -> Sequence[str]:
+    """Create objects of another tenant; return words that no output for this tenant may have."""
+    group = await sent(
+        berth, "group", "create", "their-web", "--policy", "anti-affinity", "--project", SECRET
     )
     asked = ("--project", SECRET, "--group", "their-web", "--count", "2", "--wait", "--json")
-    builds = [json.loads(line)["build"] for line in berth("boot", *asked).stdout.splitlines()]
+    builds = [json.loads(line)["build"] for line in (await berth("boot", *asked)).splitlines()]
     kept = ("--host", THEIR_HOST, "--property", f"filter_tenant_id={SECRET}")
-    assert berth("aggregate", "create", "their-hosts", *kept).returncode == 0
-    waiting = wait_for_a_node(house.up, 7, SECRET)
+    await berth("aggregate", "create", "their-hosts", *kept)
+    waiting = await wait_for_a_node(berth.bus, 7, SECRET)
     assert len(builds) == 2
     return (SECRET, "their-web", "their-hosts", group["id"], *builds, waiting.request, *waiting.instances)
 
@@ -210,47 +208,46 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_a_tenant_sees_nothing_of_other_tenants(
-    house: House, theirs: Sequence[str], asked: tuple[str, ...]
-) -> None:
-    berth = house.berth
-    ended = berth("boot", *MINE, *asked, "--wait", "--json")
-    printed = json.loads(ended.stdout.splitlines()[0])
-    id_ = printed.get("build") or printed["request"]
-    sent = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
-    sent += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
-    assert all(done.stdout for done in sent)
-    for done in sent:
-        assert [word for word in theirs if word in output(done)] == [], output(done)
-    if asked[:1] == ("--host",):
-        assert "its aggregates are for projects other than mine" in output(sent[3])
+async def test_a_tenant_sees_nothing_of_other_tenants(berth: LivingBerth) -> None:
+    theirs = await instances_of_others(berth)
+    for what, asked in ASKED.items():
+        ended = await berth.done("boot", *MINE, *asked, "--wait", "--json")
+        printed = json.loads(ended.stdout.splitlines()[0])
+        id_ = printed.get("build") or printed["request"]
+        done = [ended]
+        for flags in ((), ("--json",)):
+            done.append(await berth.done("what-if", *MINE, *asked, *flags))
+        for shown in ((), ("--json",), ("--now",), ("--now", "--json")):
+            done.append(await berth.done("why", id_, *shown))
+        assert all(one.stdout for one in done), what
+        sees_nothing(theirs, *done)
+        if asked[:1] == ("--host",):
+            assert "its aggregates are for projects other than mine" in done[3].output
+
+    waits = await wait_for_a_node(berth.bus, 8, "mine")
+    done = [await berth.done("why", waits.request, *flags) for flags in ((), ("--json",))]
+    done.append(await berth.done("waiting", "--project", "mine", "--json"))
+    assert all("CUSTOM_BAREMETAL" in one.output for one in done)
+    sees_nothing(theirs, *done)
 
 
-def test_a_waiting_tenant_does_not_see_other_requests(house: House, theirs: Sequence[str]) -> None:
-    mine = wait_for_a_node(house.up, 8, "mine")
-    sent = [house.berth("why", mine.request, *flags) for flags in ((), ("--json",))]
-    sent.append(house.berth("waiting", "--project", "mine", "--json"))
-    for done in sent:
-        assert "CUSTOM_BAREMETAL" in output(done)
-        assert [word for word in theirs if word in output(done)] == [], output(done)
+def sees_nothing(theirs: Sequence[str], *done: Done) -> None:
+    for one in done:
+        assert [word for word in theirs if word in one.output] == [], one.output
 
 
 # Policy tests
 
 
-def test_a_changed_policy_is_tested_on_recorded_decisions(house: House) -> None:
-    berth = house.berth
-    same = berth("rules", "test", "--since", "1h")
-    assert (same.returncode, "would get the same host" in same.stdout) == (0, True), output(same)
+async def test_a_changed_policy_is_tested_on_recorded_decisions(berth: LivingBerth) -> None:
+    tested = ("rules", "test", "--since", "1h")
+    assert "would get the same host" in await berth(*tested)
     none = ("--with", "rules.filters=+few_failures", "--with", "rules.few_failures.max_build_failures=0")
-    fewer = berth("rules", "test", "--since", "1h", *none)
-    assert fewer.returncode == 1 and "would get no host any more" in fewer.stdout
-    allowed = berth("rules", "test", "--since", "1h", *none, "--allow", "100", "--json")
-    decisions = [json.loads(line) for line in allowed.stdout.splitlines()]
-    assert allowed.returncode == 0 and {"nowhere"} <= {decision["verdict"] for decision in decisions}
-    assert berth("boot", "--wait").returncode == 0  # the hosts differ now, so its record has the weigher ram
-    packed = berth("rules", "test", "--since", "1h", "--with", "weights.ram=-9", "--json")
+    assert "would get no host any more" in await berth(*tested, *none, ends=1)
+    allowed = await berth(*tested, *none, "--allow", "100", "--json")
+    assert "nowhere" in {json.loads(line)["verdict"] for line in allowed.splitlines()}
+    await berth("boot", "--wait")  # the hosts differ now, so its record has the weigher ram
+    packed = await berth.done(*tested, "--with", "weights.ram=-9", "--json")
     assert "record" in {json.loads(line)["by"] for line in packed.stdout.splitlines()}
     for change in ("rules.filters=+nonsense", "weights.nonsense=1", "nonsense"):
-        assert berth("rules", "test", "--with", change).returncode == 2, change
+        assert (await berth.done("rules", "test", "--with", change)).code == 2, change

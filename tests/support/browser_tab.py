@@ -17,6 +17,7 @@ from tests.support.chromium import BrowserGone, Chromium
 from tests.support.waiting import until
 
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "ArrowRight": (39, "")}
+BY_COLOUR = ("color-contrast", "link-in-text-block")  # rules of axe
 _LEVELS = ("error", "warning", "assert")
 
 
@@ -121,11 +122,14 @@ class Tab:
 
     async def press(self, *names: str) -> None:
         for name in names:
-            number, text = _KEYS[name]
-            given = {"key": name, "code": name, "windowsVirtualKeyCode": number}
-            typed = {"text": text} if text else {}
-            await self.tell("Input.dispatchKeyEvent", type="keyDown", **given, **typed)
-            await self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
+            await self._key("keyDown", name)
+            await self._key("keyUp", name)
+
+    async def _key(self, event: str, name: str) -> None:
+        number, text = _KEYS[name]
+        typed = {"text": text} if text and event == "keyDown" else {}
+        given = {"key": name, "code": name, "windowsVirtualKeyCode": number, **typed}
+        await self.tell("Input.dispatchKeyEvent", type=event, **given)
 
     # Checks
 
@@ -136,12 +140,25 @@ class Tab:
         made = await self.tell("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(made["data"]))
 
-    async def axe(self, rules: Sequence[str] = ()) -> list[str]:
+    async def axe(self) -> list[str]:
+        """Return violations of all rules but those about colours, on the whole page."""
+        rules = {rule: {"enabled": False} for rule in BY_COLOUR}
+        return await self._axe("document", rules=rules)
+
+    async def axe_colours(self) -> list[str]:
+        """Return violations of rules about colours, which are slow: one of several equal rows is checked."""
+        await self.evaluate(_MARK_REPEATED)
+        return await self._axe("{exclude: [['[data-repeated]']]}", runOnly=_only(*BY_COLOUR))
+
+    async def axe_width(self) -> list[str]:
+        """Return violations of rules that depend on the width of the screen."""
+        return await self._axe("document", runOnly=_only("scrollable-region-focusable"))
+
+    async def _axe(self, where: str, **options: Any) -> list[str]:
         if not await self.evaluate("'axe' in window"):
             await self.evaluate(_axe())
-        only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
-        how = json.dumps({"resultTypes": ["violations"], "preload": False, **only})
-        found = await self.evaluate(f"axe.run({how}).then((said) => said.violations)")
+        how = json.dumps({"resultTypes": ["violations"], "preload": False, **options})
+        found = await self.evaluate(f"axe.run({where}, {how}).then((said) => said.violations)")
         return [
             f"{one['id']}: {one['help']}: {node['html'][:160]} ({node.get('failureSummary', '')[:300]})"
             for one in found
@@ -149,11 +166,18 @@ class Tab:
             if one["impact"] in ("serious", "critical")
         ]
 
+    async def too_wide(self) -> list[str]:
+        beyond = await self.evaluate("document.documentElement.scrollWidth - innerWidth")
+        return [f"it is {beyond} pixels wider than the screen"] if beyond > 0 else []
+
     async def stops(self) -> Sequence[str]:
+        """Return what has the focus in turn when Tab is pressed; one of several equal rows stays."""
         await self.evaluate(_TO_THE_TOP)
+        await self.evaluate(_MARK_REPEATED)
+        await self.evaluate("document.querySelectorAll('[data-repeated]').forEach((row) => row.remove())")
         found: list[str] = []
         for _ in range(400):
-            await self.press("Tab")
+            await self._key("keyDown", "Tab")
             stop = await self.evaluate(_STOP)
             if stop is None:
                 break
@@ -235,6 +259,22 @@ _MISSED = """[...document.querySelectorAll(
   .filter((one) => one.checkVisibility() && !one.disabled && one.type !== "hidden")
   .filter((one) => !window.stopped.has(one))
   .map((one) => one.outerHTML.slice(0, 120))"""
+
+# Rows of a table or list are equal if they have the same elements and attributes, but for these attributes.
+_MARK_REPEATED = r"""(() => {
+  const seen = new Map();
+  for (const row of document.querySelectorAll("tr, li")) {
+    const shape = row.outerHTML.replace(/>[^<]+/g, ">")
+      .replace(/ (href|id|for|name|value|title|datetime|aria-[a-z]+|data-repeated)="[^"]*"/g, "");
+    const others = seen.get(row.parentElement) ?? new Set();
+    row.toggleAttribute("data-repeated", others.has(shape));
+    seen.set(row.parentElement, others.add(shape));
+  }
+})()"""
+
+
+def _only(*rules: str) -> dict[str, Any]:
+    return {"type": "rule", "values": rules}
 
 
 def _axe() -> str:

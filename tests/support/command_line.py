@@ -3,10 +3,11 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pytest
 from rich.console import Console
@@ -60,6 +61,19 @@ def no_berth_answers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(composition, "transport", lambda settings, name: Away(LocalBroker()))
 
 
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended: its exit code and its output."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
 class CommandLine:
     """Runs commands of `berth GROUP`, which are in `module`, in the event loop of the test."""
 
@@ -69,20 +83,38 @@ class CommandLine:
         self._group, self._module, self._patch, self._capsys = group, module, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
-        started: list[Any] = []
         sent = io.StringIO()
-        console = Console(file=sent, highlight=False, soft_wrap=True, width=200)
-        self._patch.setattr(options, "say", console)
-        self._patch.setattr(terminal, "complain", console)
-        for voice in {"say", "complain"} & vars(self._module).keys():
-            self._patch.setattr(self._module, voice, console)
+        work = self._begun(words, sent, sent)
+        assert (await plainly(in_time(work)) or 0) == ends, sent.getvalue()
+        return sent.getvalue() + self._capsys.readouterr().out
+
+    async def done(self, *words: str) -> Done:
+        """Run a command, whose errors are printed as those of a process."""
+        sent, complained = io.StringIO(), io.StringIO()
+        try:
+            code = await in_time(self._begun(words, sent, complained))
+        except* terminal._CONDITIONS as conditions:
+            code = terminal._explain(leaves(conditions))
+        return Done(code or 0, sent.getvalue() + self._capsys.readouterr().out, complained.getvalue())
+
+    def _begun(self, words: Sequence[str], sent: IO[str], complained: IO[str]) -> Awaitable[Any]:
+        """Return the coroutine of a command, which prints to these files."""
+        started: list[Any] = []
+        voices = {
+            name: Console(file=file, highlight=False, soft_wrap=True, width=200)
+            for name, file in (("say", sent), ("complain", complained))
+        }
+        self._patch.setattr(options, "say", voices["say"])
+        self._patch.setattr(terminal, "complain", voices["complain"])
+        for voice in voices.keys() & vars(self._module).keys():
+            self._patch.setattr(self._module, voice, voices[voice])
         self._patch.setattr(options, "run", started.append)
         typed = CliRunner().invoke(app, [self._group, *words])
         if typed.exception is not None and not isinstance(typed.exception, SystemExit):
             raise typed.exception
         assert typed.exit_code == 0, typed.output
-        assert (await plainly(in_time(started.pop())) or 0) == ends, sent.getvalue()
-        return sent.getvalue() + self._capsys.readouterr().out
+        work: Awaitable[Any] = started.pop()
+        return work
 
     async def json(self, *words: str, ends: int = 0) -> list[Any]:
         return [json.loads(line) for line in (await self(*words, "--json", ends=ends)).splitlines()]

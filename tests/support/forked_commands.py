@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,6 +42,16 @@ def run_forked(
             )
         stdout, stderr = (path.read_text() for path in paths)
         return subprocess.CompletedProcess(["berth", *arguments], process.exitcode, stdout, stderr)
+
+
+def start_forked(
+    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: Path
+) -> BaseProcess:
+    """Start a command in this directory and environment, which writes its output to a file."""
+    log.write_bytes(b"")
+    process = PROCESSES.Process(target=_printing, args=(arguments, directory, dict(environment), [log, log]))
+    process.start()
+    return process
 
 
 def _printing(

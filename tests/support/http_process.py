@@ -7,7 +7,7 @@ import sys
 from asyncio import StreamReader
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,15 +60,13 @@ def as_http(method: str, path: str, body: object = None) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + content
 
 
-async def a_berth_process(
-    directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH, **variables: str
-) -> Process:
+async def _a_process(directory: Path, *arguments: str, files: int, program: Sequence[str]) -> Process:
     """Start a process of berth that may have at most `files` open files."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
         "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",
         "error::ResourceWarning", *program, *arguments,
-        cwd=directory, env={**around, "PYTHONPATH": str(ROOT), **variables}, stdout=PIPE, stderr=PIPE,
+        cwd=directory, env={**around, "PYTHONPATH": str(ROOT)}, stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
 
 
@@ -77,15 +75,11 @@ def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[st
     return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
 
 
-def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ApiProcess]:
-    return an_api_process(directory, *alone(directory, *more))
-
-
 @asynccontextmanager
 async def an_api_process(
     directory: Path, *arguments: str, files: int = 1024, program: Sequence[str] = BERTH
 ) -> AsyncIterator[ApiProcess]:
-    process = await a_berth_process(directory, *arguments, files=files, program=program)
+    process = await _a_process(directory, *arguments, files=files, program=program)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):

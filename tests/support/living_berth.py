@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from berth.services import embedded
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.local import LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.queries import FindWaiting, WaitingRequest
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, Done
 from tests.support.waiting import until
 
 MODULES = {listed.name: listed.module for listed in COMMANDS}
@@ -37,9 +37,14 @@ class LivingBerth:
     ) -> None:
         self.settings, self.bus, self._patch, self._capsys = settings, bus, patch, capsys
 
+    def _line(self, word: str) -> CommandLine:
+        return CommandLine(word, import_module(MODULES[word]), self._patch, self._capsys)
+
     async def __call__(self, *words: str, ends: int = 0) -> str:
-        line = CommandLine(words[0], import_module(MODULES[words[0]]), self._patch, self._capsys)
-        return await line(*words[1:], ends=ends)
+        return await self._line(words[0])(*words[1:], ends=ends)
+
+    async def done(self, *words: str) -> Done:
+        return await self._line(words[0]).done(*words[1:])
 
     async def boot(self, *words: str) -> tuple[str, str]:
         """Boot an instance; return its id and its host."""
@@ -93,27 +98,46 @@ class LivingBerth:
             assert (done.claimed, done.failed) == (len(on), {})
 
 
+@dataclass(frozen=True)
+class RunningBerth:
+    """An embedded berth that runs in this event loop, such as that of a module's tests."""
+
+    settings: Settings
+    broker: LocalBroker
+    bus: Bus
+
+    def commands(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> LivingBerth:
+        """Return its commands, for one test."""
+        patch.setenv("BERTH_STATE_DIR", self.settings.database.state_dir)
+        patch.setenv("BERTH_CELLS", ",".join(self.settings.cells.names))
+        patch.setattr(composition, "transport", lambda *_, **__: LocalTransport(self.broker))
+        return LivingBerth(self.settings, self.bus, patch, capsys)
+
+
+@asynccontextmanager
+async def a_running_berth(
+    directory: Path, *cells: str, simulator: Mapping[str, Any] = {}, **given: Any
+) -> AsyncIterator[RunningBerth]:
+    settings = Settings().having(
+        state_dir=str(directory),
+        cells=cells,
+        simulator={"build_time": "constant:0.01", **simulator},
+        heartbeat=0.5,
+        **given,
+    )
+    async with embedded(settings) as running:
+        await ready(running.bus, settings)
+        yield RunningBerth(settings, running.broker, running.bus)
+
+
 def opening_berths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Opened:
     """Return a function that opens an embedded berth, with these settings, for the commands of a test."""
 
     @asynccontextmanager
-    async def open_berth(
-        *cells: str, simulator: Mapping[str, Any] = {}, **given: Any
-    ) -> AsyncIterator[LivingBerth]:
-        monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
-        monkeypatch.setenv("BERTH_CELLS", ",".join(cells))
-        settings = Settings().having(
-            state_dir=str(tmp_path),
-            cells=cells,
-            simulator={"build_time": "constant:0.01", **simulator},
-            heartbeat=0.5,
-            **given,
-        )
-        async with embedded(settings) as running:
-            await ready(running.bus, settings)
-            monkeypatch.setattr(composition, "transport", lambda *_, **__: LocalTransport(running.broker))
-            yield LivingBerth(settings, running.bus, monkeypatch, capsys)
+    async def open_berth(*cells: str, **given: Any) -> AsyncIterator[LivingBerth]:
+        async with a_running_berth(tmp_path, *cells, **given) as running:
+            yield running.commands(monkeypatch, capsys)
 
     return open_berth

@@ -160,5 +160,5 @@ PAGES = {
     "sign-in": "/login",
     "nowhere": "/nowhere",
 }
-WIDTHS = (1280, 390)
+WIDTHS = (1280, NARROW := 390)
 SCHEMES = ("light", "dark")

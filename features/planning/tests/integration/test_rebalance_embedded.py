@@ -17,6 +17,11 @@ HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
 MEMORY = ("--class", "MEMORY_MB")
 
 
+@pytest.fixture(autouse=True)
+def steps_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
+
+
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     """Three hosts of 130,560 MB; six instances of 20,000 MB are on the first."""
@@ -45,8 +50,7 @@ async def test_a_rebalancing_moves_instances_once(berth: LivingBerth) -> None:
 async def test_a_stop_ends_a_standing_plan(berth: LivingBerth, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalancing, "CALM_SECONDS", 0.05)
     monkeypatch.setattr(rebalancing, "QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
-    keeping = asyncio.create_task(berth("rebalance", *MEMORY, "--budget", "2", "--keep", "--hold", "1s"))
+    keeping = asyncio.create_task(berth("rebalance", *MEMORY, "--budget", "2", "--keep", "--hold", "0s"))
     await until(lambda: _balanced(berth))
     assert not keeping.done()
     state = json.loads(await berth("rebalance", "status", "--json"))
