@@ -48,7 +48,11 @@ def features() -> tuple[Feature, ...]:
     """Return the declarations of all features, in the order of the list."""
     found: list[Feature] = [import_module(f"features.{name}.feature").FEATURE for name in FEATURES]
     for name, feature in zip(FEATURES, found, strict=True):
-        assert feature.name == name and {*feature.needs} <= {*FEATURES}, name
+        assert feature.name == name, name
+        if missing := [need for need in feature.needs if need not in FEATURES]:
+            raise ImportError(
+                f"berth/features.py: {name} needs {', '.join(missing)}: list it too, or delete {name}"
+            )
     return tuple(found)
 
 

@@ -73,7 +73,7 @@ async def show_all(
         for host, now in shown
     )
     table = plain_table(columns, rows)
-    cli.rows(facts, table if shown else "no such host")
+    cli.rows(facts, table if shown else "no host is listed")
 
 
 @commands.command("show")

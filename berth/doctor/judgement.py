@@ -255,7 +255,7 @@ def _letters(seen: LettersSeen) -> Iterator[Finding]:
         return
     several = f"at least {seen.count}" if seen.more else str(seen.count)
     where = ", ".join(seen.queues)
-    sentence = f"There are {several} dead letters, the oldest {_ago(seen.oldest)} old; most died in {where}."
+    sentence = f"Dead letters: {several}, the oldest {_ago(seen.oldest)} old; most died in {where}."
     do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` deletes it."
     yield Finding("warning", "dead letters", sentence, do)
 

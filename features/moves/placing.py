@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import structs
 from msgspec.structs import replace
@@ -120,9 +121,10 @@ class MoveLookups:
     placement: PlacementQueries
     cells: CellQueries
     find_moves: Ask[FindMoves, MovesFound]
+    options: Any = None  # of the scheduler's requests, with which features check them
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
-        wrong = [misread(request) for request in requests]
+        wrong = [misread(request, self.options) for request in requests]
         pairs = list(zip(requests, wrong, strict=True))
         standing = await self._standing([request for request, barred in pairs if not barred])
         results: list[LookedUpMove] = [

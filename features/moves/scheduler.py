@@ -67,7 +67,9 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     placement, clock = scheduler.placement, scheduler.clock
     find_moves = needs.asker(FIND_MOVES, timeout=CELL_SECONDS)
     handovers = Handovers(database, placement, scheduler.ending, clock)
-    lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
+    lookups = MoveLookups(
+        scheduler.source, scheduler.ending, placement, needs.cells, find_moves, scheduler.orders.options
+    )
     placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))

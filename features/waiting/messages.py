@@ -47,7 +47,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
                 return f"wait: a {request.kind} needs no room"
             if self.wait and request.to_cell:
                 return "wait: a move to another cell cannot wait for capacity; request it again later"
-        elif options is not None and seconds_of(self.wait) > options.max_wait:
+        if options is not None and seconds_of(self.wait) > options.max_wait:
             most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
             return f"wait: {self.wait}, {most}"
         return ""

@@ -4,7 +4,7 @@ cell, and the claim that undoes a move; decides the next state of a move until i
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID, uuid5
 
 import msgspec
@@ -193,8 +193,10 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
     )
 
 
-def misread(asked: MoveRequested) -> Barred | None:
-    """Return a refusal if fields of the move request are invalid or contradict each other, else None."""
+def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
+    """Return a refusal if fields of the move request are invalid or contradict each other, or contradict the
+    scheduler's options of requests, else None.
+    """
     kind = asked.kind
     problems = [
         (asked.move == asked.build, "move: its id must differ from the build's"),
@@ -219,7 +221,7 @@ def misread(asked: MoveRequested) -> Barred | None:
         ),
     ]
     message = next((text for wrong, text in problems if wrong), "")
-    message = message or next(filter(None, [part.contradiction(asked) for part in asked.parts]), "")
+    message = message or next(filter(None, [part.contradiction(asked, options) for part in asked.parts]), "")
     return Barred(code="unreadable", why=message) if message else None
 
 

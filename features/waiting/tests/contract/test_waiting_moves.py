@@ -320,6 +320,17 @@ async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None
 
 
 @in_virtual_time
+async def test_a_wait_beyond_the_maximum_is_refused() -> None:
+    async with a_cell() as movers:
+        await movers.ask(await movers.boot(1, on=1), wait="8d")
+        await movers.world.until(1, movers.refused)
+        assert movers.refused[0].code == "unreadable"
+        assert (
+            "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)" in movers.refused[0].reason
+        )
+
+
+@in_virtual_time
 async def test_a_waiting_move_is_cancelled_by_its_id() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
