@@ -21,7 +21,7 @@ from features.waiting.core.calibration import P50, P90, Calibration, StartEstima
 from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.messages import priority_of
-from features.waiting.tables.parked import OtherScheduler, ParkedRequest
+from features.waiting.tables.queued import OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +59,18 @@ class StartEstimates:
         self._clock = clock
         self._idle = True  # True if no request waits and the last history is stored
 
-    def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
+    def enter(self, entry: QueuedRequest, position: int, lacks: str) -> None:
         now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
-    def enter_refused(self, entry: ParkedRequest, wakes_on: str, position: int) -> None:
+    def enter_refused(self, entry: QueuedRequest, wakes_on: str, position: int) -> None:
         """Record that a request waits for commits with the key `wakes_on`. Its start is estimated from how
         fast equal requests with the same key have started.
         """
         kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
         self.times.enter(entry.request, kind, wakes_on, priority_of(entry.message.parts), position, now)
 
-    def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
+    def of_first(self, entry: QueuedRequest) -> StartEstimate | None:
         """Return when the first request of a queue starts, as seconds from now; None: unknown."""
         return self.times.estimate(entry.kind, priority_of(entry.message.parts), 1, self._clock.monotonic())
 

@@ -12,8 +12,8 @@ from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
 from features.waiting.start_estimates import expected_evaluation
 from features.waiting.store import WaitingStore
-from features.waiting.tables import backlog, parked
-from features.waiting.tables.parked import OtherScheduler
+from features.waiting.tables import queued
+from features.waiting.tables.queued import OtherScheduler
 from features.what_if.messages import BacklogPlace, WhatIfAnswered
 from scheduler_worker.extension import Scheduler
 
@@ -38,8 +38,8 @@ class WhatIfWaits:
         if answer.refusal:
             return answer
         async with self._waiting.database.read() as tx:
-            before = await backlog.before(tx, request.project, priority_of(request.parts))
-            roster = await parked.roster(tx) if before or not answer.fits else []
+            before = await queued.before(tx, request.project, priority_of(request.parts))
+            roster = await queued.roster(tx) if before or not answer.fits else []
         if not answer.fits:
             held = held_named(answer.decision, self._held(roster))
             answer = structs.replace(answer, held=held)

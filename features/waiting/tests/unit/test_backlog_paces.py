@@ -9,7 +9,7 @@ import pytest
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
 from features.waiting.core.calibration import P90
 from features.waiting.start_estimates import expected_evaluation
-from features.waiting.tables.parked import OtherScheduler
+from features.waiting.tables.queued import OtherScheduler
 from features.waiting.tests.support.backlog_load import BACKLOGS, ServedBacklog
 
 
