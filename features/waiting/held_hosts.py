@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from bus.clock import moment_text
 from bus.vocabulary import Id
 from features.waiting.core.reserved_hosts import Root, Roots
+from features.waiting.core.shares import Contender
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.core.waiting_shares import Contender
 from features.waiting.hosts import FittingHosts
 from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes

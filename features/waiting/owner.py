@@ -12,8 +12,8 @@ from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, Wait
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.moves.messages import DecidedMove
-from features.waiting.core.fair_queue import shares_of
 from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog

@@ -22,7 +22,7 @@ from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
 from bus.vocabulary import UNSAID_ID, Id
 from features.waiting.core.backlog_paces import BacklogPace
-from features.waiting.core.fair_queue import FairItem, FairQueue, RecentlyServed
+from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.store import WaitingStore
 from features.waiting.stored_requests import PATIENCE, StoredRequests
@@ -87,9 +87,7 @@ class RequestBacklog:
         self._clock = clock
         self._sizes = sizes
         self._most_calls = calls
-        self._weights: Mapping[str, float] = {}
-        self._recent = RecentlyServed()
-        self._queue = FairQueue(self._weight_of)
+        self._queue = FairQueue(clock.monotonic)
         self.stored = StoredRequests(
             waiting.database, clock, waiting.name, waiting.live, self._queue, lambda e: sizes.of(e.body)
         )
@@ -115,18 +113,12 @@ class RequestBacklog:
         self._opened, self._more = asyncio.Event(), self.stored.more
         self._intake: asyncio.Task[None] | None = None
 
-    def _weight_of(self, project: str) -> float:
-        return self._weights.get(project, self._weights.get("", 1.0))
-
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights of projects; "" is the weight of all projects not listed."""
-        if weights != self._weights:
-            self._weights = weights
-            self._queue.reweigh()
+        self._queue.set_weights(weights)
 
     def served(self) -> dict[str, float]:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
-        return self._recent.sizes(self._clock.monotonic())
+        return self._queue.shares.sizes(self._clock.monotonic())
 
     def paces(self) -> dict[str, BacklogPace]:
         """Measure and return how fast the backlog of each project is served."""
@@ -254,7 +246,6 @@ class RequestBacklog:
         self._served += 1
         self._unstored.pop(item, None)
         if self._is_backlogged:
-            self._recent.add(item.project, item.size, self._clock.monotonic())
             self.stored.on_taken(item.project)
         delivery: Delivery = item.value
         self._handled[id(delivery)] = item

@@ -23,8 +23,8 @@ from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
-from features.waiting.core.fair_queue import FairItem, FairQueue, ShareMeter, Size
-from features.waiting.core.waiting_shares import QueueKey
+from features.waiting.core.fair_queue import FairItem, FairQueue
+from features.waiting.core.shares import QueueKey, ShareMeter, Size
 from features.waiting.start_estimates import show_calibration
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, NewRequest

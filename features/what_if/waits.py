@@ -7,7 +7,7 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
 from features.waiting.start_estimates import expected_evaluation

@@ -22,8 +22,8 @@ from bus.protocol import Envelope
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import MAX_INT, Id
 from features.moves.core.start import MoveStart
+from features.waiting.core.shares import Contender, QueueKey
 from features.waiting.core.waiting_request import with_instances
-from features.waiting.core.waiting_shares import Contender, QueueKey
 from features.waiting.messages import priority_of
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
-from features.waiting.core import fair_queue
+from features.waiting.core import shares
 from features.waiting.core.backlog_paces import BacklogPace
-from features.waiting.core.fair_queue import shares_of
+from features.waiting.core.shares import shares_of
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import LEAST_BATCH, PREFETCH, RequestBacklog
@@ -309,7 +309,7 @@ async def test_shares_follow_the_weights_within_5_percent(
         served = Counter(request.project for request in await serve(backlog, 2000))
         assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
         assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
-        monkeypatch.setattr(fair_queue, "PERIOD_SECONDS", 0.0)
+        monkeypatch.setattr(shares, "PERIOD_SECONDS", 0.0)
         backlog.stored.measure()
         assert 0.0 < DEVIATION._value.get() < 0.05
 

@@ -40,7 +40,8 @@ class ServedBacklog:
     unknown: int = 0
 
     def __post_init__(self) -> None:
-        self._queue = FairQueue(lambda project: self.weights.get(project, 1.0))
+        self._queue = FairQueue()
+        self._queue.set_weights(self.weights)
         self._counts: dict[str, BacklogCounts] = {}
         self._arrived = Counter[tuple[str, int]]()
         self._done = Counter[tuple[str, int]]()
