@@ -17,7 +17,7 @@ from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
-from features.waiting.start_estimates import Listed, expected_evaluation, paces_of
+from features.waiting.start_estimates import Listed
 from features.waiting.tables import listing, queued
 from features.waiting.tables.queued import FoundQueued, OtherScheduler, QueuedRequest
 
@@ -58,12 +58,10 @@ class WaitingOwner:
         before = {*store.requests}
         async with store.database.write() as tx:
             if store.requests or store.entered:
+                self._backlog.measure_starts()
                 await store.live(tx, store.starts.encoded())
-                served, paces = (
-                    _encode(of_projects).decode()
-                    for of_projects in (self._backlog.served(), self._backlog.paces())
-                )
-                await queued.SERVED(tx, owner=store.name, served=served, paces=paces)
+                served = _encode(self._backlog.served()).decode()
+                await queued.SERVED(tx, owner=store.name, served=served)
             found: list[QueuedRequest] = []
             if store.taken_for_dead or unknown != self._compared:
                 found = await self._compare(tx, before)
@@ -167,8 +165,6 @@ class WaitingOwner:
         store, more, several = self._store, 1, 0
         ended = [scheduler for scheduler in schedulers if scheduler.owner == before]
         store.starts.adopt(scheduler.starts for scheduler in ended)
-        for scheduler in ended:
-            self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
         while more:
             async with store.database.write() as tx:
                 adopted, more = await queued.adopt(tx, store.name, before, PAGE)
@@ -268,8 +264,8 @@ class WaitingOwner:
         """Return when a request will start, or will be evaluated if it is in the backlog."""
         message = found.queued.message
         if found.before is not None:
-            before, now = {found.owner: found.before}, self._clock.now()
-            start = expected_evaluation(message.project, priority_of(message.parts), before, roster, now)
+            before, priority = {found.owner: found.before}, priority_of(message.parts)
+            start = self._store.starts.expected_evaluation(message.project, priority, before, roster)
             return start or (None, None)
         for request in self._store.starts.estimated(listed, self._store.queues, roster):
             return request.start_p50, request.start_p90

@@ -21,7 +21,6 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
 from bus.vocabulary import UNSAID_ID, Id
-from features.waiting.core.backlog_paces import BacklogPace
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.store import WaitingStore
@@ -120,10 +119,11 @@ class RequestBacklog:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
         return self._queue.shares.sizes(self._clock.monotonic())
 
-    def paces(self) -> dict[str, BacklogPace]:
-        """Measure and return how fast the backlog of each project is served."""
+    def measure_starts(self) -> None:
+        """Measure how fast the new requests of each project are evaluated."""
         unstored = Counter(item.project for item in self._unstored) if self.stored.projects else {}
-        return self.stored.measured(unstored)
+        counts = {project: stored.counts for project, stored in self.stored.projects.items()}
+        self._waiting.starts.measure(counts, unstored)
 
     # Methods that the bus calls, as of any inbox
 

@@ -8,7 +8,7 @@ counts the schedulers that ended with it; if there were two, the bus handles its
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -22,10 +22,9 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
-from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.core.shares import QueueKey, ShareMeter, Size
-from features.waiting.start_estimates import show_calibration
+from features.waiting.core.start_times import NewCounts
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, NewRequest
 
@@ -73,7 +72,7 @@ class StoredProject:
     """The stored requests of one project."""
 
     rows: int = 0  # number of stored requests
-    counts: BacklogCounts = field(default_factory=BacklogCounts)
+    counts: NewCounts = field(default_factory=NewCounts)
     open: set[Id] = field(default_factory=set)  # stored requests that were read, or never left memory
     next: QueueKey = FIRST  # all requests that were not read have this key or a later one
     is_suspect: bool = False  # True if a scheduler ended while it owned the unread requests
@@ -102,7 +101,6 @@ class StoredRequests:
         self._database = database
         self._clock = clock
         self._shares = ShareMeter()
-        self.paces = BacklogPaces()
         self._owner = owner
         self._live = live
         self._queue = queue
@@ -149,11 +147,7 @@ class StoredRequests:
             stored.next = row.key
 
     def on_taken(self, project: str) -> None:
-        """Count a request that was given to a handler while requests are stored. Start to read further
-        requests of its project if few are left in memory.
-        """
-        if (stored := self.projects.get(project)) is not None:
-            stored.counts.taken += 1
+        """Start to read further requests of a project if few are left in memory."""
         if self._to_read(project):
             self._low[project] = None
             self._due.set()
@@ -252,7 +246,7 @@ class StoredRequests:
             if left.total() <= stored.rows:
                 continue
             stored.rows = left.total()
-            stored.counts = BacklogCounts(left)
+            stored.counts = NewCounts(left)
             stored.next, stored.is_suspect = FIRST, True
             self._low[project] = None
         self._due.set()
@@ -263,11 +257,3 @@ class StoredRequests:
         PROJECTS.set(len(self.projects))
         self._shares.measure(self._queue.progress(self.projects), self._clock.monotonic())
         DEVIATION.set(self._shares.deviation)
-        show_calibration("backlog", self.paces.calibration)
-
-    def measured(self, unstored: Mapping[str, int]) -> dict[str, BacklogPace]:
-        """Measure how fast each project is served, of which `unstored` requests are only in memory. Return
-        the paces to store.
-        """
-        counts = {project: stored.counts for project, stored in self.projects.items()}
-        return self.paces.measure(counts, unstored, self._clock.monotonic())

@@ -10,7 +10,6 @@ from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
-from features.waiting.start_estimates import expected_evaluation
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import OtherScheduler
@@ -60,8 +59,8 @@ class WhatIfWaits:
         self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
     ) -> BacklogPlace:
         """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
-        now, weight = self._scheduler.clock.now(), await self._weight(request.project)
-        start = expected_evaluation(request.project, priority_of(request.parts), before, roster, now)
+        weight, priority = await self._weight(request.project), priority_of(request.parts)
+        start = self._waiting.starts.expected_evaluation(request.project, priority, before, roster)
         start_p50, start_p90 = start or (None, None)
         return BacklogPlace(
             before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90

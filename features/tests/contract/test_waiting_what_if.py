@@ -11,7 +11,7 @@ from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
 from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
-from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.start_times import EVALUATION, MEMORIES, ClassHistory, new_kind
 from features.waiting.owner import SILENT_SECONDS
 from features.waiting.tables import queued
 from features.waiting.tests.contract.test_waiting import LARGE, in_zone
@@ -106,12 +106,12 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=weight))
         request = a_request(1, flavor=METAL, project="p")
         row = queued.new(request.request, "p", 0, envelope_of(request, world.clock))
-        pace = BacklogPace(served=10.0, seconds=50.0, squares=10.0, samples=50.0, unstored=3)
-        paces = msgspec.json.encode({"p": pace}).decode()
+        advances, seconds = [10.0] * len(MEMORIES), [50.0] * len(MEMORIES)
+        history = ClassHistory(lacks=EVALUATION, advances=advances, seconds=seconds, unstored=3)
+        starts = msgspec.json.encode({new_kind("p"): history}).decode()
         async with world.kept.write() as tx:
-            await queued.beat(tx, "killed", "{}", 0)
+            await queued.beat(tx, "killed", "{}", 0, starts)
             await queued.add_new(tx, "killed", [row])
-            await queued.SERVED(tx, owner="killed", served="{}", paces=paces)
         assert (await world.waiting()).backlog == {"p": 1}
         [build] = request.instances
         found = await world.bus.asker(topics.DECISION)(FindDecision(id=build))

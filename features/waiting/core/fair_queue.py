@@ -3,14 +3,14 @@ share of what was evaluated recently, then the oldest.
 
 The share of a project (`core/shares.py`) grows with each of its requests that is evaluated. A project that
 had no requests begins at the smallest share of the projects that have some: the time without requests is
-neither an advantage nor a disadvantage. Of the other projects, requests that are handled now do not count for that:
-they are served while the project has requests, too. A project whose further requests are still being read
-keeps its share. While two projects have requests of one priority, their shares differ by at most one request
-of each, and what was handled when the later one began.
+neither an advantage nor a disadvantage. Of the other projects, requests that are handled now do not count for
+that: they are served while the project has requests, too. A project whose further requests are still being
+read keeps its share. While two projects have requests of one priority, their shares differ by at most one
+request of each, and what was handled when the later one began.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -40,8 +40,9 @@ class FairItem:
 class _Project:
     items: list[tuple[QueueKey, int, FairItem]] = field(default_factory=list)
     rank: Rank | None = None  # the first request's
-    served: Counter[str] = field(default_factory=Counter)  # total size of its requests that were taken
-    handled: Counter[str] = field(default_factory=Counter)  # size of the requests that are handled now
+    # total size of its requests that were taken, and of those that are handled now
+    served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    handled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: int = 0  # number of the requests that are handled now
 
 
@@ -85,7 +86,8 @@ class FairQueue:
         """Return the project of the request that `pop` returns; None if the queue is empty."""
         while self._order:
             rank = self._order[0]
-            if self._projects[rank.project].rank is rank:
+            known = self._projects.get(rank.project)
+            if known is not None and known.rank is rank:
                 return rank.project
             heappop(self._order)
         return None
@@ -99,9 +101,10 @@ class FairQueue:
         *_, item = heappop(known.items)
         self._reached = max(self._reached, rank.turn)
         self.shares.give(project, item.size, 1, self._time())
-        known.served.update(parts_of(item.size))
+        for name, part in parts_of(item.size).items():
+            known.served[name] += part
+            known.handled[name] += part
         known.calls += 1
-        known.handled.update(parts_of(item.size))
         self._enqueue(project, known)
         return item
 
@@ -109,7 +112,8 @@ class FairQueue:
         """Record that a request which `pop` returned was handled."""
         if (known := self._projects.get(item.project)) is not None and known.calls:
             known.calls -= 1
-            known.handled.subtract(parts_of(item.size))
+            for name, part in parts_of(item.size).items():
+                known.handled[name] -= part
             if not known.calls:
                 known.handled.clear()  # without the rounding errors of the sums
 

@@ -216,12 +216,12 @@ _BEAT = sql("""
     rescued = excluded.rescued, holds = excluded.holds,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, paces, holds FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, holds FROM schedulers")
 _OWNERS = sql("""
     SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
     WHERE EXISTS (SELECT 1 FROM queued WHERE queued.owner = known.owner)
 """)
-SERVED = sql("UPDATE schedulers SET served = :served, paces = :paces WHERE owner = :owner")
+SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
 # Deletes the record of an owner that has sent no heartbeat since `beat`.
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
@@ -255,7 +255,6 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     rescued: int
     starts: str = ""  # how fast its queues advance, to estimate start times
     served: str = ""  # total size of its recently served requests, by project
-    paces: str = ""  # how fast it serves the backlog of each project, to estimate evaluation times
     holds: str = ""  # the hosts in `reserved`, with the projects and times of the requests (StoredHold)
 
 

@@ -60,8 +60,6 @@ def upgrade() -> None:
         columns(sa.BigInteger, "rescued"),
         columns(text, "starts", server_default=""),  # how fast the scheduler's queues advance
         columns(text, "served", server_default=""),  # size of the recently served requests by project
-        # the pace at which the scheduler serves the backlog of each project
-        columns(text, "paces", server_default=""),
         # for which project, and since when, the scheduler reserves hosts for waiting requests
         columns(text, "holds", server_default=""),
     )

@@ -23,13 +23,13 @@ from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
 from features.waiting.core import shares
-from features.waiting.core.backlog_paces import BacklogPace
 from features.waiting.core.shares import shares_of
+from features.waiting.core.start_times import ClassHistory, new_kind
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import LEAST_BATCH, PREFETCH, RequestBacklog
 from features.waiting.request_sizes import RequestSizes
-from features.waiting.start_estimates import StartEstimates, paces_of
+from features.waiting.start_estimates import StartEstimates
 from features.waiting.store import WaitingStore
 from features.waiting.stored_requests import DEVIATION, SUSPECT_READ
 from features.waiting.tables import queued
@@ -74,7 +74,11 @@ class Broker:
             await queued.beat(tx, owner, "{}", 0)
 
         store = SimpleNamespace(
-            database=self.database, name=owner, live=live, noting_unknown_commits=nullcontext
+            database=self.database,
+            name=owner,
+            live=live,
+            noting_unknown_commits=nullcontext,
+            starts=StartEstimates(self.clock),
         )
         backlog = RequestBacklog(cast(WaitingStore, store), self.clock, SIZES, 2)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
@@ -100,7 +104,7 @@ class Broker:
             entered=True,
             taken_for_dead=False,
             live=live,
-            starts=StartEstimates(self.clock),
+            starts=backlog._waiting.starts,
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
             held=SimpleNamespace(elsewhere={}),
@@ -446,61 +450,39 @@ async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> N
             assert await queued.find(tx, uid(77, "f")) is None
 
 
-async def test_the_pace_of_each_project_is_measured_also_after_a_takeover(broker: Broker) -> None:
+async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted_by_a_successor(
+    broker: Broker,
+) -> None:
     passed = [0.0]
     broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
 
-    async def measured(backlog: RequestBacklog) -> BacklogPace:
-        backlog.paces()
-        for _ in range(5):
-            await serve(backlog, 20)
-            passed[0] += 1.0
-            paces = backlog.paces()
-        return paces["p"]
-
-    async with broker.backlog() as backlog:
-        assert backlog.paces() == {}
-        await broker.publish("p", 150)
-        await until(lambda: backlog.buffered == 150)
-        await broker.publish("p", 1500, priority=1)
-        await broker.stored()
-        await serve(backlog, 900)
-        pace = await measured(backlog)
-        assert 90 < pace.served < 100 and 4.5 < pace.seconds < 5.0
-        assert pace.unstored == 150
-        counts = backlog.stored.projects["p"].counts
-        assert (counts.left[1], counts.done[1], counts.taken) == (500, 1000, 1000)
-    stored = await broker.depth()
-    async with broker.backlog("s2") as successor:
-        await broker.adopt(successor, "s1")
-        assert successor.stored.projects["p"].counts.left.total() == stored
-        assert 90 < (await measured(successor)).served < 100
-
-
-async def test_the_pace_is_stored_with_the_heartbeat_and_adopted_by_a_successor(broker: Broker) -> None:
-    passed = [0.0]
-    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
+    def history(backlog: RequestBacklog) -> ClassHistory:
+        return backlog._waiting.starts.times.histories[new_kind("p")]
 
     async def beat(owner: WaitingOwner) -> None:
-        passed[0] += 3.0
+        passed[0] += 1.0
         await owner.beat()
 
     async with broker.backlog() as backlog:
         owner = broker.owner("s1", backlog)
-        await broker.publish("p", 3000)
+        await broker.publish("p", 150)
+        await until(lambda: backlog.buffered == 150)
+        await broker.publish("p", 2500, priority=1)
         await broker.stored()
+        await beat(owner)
         for _ in range(6):
-            await beat(owner)
             await serve(backlog, 20)
-    async with broker.database.read() as tx:
-        [stored] = await queued.roster(tx)
-    pace = paces_of(stored.paces)["p"]
-    assert pace.samples > 4.0
+            await beat(owner)
+        measured = history(backlog)
+        assert (measured.waiting, measured.unstored, measured.together) == (2380, 150, 20.0)
+        assert measured.advances[-1] == pytest.approx(6.0, abs=0.1)
+        assert measured.seconds[-1] == pytest.approx(6.0, abs=0.1)
     async with broker.backlog("s2") as backlog:
         owner = broker.owner("s2", backlog)
-        for _ in range(3):
+        for _ in range(8):
             await beat(owner)
-        assert backlog.stored.paces.paces["p"].samples >= pace.samples * 0.9
+        assert history(backlog).advances[-1] >= measured.advances[-1] * 0.9
+        assert history(backlog).waiting == await broker.depth() >= 2380
 
 
 async def test_without_a_database_requests_are_served_from_memory(
