@@ -189,7 +189,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     by_project: LargeMap[Text, Count] = field(default_factory=dict)
     # project → number of requests in the backlog
     backlog: LargeMap[Text, Count] = field(default_factory=dict)
-    # project → its fraction of the resources of all requests that left the backlog in the last minute
+    # project → its fraction of the resources of all requests that were evaluated in the last minute
     shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
     holds: LongList[HeldHost] = ()  # for which requests the query's hosts (`on`) are held
 

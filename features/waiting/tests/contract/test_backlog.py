@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from berth.features import packages
 from bus.clock import Clock
@@ -21,19 +22,18 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
-from features.waiting.core import fair_queue
-from features.waiting.core.backlog_paces import BacklogPace
-from features.waiting.core.fair_queue import shares_of
+from features.waiting.core import shares
+from features.waiting.core.shares import shares_of
+from features.waiting.core.start_times import ClassHistory, new_kind
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import LEAST_BATCH, PREFETCH, RequestBacklog
 from features.waiting.request_sizes import RequestSizes
-from features.waiting.start_estimates import StartEstimates, paces_of
+from features.waiting.start_estimates import StartEstimates
 from features.waiting.store import WaitingStore
-from features.waiting.stored_requests import DEVIATION
-from features.waiting.tables import backlog as stored_backlog
-from features.waiting.tables import parked
-from features.waiting.tables.backlog import Bundle
+from features.waiting.stored_requests import DEVIATION, SUSPECT_READ
+from features.waiting.tables import queued
+from features.waiting.tables.queued import FIRST, NewRequest
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -71,10 +71,16 @@ class Broker:
     @asynccontextmanager
     async def backlog(self, owner: str = "s1") -> AsyncIterator[RequestBacklog]:
         async def live(tx: Transaction) -> None:
-            await parked.beat(tx, owner, "{}", 0)
+            await queued.beat(tx, owner, "{}", 0)
 
-        store = cast(WaitingStore, SimpleNamespace(database=self.database, name=owner, live=live))
-        backlog = RequestBacklog(store, self.clock, SIZES, 2)
+        store = SimpleNamespace(
+            database=self.database,
+            name=owner,
+            live=live,
+            noting_unknown_commits=nullcontext,
+            starts=StartEstimates(self.clock),
+        )
+        backlog = RequestBacklog(cast(WaitingStore, store), self.clock, SIZES, 2)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
         running = asyncio.create_task(backlog.run())
         try:
@@ -89,7 +95,7 @@ class Broker:
         """Return a scheduler's owner of waiting requests, of which there are none."""
 
         async def live(tx: Transaction, starts: str = "") -> None:
-            await parked.beat(tx, name, "{}", 0, starts)
+            await queued.beat(tx, name, "{}", 0, starts)
 
         store = SimpleNamespace(
             database=self.database,
@@ -98,7 +104,7 @@ class Broker:
             entered=True,
             taken_for_dead=False,
             live=live,
-            starts=StartEstimates(self.clock),
+            starts=backlog._waiting.starts,
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
             held=SimpleNamespace(elsewhere={}),
@@ -137,7 +143,20 @@ class Broker:
 
     async def depth(self) -> int:
         async with self.database.read() as tx:
-            return sum((await stored_backlog.counts(tx)).values())
+            return sum((await queued.new_counts(tx)).values())
+
+    async def adopt(self, backlog: RequestBacklog, before: str) -> int:
+        """Take over the requests of a scheduler that ended; return how many."""
+        async with self.database.write() as tx:
+            _, several = await queued.adopt(tx, backlog.stored._owner, before, 10_000)
+        async with self.database.read() as tx:
+            await backlog.stored.recount(tx)
+        return several
+
+    async def release(self, backlog: RequestBacklog) -> None:
+        await backlog.stored.flush()
+        async with self.database.write() as tx:
+            await queued.RELEASE(tx, owner=backlog.stored._owner)
 
     async def stored(self) -> None:
         """Wait until all messages are stored, except the few that the backlog holds only in memory."""
@@ -230,9 +249,9 @@ async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
         is_open = asyncio.Event()
         add = backlog.stored.add
 
-        async def add_later(bundles: Sequence[Bundle]) -> None:
+        async def add_later(requests: Sequence[NewRequest]) -> dict[str, str]:
             await is_open.wait()
-            await add(bundles)
+            return await add(requests)
 
         monkeypatch.setattr(backlog.stored, "add", add_later)
         await broker.publish("flood", 3000)
@@ -294,7 +313,7 @@ async def test_shares_follow_the_weights_within_5_percent(
         served = Counter(request.project for request in await serve(backlog, 2000))
         assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
         assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
-        monkeypatch.setattr(fair_queue, "PERIOD_SECONDS", 0.0)
+        monkeypatch.setattr(shares, "PERIOD_SECONDS", 0.0)
         backlog.stored.measure()
         assert 0.0 < DEVIATION._value.get() < 0.05
 
@@ -319,8 +338,8 @@ async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) ->
         await batch(dead)
     async with broker.backlog("s2") as backlog:
         async with broker.database.read() as tx:
-            assert await stored_backlog.owners(tx) == {"s1"}
-        left = await backlog.stored.adopt("s1")
+            assert await queued.owners(tx) == {"s1"}
+        left = await broker.adopt(backlog, "s1")
         served = {request.request for request in await serve(backlog, left)}
     assert served | handled == {*sent}
 
@@ -344,63 +363,77 @@ async def test_a_backlog_is_served_although_its_takeover_seemed_to_fail(
         await broker.stored()
     left = await broker.depth()
     async with broker.backlog("s2") as backlog:
-        with monkeypatch.context() as patch, pytest.raises(Unavailable):
-            patch.setattr(stored_backlog, "adopt", lost_after_commit(stored_backlog.adopt))
-            await backlog.stored.adopt("s1")
+        with pytest.raises(Unavailable):
+            async with broker.database.write() as tx:
+                await lost_after_commit(queued.adopt)(tx, "s2", "s1", 10_000)
         async with broker.database.read() as tx:
             await backlog.stored.recount(tx)
         served = {request.request for request in await serve(backlog, left)}
     assert len(served) == left and served <= {*sent}
 
 
-async def test_requests_whose_storing_seemed_to_fail_do_not_stay_stored(
+async def test_requests_whose_storing_seemed_to_fail_are_served_and_do_not_stay_stored(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker.backlog() as backlog:
         with monkeypatch.context() as patch:
-            patch.setattr(stored_backlog, "add", lost_after_commit(stored_backlog.add))
+            patch.setattr(queued, "add_new", lost_after_commit(queued.add_new))
             sent = await broker.publish("p", BOUND + 100)
             assert [request.request for request in await serve(backlog, 200)] == sent[:200]
         assert len(await serve(backlog, BOUND - 100)) == BOUND - 100
-        for _ in range(500):
-            if not (depth := await broker.depth()):
-                break
-            await asyncio.sleep(0.01)
-        assert depth == 0
+        async with broker.database.read() as tx:
+            await backlog.stored.recount(tx)
+        again = await serve(backlog, await broker.depth())
+        assert {request.request for request in again} <= {*sent}
+        await until(lambda: not backlog.stored.projects)
+        assert not await broker.depth()
+
+
+async def test_a_request_is_stored_once_and_another_message_with_its_id_stays_in_memory(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
+    monkeypatch.setattr(backlog_module, "LIGHT", 0)
+    request = a_request(1, flavor=SMALL, project="p")
+    message, other = (envelope_of(each, broker.clock) for each in (request, replace(request, name="other")))
+    async with broker.backlog() as backlog:
+        await broker.transport.publish([message, message, other], expected=[True] * 3)
+        await until(lambda: broker.unacknowledged() == 1)
+        assert await broker.depth() == 1
+        assert {each.name for each in await serve(backlog, 2)} == {"", "other"}
+        await until(lambda: not backlog.stored.projects)
+    assert broker.unacknowledged() == 0
 
 
 async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(broker: Broker) -> None:
     requests = [a_request(number, flavor=SMALL, project="p") for number in range(800)]
-    messages = [envelope_of(request, broker.clock) for request in requests]
-    bundles = [stored_backlog.bundle(uid(at), "p", 0, messages[at : at + 200]) for at in range(0, 800, 200)]
+    rows = [queued.new(each.request, "p", 0, envelope_of(each, broker.clock)) for each in requests]
     async with broker.database.write() as tx:
-        await stored_backlog.add(tx, "s0", bundles)
+        await queued.add_new(tx, "s0", rows)
     for ended, owner in (("s0", "s1"), ("s1", "s2")):
         async with broker.backlog(owner) as backlog:
-            await backlog.stored.adopt(ended)
+            await broker.adopt(backlog, ended)
             assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
-            assert len(backlog.stored.projects["p"].open) == 1  # small batches
+            assert len(backlog.stored.projects["p"].open) == SUSPECT_READ
     async with broker.database.write() as tx:
-        kept = await stored_backlog.following(tx, "s2", "p", 4)
-        assert [each.strikes for each in kept] == [3, 1, 1, 1]
-        await stored_backlog.RELEASE(tx, owner="s2")  # a clean stop
-        assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
+        kept = await queued.following(tx, "s2", "p", FIRST, 1000)
+        assert [each.strikes for each in kept] == [3] * SUSPECT_READ + [1] * (800 - SUSPECT_READ)
+        await queued.RELEASE(tx, owner="s2")  # a clean stop
+        assert not any(each.strikes for each in await queued.following(tx, "", "p", FIRST, 1000))
 
 
 async def test_a_released_backlog_has_no_owner(broker: Broker) -> None:
     async with broker.backlog("s1") as backlog:
         await broker.publish("p", 1000)
         await broker.stored()
-        await backlog.stored.release()
+        await broker.release(backlog)
     async with broker.database.read() as tx:
-        assert await stored_backlog.owners(tx) == {""}
+        assert await queued.owners(tx) == {""}
 
 
 async def place_of(request: str, tx: Transaction) -> int:
     """Return how many stored requests of project p are older."""
-    bundles = await stored_backlog.following(tx, "s1", "p", 1000)
-    opened = sorted((each.sent_at, each.id, each) for bundle in bundles for each in bundle.opened())
-    return [decode(BuildRequested, each.body).request for *_, each in opened].index(request)
+    return [row.request for row in await queued.following(tx, "s1", "p", FIRST, 1000)].index(request)
 
 
 async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> None:
@@ -410,68 +443,46 @@ async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> N
         request = a_request(500, flavor=SMALL, project="p")
         async with broker.database.read() as tx:
             for id_ in (request.request, *request.instances):
-                found = await stored_backlog.find(tx, id_)
+                found = await queued.find(tx, id_)
                 assert found is not None
-                assert found.message == request
+                assert found.queued.message == request
                 assert (found.owner, found.before) == ("s1", await place_of(request.request, tx))
-            assert await stored_backlog.find(tx, uid(77, "f")) is None
+            assert await queued.find(tx, uid(77, "f")) is None
 
 
-async def test_the_pace_of_each_project_is_measured_also_after_a_takeover(broker: Broker) -> None:
+async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted_by_a_successor(
+    broker: Broker,
+) -> None:
     passed = [0.0]
     broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
 
-    async def measured(backlog: RequestBacklog) -> BacklogPace:
-        backlog.paces()
-        for _ in range(5):
-            await serve(backlog, 20)
-            passed[0] += 1.0
-            paces = backlog.paces()
-        return paces["p"]
-
-    async with broker.backlog() as backlog:
-        assert backlog.paces() == {}
-        await broker.publish("p", 150)
-        await until(lambda: backlog.buffered == 150)
-        await broker.publish("p", 1500, priority=1)
-        await broker.stored()
-        await serve(backlog, 900)
-        pace = await measured(backlog)
-        assert 90 < pace.served < 100 and 4.5 < pace.seconds < 5.0
-        assert pace.unstored == 150
-        counts = backlog.stored.projects["p"].counts
-        assert (counts.left[1], counts.done[1], counts.taken) == (500, 1000, 1000)
-    stored = await broker.depth()
-    async with broker.backlog("s2") as successor:
-        await successor.stored.adopt("s1")
-        assert successor.stored.projects["p"].counts.left.total() == stored
-        assert 90 < (await measured(successor)).served < 100
-
-
-async def test_the_pace_is_stored_with_the_heartbeat_and_adopted_by_a_successor(broker: Broker) -> None:
-    passed = [0.0]
-    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
+    def history(backlog: RequestBacklog) -> ClassHistory:
+        return backlog._waiting.starts.times.histories[new_kind("p")]
 
     async def beat(owner: WaitingOwner) -> None:
-        passed[0] += 3.0
+        passed[0] += 1.0
         await owner.beat()
 
     async with broker.backlog() as backlog:
         owner = broker.owner("s1", backlog)
-        await broker.publish("p", 3000)
+        await broker.publish("p", 150)
+        await until(lambda: backlog.buffered == 150)
+        await broker.publish("p", 2500, priority=1)
         await broker.stored()
+        await beat(owner)
         for _ in range(6):
-            await beat(owner)
             await serve(backlog, 20)
-    async with broker.database.read() as tx:
-        [stored] = await parked.roster(tx)
-    pace = paces_of(stored.paces)["p"]
-    assert pace.samples > 4.0
+            await beat(owner)
+        measured = history(backlog)
+        assert (measured.waiting, measured.unstored, measured.together) == (2380, 150, 20.0)
+        assert measured.advances[-1] == pytest.approx(6.0, abs=0.1)
+        assert measured.seconds[-1] == pytest.approx(6.0, abs=0.1)
     async with broker.backlog("s2") as backlog:
         owner = broker.owner("s2", backlog)
-        for _ in range(3):
+        for _ in range(8):
             await beat(owner)
-        assert backlog.stored.paces.paces["p"].samples >= pace.samples * 0.9
+        assert history(backlog).advances[-1] >= measured.advances[-1] * 0.9
+        assert history(backlog).waiting == await broker.depth() >= 2380
 
 
 async def test_without_a_database_requests_are_served_from_memory(

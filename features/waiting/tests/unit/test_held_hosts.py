@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from features.waiting.core.reserved_hosts import ReservedElsewhere
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}

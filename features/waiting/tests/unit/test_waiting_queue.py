@@ -6,7 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from features.waiting.core.fitting import HostsFound
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.tests.support.plain_cloud import PlainCloud, of_project
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}

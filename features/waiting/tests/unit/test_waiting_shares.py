@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
+from features.waiting.core.shares import DECAY_SECONDS, Shares
 from features.waiting.core.waiting_queue import NextRequest
-from features.waiting.core.waiting_shares import DECAY_SECONDS, WaitingShares
 from features.waiting.tests.support.plain_cloud import PlainCloud
 from features.waiting.tests.support.waiting_stores import waiting_store_of
 from scheduler_worker.core.policy import ChoicePolicy
@@ -202,7 +202,7 @@ def test_a_changed_weight_of_another_project_does_not_delay_a_request() -> None:
 
 
 def test_a_turn_comes_an_hour_later_for_each_e_fold_of_the_share() -> None:
-    shares = WaitingShares()
+    shares = Shares()
     shares.give("p1", SIZE, 1, 100.0)
     once = shares.turn("p1", 100.0)
     assert shares.turn("p2", 100.0) == 100.0
@@ -212,7 +212,7 @@ def test_a_turn_comes_an_hour_later_for_each_e_fold_of_the_share() -> None:
 
 
 def test_capacity_that_was_given_long_ago_does_not_count() -> None:
-    shares = WaitingShares()
+    shares = Shares()
     shares.give("p1", SIZE, 1, 0.0)
     late = shares.turn("p1", 0.0) + 1.0
     assert shares.turn("p1", late) == late
@@ -222,7 +222,7 @@ def test_capacity_that_was_given_long_ago_does_not_count() -> None:
 
 
 def test_the_resource_class_with_the_largest_part_decides() -> None:
-    shares = WaitingShares()
+    shares = Shares()
     shares.give("p1", {"VCPU": 0.2, "MEMORY_MB": 0.1}, 1, 0.0)
     before = shares.turn("p1", 0.0)
     shares.give("p1", {"MEMORY_MB": 0.05}, 1, 0.0)
@@ -232,7 +232,7 @@ def test_the_resource_class_with_the_largest_part_decides() -> None:
 
 
 def test_a_request_that_got_no_host_is_taken_back() -> None:
-    shares = WaitingShares()
+    shares = Shares()
     shares.give("p1", SIZE, 2, 0.0)
     before = shares.turn("p1", 0.0)
     shares.give("p1", SIZE, 3, 0.0)
@@ -242,7 +242,7 @@ def test_a_request_that_got_no_host_is_taken_back() -> None:
 
 
 def test_a_request_is_taken_back_with_what_it_counts_now() -> None:
-    shares, other = WaitingShares(), WaitingShares()
+    shares, other = Shares(), Shares()
     shares.give("p1", SIZE, 1, 0.0)
     for each in (shares, other):
         each.give("p1", SIZE, 1, DECAY_SECONDS)
@@ -254,7 +254,7 @@ def test_a_request_is_taken_back_with_what_it_counts_now() -> None:
 def test_the_number_of_requests_until_a_turn_is_that_of_giving_them_one_by_one(weight: float) -> None:
     chance = random.Random(6)
     for _ in range(100):
-        shares, size = WaitingShares(), {"VCPU": chance.random() / 100, "MEMORY_MB": chance.random() / 100}
+        shares, size = Shares(), {"VCPU": chance.random() / 100, "MEMORY_MB": chance.random() / 100}
         shares.set_weights({"p1": weight})
         shares.give("p1", {"VCPU": chance.random() / 10, "DISK_GB": chance.random()}, 1, 0.0)
         now = chance.choice((0.0, 3000.0))
@@ -269,7 +269,7 @@ def test_the_number_of_requests_until_a_turn_is_that_of_giving_them_one_by_one(w
 
 
 def test_a_weight_divides_the_share() -> None:
-    shares = WaitingShares()
+    shares = Shares()
     for project in ("p1", "p2"):
         shares.give(project, SIZE, 3, 0.0)
     assert shares.set_weights({"p1": 3.0})
