@@ -284,6 +284,7 @@ async def read(inbox: Inbox, numbers: set[int]) -> None:
         delivery.done()
 
 
+@pytest.mark.soak
 async def test_no_message_is_lost_if_a_broker_is_killed_or_the_move_is_undone(
     move: BrokerMove, bus_name: str
 ) -> None:

@@ -85,7 +85,11 @@ async def test_a_waiting_move_is_listed_explained_cancelled_and_started(berth: L
     assert f"migrate {asked.move} of {build}: waits for room" in await berth("why", asked.move)
     assert build in await berth("waiting")
     assert f"{build} does not wait any more" in await berth("abort", build)
-    assert f"migrate {asked.move} of {build}: refused [cancelled]" in await berth("why", asked.move)
+
+    async def is_cancelled() -> bool:  # the refusal is published before the request is deleted
+        return f"migrate {asked.move} of {build}: refused [cancelled]" in await berth("why", asked.move)
+
+    await until(is_cancelled)
 
     following = asyncio.create_task(berth("move", build, "--to", there, "--live", "--wait", "30m"))
     await berth.waits(build)
