@@ -239,7 +239,7 @@ async def moving_site(
                     task.cancel()
 
 
-@pytest.mark.soak  # the simulation kills them in every way; test_drain_killed.py kills the processes of a drain
+@pytest.mark.soak  # test_drain_killed.py kills processes in each run, and the simulation kills workers
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_moves_of_every_type_survive_kills(
     layout: str,
