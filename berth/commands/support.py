@@ -43,7 +43,7 @@ async def debug_command(
 ) -> None:
     """Write a support bundle: versions, settings without passwords, findings of `berth doctor`, sizes and
     statements of databases, dead letters without bodies, and of each process on this machine its metrics,
-    last warnings, stacks and a flame graph.
+    last warnings and sampled stacks.
 
     Parts that cannot be had are listed as missing. Read the bundle before you pass it on: it contains names
     of hosts, ids of projects and reasons of failures.

@@ -26,7 +26,6 @@ from berth.operations.publishing import leaves
 from berth.settings import Settings
 from berth.support import stores
 from berth.support.processes import ProcessSupport, ask, sockets
-from berth.support.sampling import flame_graph
 from berth.worker_roles import Role
 from bus import parts
 from bus.clock import Clock, time_text
@@ -46,7 +45,8 @@ doctor.json        findings of `berth doctor`, and what it observed: brokers, qu
 databases/         for each database: sizes of tables, open transactions, and statements that took most time
 dead_letters.json  dead letters without their bodies
 slow.json          handlers of messages and queries by the time that they took
-processes/         for each process: state.txt, metrics.txt, warnings.log, flame.svg, stacks.folded
+processes/         for each process: state.txt, metrics.txt, warnings.log, stacks.folded (for a viewer
+                   of flame graphs, such as speedscope)
 
 Missing parts: {missing}
 """
@@ -126,13 +126,10 @@ async def _process(bundle: SupportBundle, path: Path, seconds: float, answers: l
     answer = await ask(path, seconds)
     answers.append(answer)
     folder = f"processes/{re.sub(r'[^A-Za-z0-9_.+-]', '_', answer.name)}.{answer.pid}"
-    samples = sum(answer.stacks.values())
-    title = f"{answer.name} (process {answer.pid}), {samples} samples in {seconds:g} s"
     bundle.add(f"{folder}/state.txt", answer.state)
     bundle.add(f"{folder}/metrics.txt", answer.metrics)
     bundle.add(f"{folder}/warnings.log", "".join(f"{line}\n" for line in answer.warnings))
     if seconds:
-        bundle.add(f"{folder}/flame.svg", flame_graph(answer.stacks, title))
         folded = (f"{stack} {count}\n" for stack, count in sorted(answer.stacks.items()))
         bundle.add(f"{folder}/stacks.folded", "".join(folded))
 

@@ -8,24 +8,31 @@ import logging
 import os
 import platform
 import socket
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 from prometheus_client import generate_latest
 
 from berth import __version__
 from berth.logs import RECENT
-from berth.support.sampling import THREAD, sampled_stacks
+from bus.clock import monotonic
 from bus.errors import NOT_JSON, Unavailable
 
 log = logging.getLogger(__name__)
 
+THREAD = "support"  # name of the threads that collect support data, which are not sampled
+PERIOD = 0.01  # seconds between two samples
 MOST_SECONDS = 60.0  # longest sampling of stacks
 _ANSWER_SECONDS = 10.0  # for a process to answer, in addition to the time of sampling
 _LINE_SECONDS = 5.0  # time limit to send a request, or to read part of the answer
+_DEPTH = 150  # innermost frames of a sampled stack
 _PROBE_SECONDS = 0.5  # time limit to connect to a socket that may be left behind
 
 
@@ -133,6 +140,30 @@ def _answer(connection: socket.socket, name: str, state: Callable[[], str]) -> N
             connection.sendall(msgspec.json.encode(found))
     except (OSError, ValueError) as problem:  # the client has left, or sent something else
         log.info("a request for support data failed: %s", problem)
+
+
+def sampled_stacks(seconds: float, period: float = PERIOD) -> Counter[str]:
+    """Sample all threads for some seconds, except threads that collect support data. Return how often each
+    stack was seen, as a text "thread;module.function;module.function" with the outermost function first.
+    """
+    counts: Counter[str] = Counter()
+    end = monotonic() + seconds
+    while (now := monotonic()) < end:
+        names = {thread.ident: thread.name.rstrip("0123456789_-") for thread in threading.enumerate()}
+        names = {id_: name for id_, name in names.items() if name != THREAD}
+        frames = sys._current_frames()
+        counts.update(";".join([names[id_], *_calls(frame)]) for id_, frame in frames.items() if id_ in names)
+        del frames
+        time.sleep(max(now + period - monotonic(), 0.0))
+    return counts
+
+
+def _calls(frame: FrameType | None) -> list[str]:
+    calls: list[str] = []
+    while frame is not None and len(calls) < _DEPTH:
+        calls.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}".replace(";", ":"))
+        frame = frame.f_back
+    return calls[::-1]
 
 
 async def ask(path: Path, seconds: float) -> ProcessSupport:

@@ -50,7 +50,7 @@ async def test_a_bundle_of_a_running_berth_has_every_part(
     assert made == {"file": str(path), "files": sorted(files), "missing": []}
     [folder] = {name.rpartition("/")[0] for name in files if name.startswith("processes/")}
     assert {Path(name).name for name in files if name.startswith(folder)} == {
-        "state.txt", "metrics.txt", "warnings.log", "flame.svg", "stacks.folded",
+        "state.txt", "metrics.txt", "warnings.log", "stacks.folded",
     }  # fmt: skip
     assert "event loop: blocked for" in files[f"{folder}/state.txt"]
     assert "scheduler:build.requested" in files[f"{folder}/state.txt"]

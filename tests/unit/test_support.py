@@ -7,7 +7,6 @@ import socket
 import threading
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -17,8 +16,7 @@ from berth.doctor.seen import BerthSeen, DatabaseSeen, PackageSeen
 from berth.logs import secrets_of
 from berth.settings import KINDS, Settings
 from berth.support.bundle import SupportBundle, slowest
-from berth.support.processes import ProcessSupport, answering, ask, sockets
-from berth.support.sampling import flame_graph, sampled_stacks
+from berth.support.processes import ProcessSupport, answering, ask, sampled_stacks, sockets
 from berth.support.stores import shown
 from berth.support.upgrade import Migration, StoreSeen, judged_upgrade, migrations_of
 
@@ -60,18 +58,6 @@ def test_no_setting_brings_a_secret_into_a_bundle(setting: str) -> None:
 )
 def test_statements_are_shown_without_literals(statement: str | None, reply: str) -> None:
     assert shown(statement) == reply
-
-
-def test_a_flame_graph_shows_each_function_with_its_share() -> None:
-    picture = flame_graph({"Main;bus.run;bus.<listcomp>": 3, "Main;bus.run;zlib.crc": 1}, 'scheduler "a"')
-    texts = [
-        element.text for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}title")
-    ]
-    assert texts == [
-        "Main: 4 samples, 100.0 %", "bus.run: 4 samples, 100.0 %", "bus.<listcomp>: 3 samples, 75.0 %",
-        "zlib.crc: 1 samples, 25.0 %",
-    ]  # fmt: skip
-    assert "no samples" in flame_graph({}, "idle")
 
 
 def test_stacks_of_threads_are_sampled() -> None:
