@@ -45,7 +45,7 @@ def test_the_evaluation_of_a_request_follows_the_pace_and_the_requests_before_it
         for before in (20 * each, 200 * each):
             found = after(times, before, 60.0)
             assert 0.7 < found.p50 / (before / each) < 1.3
-            assert found.p90 < 6 * before / each
+            assert found.p90 < 10 * before / each  # the pace is known for a minute only
 
 
 def test_requests_that_are_evaluated_in_large_batches_have_a_later_p90() -> None:
