@@ -1,7 +1,7 @@
 """Connects the control room to the users, roles and policy of the Placement API."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 
 from berth.features import authentication
@@ -10,7 +10,7 @@ from berth.settings import Settings
 from bus.clock import Clock
 from control_room.access import AccessRules, Credential, Visitor
 from control_room.shared_data import BackgroundTasks
-from placement_worker.http.access import AccessPolicy, Identity, TokenFile, digest_of, noauth2
+from placement_worker.http.access import AccessPolicy, Identity, TokenFile, UncheckedTokens, digest_of
 
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 MOST_NAME = 255  # longest user name, in characters, if there is no token file
@@ -30,7 +30,7 @@ async def opened_access(
     async def sign_in(fields: Mapping[str, str]) -> Credential:
         token = fields.get("token", "").strip()
         if not isinstance(tokens, TokenFile):
-            named = visitor_of(await noauth2({"x-auth-token": token[:MOST_NAME]}))
+            named = visitor_of(await tokens.identity(token[:MOST_NAME]))
             return lambda: named
         # the digest, not the token, stays in memory as long as the session
         digest = digest_of(token)
@@ -47,14 +47,14 @@ async def opened_access(
         form="token",
         # pages show the whole region, so a role that is limited to projects cannot read them
         may_read=lambda visitor: (
-            tokens is None
+            isinstance(tokens, UncheckedTokens)
             or (allows(SHOW, visitor) and visitor is not None and not visitor.operator.projects)
         ),
         may_act=lambda visitor: allows(ACT, visitor),
         names=frozenset(settings.control_room.names),
     )
     method = authentication(settings.placement.auth)
-    async with tokens or nullcontext():
+    async with tokens:
         if method is None:
             yield rules_of_pages
         else:

@@ -53,6 +53,7 @@ def _system_user() -> Operator:
 
 async def _of_token(settings: Settings, file: Path) -> Operator:
     from berth.placement_http import known_by, policy_of, tokens_of  # loads slowly
+    from placement_worker.http.access import UncheckedTokens
 
     try:
         token = file.read_text(encoding="utf-8").strip()
@@ -60,7 +61,7 @@ async def _of_token(settings: Settings, file: Path) -> Operator:
         why = getattr(problem, "strerror", None) or "not text"
         raise BadSetting(f"operator_token_file = {str(file)!r}: {why}") from None
     tokens = tokens_of(settings, Clock())
-    if tokens is None:
+    if isinstance(tokens, UncheckedTokens):
         methods = " or ".join(("tokens", *authentication_methods()))
         raise BadSetting(f"operator_token_file: tokens are only checked with placement_auth = {methods}")
     async with tokens:

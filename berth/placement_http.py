@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +17,7 @@ from bus.tls import TlsFiles
 from bus.vocabulary import Message
 from placement_worker import Placement
 from placement_worker.http import Options, access, format_refusal, http_app
-from placement_worker.http.access import TokenChecker, TokenFile
+from placement_worker.http.access import TokenChecker, TokenFile, UncheckedTokens
 from placement_worker.http.extension import ApiAnswer, ApiCall, HttpPart, get
 from placement_worker.http.recording import RecordedRequests
 
@@ -37,13 +35,11 @@ def placement_http(
     if publish is not None:
         records = RecordedRequests(publish, placement.clock, policy, known_by(settings))
     origins = settings.placement.cors_origins
-    options = Options(policy=policy, origins=origins, parts=api_parts(), records=records)
-    if tokens is not None:
-        options = replace(options, authenticate=tokens, unauthorized=tokens.unauthorized)
+    options = Options(tokens=tokens, policy=policy, origins=origins, parts=api_parts(), records=records)
     app = http_app(placement, options)
 
     async def run() -> None:
-        async with tokens or nullcontext(), asyncio.TaskGroup() as group:
+        async with tokens, asyncio.TaskGroup() as group:
             recording = group.create_task(records.run()) if records else None
             listener = listen(settings.placement.http)
             announce("placement is served", listener, tls=tls_of(settings))
@@ -99,14 +95,14 @@ def known_by(settings: Settings) -> str:
     return {"noauth2": "unchecked name", "tokens": "token file"}.get(auth, auth)
 
 
-def tokens_of(settings: Settings, clock: Clock) -> TokenChecker | None:
-    """Return the checker of tokens that the setting placement_auth selects; None: no authentication."""
+def tokens_of(settings: Settings, clock: Clock) -> TokenChecker:
+    """Return the checker of tokens that the setting placement_auth selects."""
     api = settings.placement
     try:
         if api.auth == "tokens":
             return TokenFile(Path(api.tokens))
         method = authentication(api.auth)
-        return None if method is None else cast(TokenChecker, method.tokens(settings, clock))
+        return UncheckedTokens() if method is None else cast(TokenChecker, method.tokens(settings, clock))
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
 

@@ -1,7 +1,7 @@
 """The table of acts: every message by which berth is changed, and the role that may send it.
 
-Commands, control room, Placement API and bus all use this table: `judged` decides, and `describe` names the
-target in the audit trail.
+Every interface uses this table: `judged` decides about operators, `permitted` about members of projects, and
+`describe` names the target in the audit trail.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,18 @@ from bus.domains import LabelEditRequested, LabelsEdited
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.names import MakeName, NameEdited
 from bus.parts import builtins_of, encoder
-from bus.projects import DERIVED, FindProjects, ProjectsFound, is_derived
+from bus.projects import (
+    DERIVED,
+    UNKNOWN,
+    FindProjects,
+    NotAllowed,
+    ProjectMember,
+    ProjectsFound,
+    check_filtered,
+    is_derived,
+    is_of,
+    project_of,
+)
 from bus.removed_agents import AgentEditRequested
 from bus.resources import (
     Edited,
@@ -34,7 +45,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.topics import Query
-from bus.vocabulary import Message
+from bus.vocabulary import Id, Message
 
 MAX_NAME = 255  # characters
 RANK: Mapping[str, int] = {"": 0, "reader": 1, "operator": 2, "admin": 3}
@@ -131,7 +142,9 @@ def as_named(message: Any, target: Target, owners: ProjectsFound, state: Message
 
 @dataclass(frozen=True, kw_only=True)
 class Requested:
-    """The treatment of a type of message: its check for a limited role, and its entry in the audit trail."""
+    """The treatment of a type of message: its checks for a limited role and for a member of projects, and
+    its entry in the audit trail.
+    """
 
     # returns whether the message requests a change; False: it is a query
     changes: Callable[[Any], bool] = lambda message: True
@@ -144,7 +157,10 @@ class Requested:
     real: Callable[[Any, Target, ProjectsFound, Message | None], Target] = _from_state
     # returns the message to send: bound to the place on which the role was judged
     bound: Callable[[Any, Target, ProjectsFound], Any] = lambda message, real, owners: message
-    by_owner: bool = True  # the owner and place of the target decide, not another record
+    by_owner: bool = True  # the owner and place of the target decide, not the state
+    # returns the request of a project's member with what berth adds to it, from the state, or raises
+    # NotAllowed. The ids in the message are checked before. None: only operators may send the message
+    member: Callable[[Any, ProjectMember, Message | None], Any] | None = None
     targets: tuple[str, ...] = ()  # fields that name the target, if they are not in the usual ones
     id: Callable[[Any], str] = lambda message: ""  # returns the target's id, if no field has it
 
@@ -215,9 +231,14 @@ def is_limited(operator: Operator) -> bool:
 
 
 def judged(
-    operator: Operator, message: M, owners: ProjectsFound, state: Message | None = None
+    operator: Operator,
+    message: M,
+    owners: ProjectsFound,
+    state: Message | None = None,
+    member: ProjectMember | None = None,
 ) -> tuple[str, M]:
     """Return "" and the message to send if the operator may do its act, or else the reason for the refusal.
+    What the role does not cover, the operator may do as a `member` of projects.
 
     A limited role is judged on the real project, cell and host of the target: on `owners`, the answer to the
     query `owners_query`, and on `state`, the answer to `state_query`. The message itself proves only what the
@@ -225,6 +246,16 @@ def judged(
     A move is refused later if its instance has left the host on which the role was judged, and an edit of a
     host if the host has left the cell.
     """
+    why, bound = _by_role(operator, message, owners, state)
+    if not why or member is None or _rules_of(message).member is None:
+        return why, bound
+    try:
+        return "", permitted(member, message, owners, state)
+    except NotAllowed as problem:
+        return str(problem), message
+
+
+def _by_role(operator: Operator, message: M, owners: ProjectsFound, state: Message | None) -> tuple[str, M]:
     act = act_of(message)
     assert act is not None
     target = describe(message)
@@ -234,32 +265,74 @@ def judged(
     real = rules.real(message, target, owners, state)
     if why := allowed(operator, act, real):
         return why, message
-    new = rules.ids(message)[0]
+
+    def is_own(id_: Id) -> bool:
+        place = owners.places.get(id_)
+        of_id = Target(id_, cell=place.cell if place else "", project=owners.projects[id_])
+        return not allowed(operator, act, of_id)
+
+    why = _unusable(rules.ids(message)[0], owners, is_own)
+    return why, message if why else rules.bound(message, real, owners)
+
+
+def permitted(member: ProjectMember, message: M, owners: ProjectsFound, state: Message | None = None) -> M:
+    """Return the request of a member of projects with what berth adds to it, such as the project. Raise
+    NotAllowed if the member may not send it. `owners` and `state` as in `judged`.
+    """
+    rules = _rules_of(message)
+    assert rules.member is not None
+    new, existing = rules.ids(message)
+    if not _owns(member, existing, owners):
+        raise NotAllowed(UNKNOWN)
+    if why := _unusable(new, owners, lambda id_: is_of(member, owners.projects[id_])):
+        raise NotAllowed(why)
+    allowed_: M = rules.member(message, member, state)
+    return allowed_
+
+
+def _owns(member: ProjectMember, existing: Iterable[Id], owners: ProjectsFound) -> bool:
+    return all(is_of(member, owners.projects.get(id_)) for id_ in existing)
+
+
+def _unusable(new: set[Id], owners: ProjectsFound, is_own: Callable[[Id], bool]) -> str:
+    """Return why a caller may not give one of these ids to a new object, or "". An id in use may only be
+    repeated by those whose it is.
+    """
     if any(map(is_derived, new)):
-        return f"{act.name}: {DERIVED}", message
-    for id_ in sorted(new & owners.projects.keys()):
-        place, project = owners.places.get(id_), owners.projects[id_]
-        if allowed(operator, act, Target(id_, cell=place.cell if place else "", project=project)):
-            return (
-                f"{act.name}: {id_} is in use, and not in the limits of {operator.name}: use new uuids",
-                message,
-            )
-    return "", rules.bound(message, real, owners)
+        return DERIVED
+    taken = (id_ for id_ in sorted(new & owners.projects.keys()) if not is_own(id_))
+    return next((f"{id_} is in use by others: use new uuids" for id_ in taken), "")
 
 
-def is_judged_by_owner(operator: Operator, message: Message) -> bool:
-    """Return whether the owner and place of a message's target decide if a limited role covers its act."""
+def is_judged_by_owner(operator: Operator, message: Message, member: ProjectMember | None = None) -> bool:
+    """Return whether the owners of the ids in a message decide if the caller may do its act."""
     act, limits = act_of(message), [limit for limit, theirs, _ in _limits(operator, Target()) if theirs]
-    is_possible = act is not None and bool(limits) and {*limits} <= {*act.limited_by}
+    if act is None:
+        return False
+    if member is not None and (limits or not has_role(operator, act)):
+        return True
+    is_possible = bool(limits) and has_role(operator, act) and {*limits} <= {*act.limited_by}
     return is_possible and _rules_of(message).by_owner
 
 
-def owners_query(messages: Iterable[Message]) -> FindProjects | None:
-    """Return the query for the real owners and places of the ids in messages; None if there are no ids."""
+def owners_query(messages: Iterable[Message], *, places: bool = True) -> FindProjects | None:
+    """Return the query for the real owners, and the places, of the ids in messages; None if there are no
+    ids.
+    """
     new, existing = ids_of(messages)
     if not new and not existing:
         return None
-    return FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)), places=True)
+    return FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)), places=places)
+
+
+def deciding_state(message: Message, member: ProjectMember, owners: ProjectsFound) -> State | None:
+    """Return the query that reads the state which decides about a member's message; None if the owners of
+    its ids decide.
+    """
+    rules = _rules_of(message)
+    if rules.by_owner or not _owns(member, rules.ids(message)[1], owners):
+        return None
+    return rules.state(message)
 
 
 def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[str], str], ...]:
@@ -433,6 +506,12 @@ def _ids_of_build(request: BuildRequested) -> Ids:
     return {request.request, *request.instances}, named
 
 
+def _boot_of_member(request: BuildRequested, member: ProjectMember, state: Message | None) -> BuildRequested:
+    project = project_of(member, request.project)
+    check_filtered(request.forced_host)
+    return structs.replace(request, project=project)
+
+
 def allocations_of(consumer: str) -> State:
     return topics.ALLOCATIONS, FindAllocations(consumers=(consumer,))
 
@@ -440,12 +519,16 @@ def allocations_of(consumer: str) -> State:
 add(
     _KERNEL,
     {
-        BuildRequested: Requested(real=as_named, ids=_ids_of_build),
-        BuildCancelRequested: Requested(ids=lambda message: (set(), {message.build})),
+        BuildRequested: Requested(real=as_named, ids=_ids_of_build, member=_boot_of_member),
+        BuildCancelRequested: Requested(
+            ids=lambda message: (set(), {message.build}),
+            member=lambda message, member, state: structs.replace(message, anywhere=True),
+        ),
         BuildDeleteRequested: Requested(
             state=lambda message: allocations_of(message.build),
             ids=lambda message: (set(), {message.build}),
             real=_of_build,
+            member=lambda message, member, state: message,
         ),
         EditRequested: Requested(state=_provider_state, bound=_bound_traits),
         LabelEditRequested: Requested(

@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from bus.errors import Unavailable
@@ -50,6 +51,12 @@ class HttpLimits:
     drain: float = 1.0  # seconds to complete the requests in progress when the server stops
     handshake: float = 10.0  # seconds for a TLS handshake
     connections: int = 1000  # maximum number; at most half of the process's limit of open files
+
+
+def origin_of(scope: Scope) -> str:
+    """Return the IP address of the client of a request, or an empty text if it is unknown."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 class TooManyRequests(Exception):

@@ -1,5 +1,5 @@
-"""Answers to invalid requests: for each kind of request, the message that refuses a request that cannot be
-read, and the reply address of the sender, as far as the broker has verified it.
+"""Reads what programs and users write, for every interface, and answers invalid requests: for each kind of
+request, the message that refuses it, and the sender's reply address, as far as the broker has verified it.
 """
 
 import re
@@ -17,8 +17,8 @@ from bus import parts, topics
 from bus.decisions import INVALID, Decision
 from bus.errors import NOT_JSON, Undecodable
 from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
-from bus.parts import TYPES, RequestParts
-from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope, M, decode
+from bus.parts import TYPES, RequestParts, converted, problem_of
+from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope, M, decode, message_in
 from bus.topics import Topic, client_key, matches
 from bus.vocabulary import (
     MAX_CAUSE,
@@ -34,7 +34,7 @@ from bus.vocabulary import (
     Word,
 )
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 NO_CELL = "-"  # in an answer with a field `cell`, if the request names no cell
 
@@ -153,8 +153,7 @@ def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why:
     reply_to = _reply_address(bound, key, envelope.client, fields.get("reply_to"))
     if reply_to is None:
         return None
-    reason = in_words(why)[:MAX_CAUSE]
-    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=reason, fields=fields))
+    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=why[:MAX_CAUSE], fields=fields))
 
 
 def _reply_address(bound: str, key: str, sender: str, named: object) -> str | None:
@@ -205,13 +204,11 @@ _DESCRIBED = {
 }
 
 
-def in_words(problem: str) -> str:
+def _in_words(problem: object, kind: type[Any]) -> str:
     """Return the text of a decoding error with the field first: `flavor.vcpus: Expected `int` >= 0`."""
-    text = problem
+    text = str(problem).removeprefix(f"{kind.__name__}: ")
     for regex, description in _DESCRIBED.items():
         text = text.replace(regex, description)
-    for kind in KINDS:
-        text = text.removeprefix(f"{kind.__name__}: ")
     found = _AT.search(text)
     where, text = (found[1], text[: found.start()]) if found else ("", text)
     if missing := _MISSING.match(text):
@@ -226,8 +223,8 @@ def _valid(kind: Any, value: object, default: str) -> str:
         return default
 
 
-# Section: reads what decoding a request skips: the fields of features that a client may write like fields of
-# the kernel, and fields that berth does not know, such as misspelled ones.
+# Section: reads a message, and what decoding a request skips: the fields of features that a client may write
+# like fields of the kernel, and fields that berth does not know, such as misspelled ones.
 
 
 Place = tuple[type[RequestParts], str]  # type of the parts of a request, and its field that has an object
@@ -235,16 +232,37 @@ MAX_NOTES = 20
 _LONGEST = 100  # characters of an unknown name in a note
 
 
-def read(kind: type[M], body: bytes | msgspec.Raw) -> M:
-    """Decode bytes that a client has written to a message of the type `kind`, or raise Undecodable."""
-    message = decode(kind, body)
-    fields = fields_of(kind, body)
-    return message if fields is None else with_flat_parts(message, fields)
+def read(kind: type[T], body: bytes | msgspec.Raw, named: str = "", *, most: int = MAX_MESSAGE_BYTES) -> T:
+    """Decode bytes that a program or user has written to a value of the type `kind`. A request gets notes
+    about the fields that its type does not have. Raise Undecodable, with the wrong field first, also for such
+    a note if the request is `strict`. `named` and `most` as in `bus.protocol.decode`.
+    """
+    try:
+        message = decode(kind, body, named, most=most)
+        return _as_written(message, msgspec.json.decode(body)) if _is_request(kind) else message
+    except Undecodable as problem:
+        raise Undecodable(_in_words(problem, kind)) from None
 
 
-def fields_of(kind: type[Message], body: bytes | msgspec.Raw) -> Any:
-    """Return the JSON object of a request, or of a message that contains requests; None for other types."""
-    return msgspec.json.decode(body) if _is_request(kind) else None
+def read_envelope(kind: type[M], envelope: Envelope) -> M:
+    """Return an envelope's message, read like `read` unless it comes from this process."""
+    if envelope.message is not None:
+        return message_in(envelope, kind)
+    return read(kind, envelope.body, envelope.type)
+
+
+def read_object(kind: type[M], given: Any, within: str) -> M:
+    """Return a message that is given as a JSON value in the field `within` of another one, or as a message;
+    raise Undecodable like `read`.
+    """
+    if isinstance(given, kind):
+        return given
+    try:
+        return _as_written(converted(kind, given), given, f".{within}")
+    except msgspec.ValidationError as problem:
+        raise Undecodable(_in_words(problem_of(problem, within), kind)) from None
+    except Undecodable as problem:
+        raise Undecodable(_in_words(problem, kind)) from None
 
 
 @cache
@@ -252,12 +270,10 @@ def _is_request(kind: type[Message]) -> bool:
     return kind in KINDS or _owner(kind) is not None or bool(_with_requests(kind))
 
 
-# Fields of parts
-
-
-def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
+def _as_written(message: T, fields: Any, where: str = "") -> T:
     """Return a message with the parts whose fields are written like fields of the kernel in its JSON object
-    `fields`, such as `wait`. Raise Undecodable if one is invalid.
+    `fields`, such as `wait`, and with notes about unknown fields. Raise Undecodable if a part is invalid, or
+    if a request is `strict` and has unknown fields.
     """
     kind = type(message)
     if not isinstance(fields, dict):
@@ -268,23 +284,27 @@ def with_flat_parts(message: M, fields: Any, where: str = "") -> M:
             found = TYPES.read_flat(owner, fields)
         except ValueError as problem:
             text, _, path = str(problem).partition("`$")
-            raise Undecodable(f"{kind.__name__}: {text}`${where}{path}") from None
+            raise Undecodable(f"{text}`${where}{path}") from None
         if found:
             changes["parts"] = message.parts.having(*found)  # type: ignore[attr-defined]
     for name in _with_requests(kind):
         value, inner = getattr(message, name), fields.get(name)
         if isinstance(value, Message):
-            read_ = with_flat_parts(value, inner, f"{where}.{name}")
+            read_ = _as_written(value, inner, f"{where}.{name}")
             if read_ is not value:
                 changes[name] = read_
         elif isinstance(value, tuple) and isinstance(inner, list):
             changes[name] = tuple(
                 [
-                    with_flat_parts(each, raw, f"{where}.{name}[{at}]")
+                    _as_written(each, raw, f"{where}.{name}[{at}]")
                     for at, (each, raw) in enumerate(zip(value, inner, strict=True))
                 ]
             )
-    return structs.replace(message, **changes) if changes else message
+    written = structs.replace(message, **changes) if changes else message
+    notes: list[str] = []
+    if kind in KINDS:
+        _look_in(kind, None, fields, "", notes)
+    return with_notes(written, notes, where) if notes else written
 
 
 @cache
@@ -314,22 +334,12 @@ def _messages_in(annotation: Any) -> Iterator[type[Message]]:
 # Unknown fields
 
 
-def with_unknown(message: M, fields: Any) -> M:
-    """Return a request with a note for each field in the JSON object `fields` that its type does not have;
-    messages that are no requests are returned as they are. Raise Undecodable if the request is `strict` and
-    has such fields.
+def with_notes(request: Any, notes: Sequence[str], where: str = "") -> Any:
+    """Return a request with notes about its unknown fields; raise Undecodable if it is `strict`. `where`: the
+    path of the request in a message.
     """
-    if type(message) not in KINDS:
-        return message
-    found: list[str] = []
-    _look_in(type(message), None, fields, "", found)
-    return with_notes(message, found) if found else message
-
-
-def with_notes(request: Any, notes: Sequence[str]) -> Any:
-    """Return a request with notes about its unknown fields; raise Undecodable if it is `strict`."""
     if getattr(request, "strict", False):
-        raise Undecodable(notes[0])
+        raise Undecodable(f"{where}.{notes[0]}".removeprefix("."))
     return structs.replace(request, unknown_fields=tuple(notes[:MAX_NOTES]))
 
 

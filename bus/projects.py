@@ -1,14 +1,13 @@
-"""Projects: the queries that find the project of an id, and the rules of what a member of projects may
-request: for these projects only, and nothing that is reserved for operators.
+"""Projects: the query that finds the project of an id, and the members of projects, who may request acts for
+these projects only (`bus.acts.permitted`).
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import field, structs
+from msgspec import field
 
-from bus.messages import BuildRequested
 from bus.vocabulary import UNSAID_ID, Id, LargeMap, LongList, Message, Text, Value
 
 
@@ -45,7 +44,7 @@ UNKNOWN = "no build of this client's projects has this id, or its cell does not 
 Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
 
 
-Known = Callable[[Collection[Id], Collection[Id]], Awaitable[Projects]]  # projects of new and existing ids
+Known = Callable[[Collection[Id]], Awaitable[Projects]]  # returns the projects of builds and requests
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,6 @@ class ClientQuery:
     answer: Callable[[Any, ProjectMember, Known], Awaitable[Message]]
 
 
-# Returns a client's request with what berth adds to it; raises NotAllowed if the client may not send it.
-Permit = Callable[[Any, ProjectMember, Projects], Awaitable[Message]]
-
-
 class NotAllowed(Exception):
     """The error that a client or user may not do what it requested. The text gives the reason."""
 
@@ -81,18 +76,18 @@ def project_of(member: ProjectMember, named: str) -> str:
     if named in member.projects:
         return named
     if named not in ("", UNSAID_ID):
-        raise NotAllowed(f"project: client {member.name} is not bound to {named}")
+        raise NotAllowed(f"project: {member.name} is not bound to {named}")
     if not member.projects:
-        raise NotAllowed(f"project: client {member.name} is bound to none")
+        raise NotAllowed(f"project: {member.name} is bound to none")
     if len(member.projects) > 1:
         raise NotAllowed(f"project: name one of {', '.join(member.projects[:10])}")
     return member.projects[0]
 
 
-def check_project(build: Id, member: ProjectMember, known: Projects) -> None:
-    """Raise NotAllowed unless the build is of a project of the member; `known` maps ids to their projects."""
-    if not is_of(member, known.get(build)):
-        raise NotAllowed(UNKNOWN)
+def check_filtered(forced_host: str) -> None:
+    """Raise NotAllowed if the request of a member forces a host."""
+    if forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
 
 
 def is_derived(id_: Id) -> bool:
@@ -104,20 +99,3 @@ def is_derived(id_: Id) -> bool:
 
 def is_of(member: ProjectMember, project: str | None) -> bool:
     return bool(project) and project in member.projects
-
-
-def permitted_boot(request: BuildRequested, member: ProjectMember, known: Projects) -> BuildRequested:
-    """Return a member's build request with its project; raise NotAllowed if the member may not send it.
-    `known` maps the ids of existing requests and instances to their projects.
-    """
-    project = project_of(member, request.project)
-    if request.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if not all(is_of(member, known.get(id_, project)) for id_ in (request.request, *request.instances)):
-        raise NotAllowed("request, instances: use new uuids")
-    if any(is_derived(id_) for id_ in (request.request, *request.instances)):
-        raise NotAllowed(f"request, instances: {DERIVED}")
-    for name in ("same_host", "different_host"):
-        if not all(is_of(member, known.get(build)) for build in getattr(request.hints, name)):
-            raise NotAllowed(f"hints.{name}: {UNKNOWN}")
-    return structs.replace(request, project=project)

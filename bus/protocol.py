@@ -278,6 +278,7 @@ class AskMany(Protocol[A, R]):
 
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T", bound=msgspec.Struct)
 
 FRAME_TYPE = "berth.frame"
 
@@ -306,21 +307,22 @@ def message_in(envelope: Envelope, kind: type[M]) -> M:
     return decode(kind, envelope.body, envelope.type)
 
 
-def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
+def decode(kind: type[T], body: bytes | msgspec.Raw, named: str = "", *, most: int = MAX_MESSAGE_BYTES) -> T:
     """Decode bytes to a message of the type `kind`, or raise Undecodable with the name of the wrong field.
 
     `named` is the message type that the sender stated; empty if it stated no type, as plain AMQP clients do.
+    `most`: the largest number of bytes.
     """
     if named and named != kind.__name__:
         raise Undecodable(f"type: {named!r} is unknown on this topic, which carries {kind.__name__}")
     size = memoryview(body).nbytes
-    if size > MAX_MESSAGE_BYTES:
-        raise Undecodable(f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}")
+    if size > most:
+        raise Undecodable(f"the message is {size} bytes; the bus carries at most {most}")
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = parts.decoder(kind)
     try:
-        message: M = decoder.decode(body)
+        message: T = decoder.decode(body)
     except msgspec.ValidationError as problem:
         raise Undecodable(f"{kind.__name__}: {parts.problem_of(problem)}") from None
     except NOT_JSON as problem:

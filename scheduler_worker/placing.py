@@ -22,7 +22,7 @@ from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
-from bus.projects import ClientQuery, Permit
+from bus.projects import ClientQuery
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
@@ -395,8 +395,6 @@ class SchedulerPart:
 
     narrowings: tuple[Narrowing, ...] = ()  # called in the order of all parts
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
-    # Requests of clients of these types, with the functions that permit them.
-    client_permits: Mapping[type[Message], Permit] = field(default_factory=dict)
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
     builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
     # Rows that replace the rows of the kernel or of other features for the same messages.

@@ -10,8 +10,10 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from berth.settings import BadSetting
-from bus import protocol, topics
+from bus import topics
 from bus.errors import OperationRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.invalid_requests import read
+from bus.protocol import encode
 from bus.vocabulary import Message
 
 if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin
@@ -67,7 +69,7 @@ async def answered(bus: Bus, ask: Callable[[], Awaitable[T]], seconds: float = i
 def checked(message: M) -> M:
     """Return the message as its receiver would decode it; raise BadSetting if a field is invalid."""
     try:
-        return protocol.decode(type(message), protocol.encode(message))
+        return read(type(message), encode(message))
     except (Undecodable, TooBig) as problem:
         raise BadSetting(str(problem)) from None
 

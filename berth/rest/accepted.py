@@ -3,7 +3,7 @@ queries and transactions.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -12,7 +12,7 @@ from berth.rest.store import IdTaken, StoredRequest
 from bus import topics
 from bus.acts import owners_query
 from bus.delivery.runner import Bus
-from bus.projects import FindProjects, ProjectsFound
+from bus.projects import BuildPlace, FindProjects, ProjectsFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.vocabulary import Message, portions
@@ -36,43 +36,50 @@ class AcceptedRequests:
             group.create_task(self._finding.run())
             group.create_task(self._adding.run())
 
-    async def projects(self, new: Collection[str], existing: Collection[str]) -> Mapping[str, str]:
-        """Return the project of each id in `new` (of requests to accept) and `existing` (of builds) that any
-        worker has recorded; ids of concurrent calls may be in the result, too.
+    async def project(self, id_: str) -> str:
+        """Return the project of a request or build; "" if no worker has recorded it."""
+        async with self._database.read_single() as tx:
+            accepted = await store.projects_of(tx, (id_,))
+        found = accepted or (await self._bus.asker(topics.PROJECTS)(FindProjects(existing=(id_,)))).projects
+        return found.get(id_, "")
 
-        A call with `existing` ids queries the cells, which may be slow, so it is not combined with others.
-        """
-        return await (self._find(new, existing) if existing else self._finding(new))
+    async def owners(self, messages: Sequence[Message], *, places: bool = True) -> ProjectsFound:
+        """Return the owners, and the places, of all ids in messages that change something; ids of concurrent
+        calls may be in the result, too.
 
-    async def judged(self, messages: Sequence[Message]) -> ProjectsFound:
-        """Return the owners and places of all ids in messages that change something. The records of the
-        other workers outrank those of this database, which only prove that a request was accepted.
+        A query for places or existing ids may be slow, so it is not combined with others.
         """
-        question = owners_query(messages)
+        question = owners_query(messages, places=places)
         if question is None:
             return ProjectsFound()
-        found = await self._bus.asker(topics.PROJECTS)(question)
-        async with self._database.read_single() as tx:
-            accepted = await store.projects_of(tx, {*question.new, *question.existing})
-        return structs.replace(found, projects={**accepted, **found.projects})
+        return await (self._find(question) if places or question.existing else self._finding(question))
 
     async def add(self, rows: Sequence[StoredRequest]) -> None:
         """Store all requests; if an id is in use by another request, store no request and raise IdTaken."""
         if (taken := await self._adding(rows)) is not None:
             raise taken
 
-    async def _find_many(self, calls: Sequence[Collection[str]]) -> Sequence[dict[str, str]]:
-        return [await self._find({id_ for ids in calls for id_ in ids}, ())] * len(calls)
+    async def _find_many(self, questions: Sequence[FindProjects]) -> Sequence[ProjectsFound]:
+        new = {id_ for question in questions for id_ in question.new}
+        return [await self._find(FindProjects(new=tuple(sorted(new))))] * len(questions)
 
-    async def _find(self, new: Collection[str], existing: Collection[str]) -> dict[str, str]:
+    async def _find(self, question: FindProjects) -> ProjectsFound:
+        """Find owners. The records of the other workers outrank those of this database, which only prove that
+        a request was accepted.
+        """
         async with self._database.read_single() as tx:
-            known = await store.projects_of(tx, {*new, *existing})
-        find = self._bus.asker(topics.PROJECTS)
-        for some in portions(sorted({*new} - known.keys()), IDS_ASKED):
-            known |= (await find(FindProjects(new=some))).projects
-        if missing := tuple(sorted({*existing} - known.keys())):
-            known |= (await find(FindProjects(existing=missing))).projects
-        return known
+            projects = await store.projects_of(tx, {*question.new, *question.existing})
+        places, find = dict[str, BuildPlace](), self._bus.asker(topics.PROJECTS)
+        asked = [
+            structs.replace(question, new=some, existing=()) for some in portions(question.new, IDS_ASKED)
+        ]
+        if question.existing:
+            asked.append(structs.replace(question, new=()))
+        for some in asked:
+            found = await find(some)
+            projects |= found.projects
+            places |= found.places
+        return ProjectsFound(projects=projects, places=places)
 
     async def _add_many(self, calls: Sequence[Sequence[StoredRequest]]) -> Sequence[IdTaken | None]:
         try:

@@ -28,12 +28,11 @@ from bus import parts
 from bus.clock import set_within
 from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
-from bus.http import LongRequests, TooManyRequests
+from bus.http import LongRequests, TooManyRequests, origin_of
 from bus.messages import BuildRequested
 from bus.projects import NotAllowed
 from bus.queries import FindInstances
 from placement_worker.http.errors import Problem
-from placement_worker.http.recording import origin_of
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from bus.errors import TooBig
 from bus.http import LongRequests
 from bus.invalid_requests import read
 from bus.vocabulary import Id, Message
-from placement_worker.http.access import Authenticate
-from placement_worker.http.errors import Problem
+from placement_worker.http.access import TokenChecker
 from placement_worker.http.recording import SIGN_IN, RecordedRequests
 
 MOST_WAIT = 300.0  # seconds of a long poll
@@ -38,14 +37,11 @@ class RestAccess:
     gives the roles of callers.
     """
 
-    authenticate: Authenticate
-    unauthorized: Callable[[], Problem]
+    tokens: TokenChecker
     records: RecordedRequests
 
     async def caller(self, request: Request) -> RestCaller:
-        identity = await self.authenticate(request.headers)
-        if identity is None:
-            raise self.unauthorized()
+        identity = await self.tokens.caller(request.headers)
         return rest_caller(self.records.policy, identity, self.records.known_by)
 
     def record(self, caller: RestCaller, came: Caller, response: tuple[int, str]) -> None:

@@ -44,13 +44,9 @@ class RestCaller:
     """The caller of one request, and the acts of the request."""
 
     operator: Operator = UNIDENTIFIED
-    is_member: bool = False  # may act for the project of its token, within the limits of clients
+    member: ProjectMember | None = None  # of the project of its token, within the limits of clients
     is_reader: bool = False  # may read in the project of its token
     acts: list[NotedAct] = field(default_factory=list)
-
-    @property
-    def member(self) -> ProjectMember:
-        return ProjectMember(name=self.operator.name, projects=(self.operator.project,))
 
     @property
     def is_limited(self) -> bool:
@@ -72,7 +68,7 @@ class RestCaller:
         if not self.may_read(project):
             target = Target(project=project)
             self.acts.append(NotedAct(READ, target))
-            raise NotAllowed(f"{allowed(self.operator, READ, target)}; {self._membership}")
+            raise NotAllowed(allowed(self.operator, READ, target))
         return project
 
     def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
@@ -89,23 +85,15 @@ class RestCaller:
 
     def check(
         self, message: M, project: str, owners: ProjectsFound | None = None, state: Message | None = None
-    ) -> tuple[M, bool]:
-        """Note the act of a message about a project. Return the message to publish, and True if the caller's
-        role covers the act, or False if only the caller's membership in the project permits it (then the
-        limits of clients apply). Else raise NotAllowed.
+    ) -> M:
+        """Note the act of a message about a project. Return the message to publish; raise NotAllowed if the
+        caller may not do the act.
         """
         self.note(message, project)
-        why, permitted = judged(self.operator, message, owners or ProjectsFound(), state)
-        if why and not self._is_member_of(project):
-            raise NotAllowed(f"{why}; {self._membership}")
-        return permitted, not why
-
-    @property
-    def _membership(self) -> str:
-        return f"member of {self.operator.project} only" if self.is_member else "member of no project"
-
-    def _is_member_of(self, project: str) -> bool:
-        return self.is_member and project == self.operator.project
+        why, permitted = judged(self.operator, message, owners or ProjectsFound(), state, self.member)
+        if why:
+            raise NotAllowed(why)
+        return permitted
 
 
 def combined(acts: Iterable[NotedAct]) -> Iterator[NotedAct]:
@@ -138,4 +126,5 @@ def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> Rest
         policy.allows(rule, identity, {"project_id": identity.project})
         for rule in ("berth:member", "berth:project_reader")
     )
-    return RestCaller(operator, is_member, is_reader)
+    member = ProjectMember(operator.name, (operator.project,)) if is_member else None
+    return RestCaller(operator, member, is_reader)

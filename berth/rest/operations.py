@@ -26,15 +26,15 @@ from berth.rest.bodies import (
 )
 from berth.rest.callers import NotFound, RestCaller
 from berth.rest.ends import REPLY_TO, EndLog, results_of
-from berth.rest.store import StoredRequest
+from berth.rest.store import StoredRequest, check_free
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
-from bus.acts import ids_of
+from bus.acts import is_judged_by_owner
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.projects import ProjectsFound, permitted_boot
+from bus.projects import ProjectsFound
 from bus.queries import (
     BuildStands,
     FindBuilds,
@@ -75,34 +75,30 @@ class RestOperations:
             structs.replace(request, project=caller.named(request.project), reply_to="")
             for request in requests
         ]
-        owners = await self.accepted.judged(named) if caller.is_limited else ProjectsFound()
-        checks = [caller.check(request, request.project, owners) for request in named]
-        as_client = [
-            request for request, (_, is_covered) in zip(named, checks, strict=True) if not is_covered
-        ]
+        asked = [each for each in named if is_judged_by_owner(caller.operator, each, caller.member)]
+        owners = await self.accepted.owners(asked, places=caller.is_limited)
+        named = [caller.check(request, request.project, owners) for request in named]
         rows = [request_row(request.request, request, request.instances) for request in named]
         accepted = [
-            Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
+            Accepted(
+                request=request.request,
+                project=request.project,
+                builds=request.instances,
+                notes=(*request.unknown_fields, *note),
+            )
             for request, note in zip(named, notes, strict=True)
         ]
-        if not self._are_confirmed(rows):
-            await self._check_limits(caller, as_client)
-            await self.accept(rows, [structs.replace(request, reply_to=REPLY_TO) for request in named])
+        await self.accept(rows, [structs.replace(request, reply_to=REPLY_TO) for request in named], owners)
         return BatchAccepted(accepted=tuple(accepted))
 
-    async def _check_limits(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
-        """Raise NotAllowed if a request of a project's member names ids of other projects, or has an option
-        that only operators may use.
+    async def accept(
+        self, rows: Sequence[StoredRequest], messages: Sequence[Message], owners: ProjectsFound
+    ) -> None:
+        """Store requests and publish their messages, unless the broker has stored all of them before. Raise
+        IdTaken if an id is in use by another request, or by another project, whose requests could be read.
         """
-        if not requests:
-            return
-        known, member = await self.accepted.projects(*ids_of(requests)), caller.member
-        for request in requests:
-            permitted_boot(request, member, known)
-
-    async def accept(self, rows: Sequence[StoredRequest], messages: Sequence[Message]) -> None:
-        """Store requests and publish their messages, unless the broker has stored all of them before."""
         if not self._are_confirmed(rows):
+            check_free(rows, owners.projects)
             await self.accepted.add(rows)
             await self.publish(messages)
             self._confirm(rows)
@@ -159,7 +155,7 @@ class RestOperations:
         """Return the project of a build or request; raise NotFound if the project is unknown or the caller
         may not read it.
         """
-        project = (await self.accepted.projects((), (id_,))).get(id_, "")
+        project = await self.accepted.project(id_)
         if not project or not caller.may_read(project):
             raise NotFound(_UNKNOWN.format(id_))
         return project
@@ -168,7 +164,7 @@ class RestOperations:
         """Return the owners of the ids in a message that changes a build; raise NotFound if the build's
         project is unknown or the caller may not read in it.
         """
-        owners = await self.accepted.judged([act])
+        owners = await self.accepted.owners([act])
         project = owners.projects.get(build, "")
         if not project or not caller.may_read(project):
             caller.note(act, project, is_denied=bool(project))

@@ -1,7 +1,6 @@
 """Serves the REST API with the tokens, the policy and the certificate of the settings."""
 
 import asyncio
-from contextlib import nullcontext
 
 from berth.placement_http import known_by, policy_of, tls_of, tokens_of
 from berth.rest.app import rest_app
@@ -13,8 +12,6 @@ from bus.delivery.runner import Bus
 from bus.http import HttpLimits, announce, listen, serve
 from bus.sql.database import Database
 from placement_worker.http import format_refusal
-from placement_worker.http.access import noauth2
-from placement_worker.http.errors import without_token
 from placement_worker.http.recording import RecordedRequests
 
 _CONNECTIONS = 2000  # most open connections: clients wait for the ends of their builds
@@ -24,14 +21,9 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
     """Serve the REST API until cancelled."""
     tokens = tokens_of(settings, bus.clock)
     records = RecordedRequests(bus.publish, bus.clock, policy_of(settings), known_by(settings))
-    access = RestAccess(
-        authenticate=tokens or noauth2,
-        unauthorized=tokens.unauthorized if tokens else without_token,
-        records=records,
-    )
     operations = RestOperations(bus, settings, database, ends)
-    app = rest_app(operations, access)
-    async with tokens or nullcontext(), asyncio.TaskGroup() as group:
+    app = rest_app(operations, RestAccess(tokens, records))
+    async with tokens, asyncio.TaskGroup() as group:
         working = [group.create_task(operations.accepted.run()), group.create_task(records.run())]
         listener = listen(settings.rest.http)
         announce("the REST API is served", listener, "/", tls_of(settings))

@@ -1,6 +1,6 @@
 """SQL of the REST API: accepted requests with their builds, and the numbered log of ends."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.sql.statement import Transaction, sql
@@ -32,6 +32,14 @@ class IdTaken(Exception):
     """Error: an id is in use by a request with another body, or by another project."""
 
 
+def check_free(requests: Sequence[StoredRequest], projects: Mapping[str, str]) -> None:
+    """Raise IdTaken if a request has an id of another project; `projects` are those of ids in use."""
+    for each in requests:
+        if projects.get(each.id, each.project) != each.project:
+            raise IdTaken(_TAKEN.format(each.id))
+
+
+_TAKEN = "{} is the id of another request"
 _ADD_REQUESTS = sql("""
     INSERT INTO rest_requests (id, project, digest, at) SELECT n.id, n.project, n.digest, :NOW
     FROM {n: id str, project str, digest str} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
@@ -91,7 +99,7 @@ async def accept(tx: Transaction, requests: Sequence[StoredRequest], now: float)
         stored = {row["id"]: row for row in await _REQUESTS(tx, [(each.id,) for each in listed])}
         for each in listed:
             if stored[each.id]["project"] != each.project or stored[each.id]["digest"] != each.digest:
-                raise IdTaken(f"{each.id} is the id of another request")
+                raise IdTaken(_TAKEN.format(each.id))
     rows = sorted((build, each.id, each.project) for each in listed for build in each.builds)
     if rows and len(await _ADD_BUILDS(tx, rows, now=now)) < len(rows):
         owners = {row["build"]: row["request"] for row in await _BUILDS(tx, [row[:1] for row in rows])}

@@ -27,9 +27,9 @@ from bus.errors import (
     Undecodable,
     Unroutable,
 )
-from bus.invalid_requests import fields_of, with_flat_parts, with_unknown
+from bus.invalid_requests import read_envelope
 from bus.invalid_requests import refusal_of as answer_to_invalid
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport, is_suspect, message_in
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport, is_suspect
 from bus.topics import TOPIC_OF, matches
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, cell_of, messages_of, reply_prefix, suspects_queue
@@ -376,16 +376,12 @@ class ServedRow(ABC):
         try:
             if delivery.problem:
                 raise Undecodable(delivery.problem)
-            message, fields = message_in(delivery.envelope, self.row.message), None
-            if delivery.envelope.message is None:
-                fields = fields_of(self.row.message, delivery.envelope.body)
-                message = with_flat_parts(message, fields)
+            message: Message = read_envelope(self.row.message, delivery.envelope)
         except Undecodable as problem:
             await self._bury(delivery, Dead(str(problem), invalid=True))
             return None
         try:
             if delivery.envelope.message is None:
-                message = with_unknown(message, fields)
                 self._check(delivery.envelope, message)
         except Undecodable as problem:
             await self._bury(delivery, Dead(str(problem), sender=delivery.envelope.key, invalid=True))

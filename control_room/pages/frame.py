@@ -22,6 +22,7 @@ from starlette.types import Scope
 from bus.audit_trail import Operator
 from bus.clock import Clock, moment_text, set_within, time_text
 from bus.delivery.recording import Caller
+from bus.http import origin_of
 from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
 from control_room.core import words
@@ -250,19 +251,13 @@ def session_of(request: Request) -> WebSession:
     return session
 
 
-def address_of(scope: Scope) -> str:
-    """Return the IP address of the browser that sent an HTTP request, or an empty text if it is unknown."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
 def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
     """Return the user, address and path of an HTTP request for a record in the audit trail."""
     return Caller(
         operator=visitor.operator if visitor else Operator(name=""),
         interface="control room",
         through=f"{scope['method']} {scope['path']}",
-        origin=address_of(scope),
+        origin=origin_of(scope),
         request=Clock().uuid(),
     )
 

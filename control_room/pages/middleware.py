@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.delivery.recording import caller
 from bus.errors import OperationRefused, Unavailable
+from bus.http import origin_of
 from control_room.access import (
     Credential,
     Visitor,
@@ -29,7 +30,6 @@ from control_room.pages.frame import (
     PageGroup,
     PageRefused,
     Renderer,
-    address_of,
     caller_of,
     redirect_to,
     session_of,
@@ -167,7 +167,7 @@ class AccessMiddleware:
             if scope["path"] == HEALTH:
                 await self._app(scope, receive, send_with_headers)
                 return
-            with self._running.count(session.id, session.visitor, address_of(scope)):
+            with self._running.count(session.id, session.visitor, origin_of(scope)):
                 self._authorise(scope, headers, session)
                 caller.set(caller_of(scope, session.visitor))
                 await self._app(scope, receive, send_with_headers)
@@ -294,14 +294,14 @@ class SignInPages(PageGroup):
 
     def check_pause(self, request: Request) -> None:
         """Raise PageRefused if the sender's IP address must wait after failed sign-ins."""
-        pause = self._failures.pause(address_of(request.scope), self._context.clock.monotonic())
+        pause = self._failures.pause(origin_of(request.scope), self._context.clock.monotonic())
         if pause > 0:
             text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
             raise PageRefused(429, "Too many attempts", text, retry_after=pause)
 
     async def refuse(self, request: Request, problem: str) -> Response:
         """Count a failed sign-in; return the sign-in page (status 401) that shows the text `problem`."""
-        address = address_of(request.scope)
+        address = origin_of(request.scope)
         failures = self._failures.failed(address, self._context.clock.monotonic())
         log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
         unknown = caller_of(request.scope, None)
@@ -315,7 +315,7 @@ class SignInPages(PageGroup):
         context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())
-        log.info("%s signed in from %s", visitor.user, address_of(request.scope))
+        log.info("%s signed in from %s", visitor.user, origin_of(request.scope))
         set_session(answer, request.scope, session)
         signed_in = caller_of(request.scope, visitor)
         await context.operations.note(signed_in, "sign in", "control room", "done", "")

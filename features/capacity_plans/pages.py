@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bus.http import origin_of
 from control_room.core.forms import words
 from control_room.core.hosts import KnownHost
 from control_room.pages.frame import (
@@ -19,7 +20,6 @@ from control_room.pages.frame import (
     PageGroup,
     PageUpdates,
     Renderer,
-    address_of,
     session_of,
     soon,
 )
@@ -154,4 +154,4 @@ def _fields(request: Request) -> dict[str, str]:
 
 def _query(request: Request) -> _PlanQuery:
     text = urlencode({name: value for name, value in _fields(request).items() if value})
-    return _PlanQuery(text, session_of(request).visitor or address_of(request.scope))
+    return _PlanQuery(text, session_of(request).visitor or origin_of(request.scope))

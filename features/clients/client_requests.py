@@ -5,12 +5,11 @@ message. A build of another project is treated exactly as an unknown one. Permit
 again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from bus import acts
@@ -20,21 +19,19 @@ from bus.context import is_repeated, stored_context
 from bus.decisions import FindRefused, RefusedFound
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Undecodable, Unroutable
-from bus.invalid_requests import in_words, refused, with_flat_parts, with_notes, with_unknown
-from bus.messages import BuildCancelRequested, BuildRequested
-from bus.parts import converted, problem_of
+from bus.invalid_requests import read_object, refused, with_notes
+from bus.messages import BuildRequested
 from bus.projects import (
     ClientQuery,
     FindProjects,
     Known,
     NotAllowed,
-    Permit,
     ProjectMember,
     Projects,
-    check_project,
-    permitted_boot,
+    ProjectsFound,
     project_of,
 )
+from bus.protocol import Ask
 from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
@@ -56,6 +53,8 @@ from features.clients.operator_requests import operator_of
 from features.clients.store import bind, registered
 from scheduler_worker.extension import CellQueries, Explanations, Owners, Scheduler
 
+STATE_SECONDS = 5.0  # for a cell's answer; the wait also delays requests about other cells
+
 
 @dataclass(eq=False)
 class ClientRequests:
@@ -64,15 +63,7 @@ class ClientRequests:
     cells: CellQueries
     owners: Owners
     explanations: Explanations
-
-    @cached_property
-    def _permits(self) -> Mapping[type[Message], Permit]:
-        of_features = [part.client_permits for part in self.scheduler.parts]
-        permits: dict[type[Message], Permit] = {
-            BuildRequested: _permit_boot,
-            BuildCancelRequested: _permit_delete,
-        }
-        return {**permits, **{kind: permit for some in of_features for kind, permit in some.items()}}
+    asker: Callable[..., Ask[Any, Any]]
 
     @cached_property
     def _queries(self) -> Mapping[str, ClientQuery]:
@@ -113,9 +104,10 @@ class ClientRequests:
         if not valid:
             return requests
         clients = await self._registered({each.client for each, _ in valid})
-        known = await self._known(*acts.ids_of(request for _, request in valid))
+        question = acts.owners_query([request for _, request in valid], places=False)
+        owners = await self.owners.find(question) if question is not None else ProjectsFound()
         judged = [
-            await self._judged(request, each.client, clients.get(each.client), known)
+            await self._judged(request, each.client, clients.get(each.client), owners)
             for each, request in valid
         ]
         records = [
@@ -125,16 +117,33 @@ class ClientRequests:
         outcomes: Iterator[Outcome] = iter([(judged[0], *in_messages(records)), *judged[1:]])
         return [request if isinstance(request, Poison) else next(outcomes) for request in requests]
 
-    async def _judged(self, act: Any, name: str, client: RegisteredClient | None, known: Projects) -> Message:
+    async def _judged(
+        self, act: Any, name: str, client: RegisteredClient | None, owners: ProjectsFound
+    ) -> Message:
         """Return the act as of an operator, or its refusal."""
         key = client_key(name, act.reply_to)
         try:
             member = _member(name, client)
             if act.reply_to not in ("", key):
                 raise NotAllowed(f"reply_to: {name}, or {name}_ and a name, not {act.reply_to}")
-            return await self._permits[type(act)](structs.replace(act, reply_to=key), member, known)
+            permitted: Message = acts.permitted(
+                member, structs.replace(act, reply_to=key), owners, await self._state(act, member, owners)
+            )
+            return permitted
         except NotAllowed as why:
             return refused(act, str(why), "client", key)
+
+    async def _state(self, act: Message, member: ProjectMember, owners: ProjectsFound) -> Message | None:
+        """Return the state that decides about an act; None if owners decide, or if no such cell answers."""
+        state = acts.deciding_state(act, member, owners)
+        if state is None:
+            return None
+        query, question = state
+        try:
+            answer: Message = await self.asker(query, STATE_SECONDS)(question)
+        except Unroutable:
+            return None
+        return answer
 
     async def ask(self, asked: ClientAsked) -> ClientAnswered:
         client = (await self._registered({asked.client})).get(asked.client)
@@ -150,11 +159,9 @@ class ClientRequests:
         if query is None:
             raise NotAllowed(f"query: no {asked.query}, only {', '.join(self._queries)}")
         try:
-            question = asked.message
-            if not isinstance(question, query.asks):
-                question = with_flat_parts(converted(query.asks, question), question)
-        except msgspec.ValidationError as problem:
-            raise NotAllowed(in_words(problem_of(problem, "message"))) from None
+            question = read_object(query.asks, asked.message, "message")
+        except Undecodable as problem:
+            raise NotAllowed(str(problem)) from None
         return ClientAnswered(answer=await query.answer(question, client, self._known))
 
     async def _builds(self, question: FindBuilds, client: ProjectMember, known: Known) -> BuildsFound:
@@ -178,7 +185,7 @@ class ClientRequests:
         decision = await self.explanations.decision(question)
         project = decision.request.project if decision.request is not None else None
         if project is None and decision.parts.builds:
-            project = (await known((), decision.parts.builds)).get(decision.parts.builds[0])
+            project = (await known(decision.parts.builds)).get(decision.parts.builds[0])
         mine = tuple(each for each in decision.held if each.project in client.projects)
         return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
 
@@ -199,9 +206,8 @@ class ClientRequests:
         async with self.database.read() as tx:
             return {client.name: client for client in await registered(tx, names)}
 
-    async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        question = FindProjects(new=tuple(sorted(new)), existing=tuple(sorted(existing)))
-        return (await self.owners.find(question)).projects
+    async def _known(self, ids: Collection[Id]) -> Projects:
+        return (await self.owners.find(FindProjects(existing=tuple(sorted(ids))))).projects
 
 
 def _member(name: str, client: RegisteredClient | None) -> ProjectMember:
@@ -216,27 +222,13 @@ def _request_in(asked: ClientRequested) -> Any:
         return asked.message
     known = actions()
     if asked.do not in known:
-        return Poison(f"ClientRequested: no action {asked.do}, only {', '.join(known)} - at `$.do`")
+        return Poison(f"do: no action {asked.do}, only {', '.join(known)}")
     try:
-        read: Any = converted(known[asked.do].topic.message, asked.message)
-        request: Any = with_unknown(with_flat_parts(read, asked.message, ".message"), asked.message)
+        request: Any = read_object(known[asked.do].topic.message, asked.message, "message")
         notes = (*asked.unknown_fields, *request.unknown_fields)
         return with_notes(request, notes) if asked.unknown_fields else request
-    except msgspec.ValidationError as problem:
-        return Poison(f"ClientRequested: {problem_of(problem, 'message')}")
     except Undecodable as problem:
         return Poison(str(problem))
-
-
-async def _permit_boot(request: BuildRequested, client: ProjectMember, known: Projects) -> BuildRequested:
-    return permitted_boot(request, client, known)
-
-
-async def _permit_delete(
-    request: BuildCancelRequested, client: ProjectMember, known: Projects
-) -> BuildCancelRequested:
-    check_project(request.build, client, known)
-    return structs.replace(request, anywhere=True)
 
 
 def _record(

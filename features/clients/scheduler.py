@@ -22,7 +22,7 @@ from scheduler_worker.extension import Explanations, Owners, SchedulerNeeds, Sch
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database = needs.scheduler, needs.database
     owners, explanations = Owners(database, needs.cells, scheduler), Explanations(database, scheduler)
-    clients = ClientRequests(database, scheduler, needs.cells, owners, explanations)
+    clients = ClientRequests(database, scheduler, needs.cells, owners, explanations, needs.asker)
     roles = OperatorRequests(database, needs.publish, needs.asker, scheduler.clock)
     return SchedulerPart(
         rows=WorkerRows(

@@ -16,8 +16,8 @@ from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.decisions import Decision
 from bus.invalid_requests import InvalidRequest, RequestKind
 from bus.messages import Attempt, BuildPlaced, Selection
-from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of
-from bus.projects import BuildPlace, ProjectsFound
+from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of, waits_since
+from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound, check_filtered
 from bus.queries import DecisionFound
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import FindProviders, ProvidersFound
@@ -389,7 +389,7 @@ class MoveOfPlan(Value, frozen=True, kw_only=True):
 
 
 class PlanStands(Value, frozen=True, kw_only=True):
-    """How far a plan of moves is."""
+    """A plan of moves with its progress."""
 
     plan: PlanOfMoves
     began: Seconds = 0.0
@@ -507,7 +507,7 @@ START_PLAN = Query("scheduler.start_plan", StartPlan, PlanStarted,
 STOP_PLAN = Query("scheduler.stop_plan", StopPlan, PlanStopAnswered,
     "request no further moves of a plan", ANYONE, "scheduler")
 FIND_PLANS = Query("scheduler.plans", FindPlans, PlansFound,
-    "plans of many moves, and how far they are", ANYONE, "scheduler")
+    "plans of many moves, and their progress", ANYONE, "scheduler")
 # fmt: on
 REST_ASKS = (FIND_MOVES,)
 PAGE_ASKS = (FIND_MOVES, START_PLAN, STOP_PLAN, FIND_PLANS)
@@ -554,6 +554,22 @@ def _of_plan(message: StartPlan, target: Target, owners: ProjectsFound, state: M
     return replace(target, cell=cells.pop() if is_inside and len(cells) == 1 else "", project="")
 
 
+def _move_of_member(asked: MoveRequested, member: ProjectMember, state: Message | None) -> MoveRequested:
+    check_filtered(asked.forced_host)
+    if asked.kind == "evacuate":
+        raise NotAllowed("kind: only operators evacuate a host")
+    if waits_since(asked.parts):
+        raise NotAllowed("since: only preempted instances keep the time of their first request")
+    return asked
+
+
+def _steering_of_member(steer: MoveSteered, member: ProjectMember, state: Message | None) -> MoveSteered:
+    moves = state.moves if isinstance(state, MovesFound) else ()
+    if not any(move.build == steer.build for move in moves):
+        raise NotAllowed("this build has no such move in this cell, or the cell does not answer")
+    return steer
+
+
 ACTS = (
     Act(
         "move",
@@ -583,12 +599,14 @@ REQUESTED: Mapping[type[Message], Requested] = {
         ids=lambda message: ({message.move}, {message.build}),
         real=_of_move,
         bound=_bound_move,
+        member=_move_of_member,
     ),
     MoveSteered: Requested(
         state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
         ids=lambda message: (set(), {message.build}),
         real=_of_steering,
         by_owner=False,  # its cell's record of the move decides
+        member=_steering_of_member,
     ),
     StartPlan: Requested(
         state=lambda message: (topics.PROVIDERS, FindProviders(ids=message.roots[:1000], parts=("owner",))),

@@ -13,9 +13,7 @@ from berth.rest.callers import NotFound, RestCaller
 from berth.rest.ends import EVENTS, REPLY_TO, EndRule
 from berth.rest.extension import RestOperation, RestPart
 from berth.rest.operations import RestOperations, request_row
-from berth.rest.store import IdTaken
 from bus import protocol
-from features.moves.client_requests import permitted_move
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,
@@ -49,13 +47,7 @@ async def request_move(operations: RestOperations, caller: RestCaller, asked: Mo
     project = owners.projects[asked.build]
     asked = structs.replace(asked, reply_to=REPLY_TO)
     row = request_row(asked.move, asked, (), project)
-    asked, is_covered = caller.check(asked, project, owners)
-    if owners.projects.get(asked.move, project) != project:
-        # else the caller could read the other project's request
-        raise IdTaken(f"{asked.move} is the id of another request")
-    if not is_covered:
-        permitted_move(asked, caller.member, owners.projects)
-    await operations.accept([row], [asked])
+    await operations.accept([row], [caller.check(asked, project, owners)], owners)
     return MoveAccepted(move=asked.move, build=asked.build)
 
 

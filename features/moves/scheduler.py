@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from bus import topics
-from bus.projects import ClientQuery
+from bus.projects import ClientQuery, Known, NotAllowed, ProjectMember, is_of
+from bus.protocol import Ask
 from bus.worker import On, WorkerRows, answers, every, on, on_many, prune_period
 from features.groups.messages import GROUPS
-from features.moves.client_requests import MovesOfClients
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.messages import (
@@ -25,13 +25,25 @@ from features.moves.messages import (
     MovePlaced,
     MoveRefused,
     MoveRequested,
-    MoveSteered,
+    MovesFound,
 )
 from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
 CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other cells
+
+
+def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
+    async def find(question: FindMoves, client: ProjectMember, known: Known) -> MovesFound:
+        if not question.moves and not question.builds:
+            raise NotAllowed("moves: name the moves or builds")
+        found = await moves(question)
+        projects = await known({move.build for move in found.moves})
+        mine = [move for move in found.moves if is_of(client, projects.get(move.build))]
+        return MovesFound(moves=tuple(mine))
+
+    return ClientQuery(FindMoves, find)
 
 
 def requested_moves(
@@ -57,13 +69,11 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     handovers = Handovers(database, placement, scheduler.ending, clock)
     lookups = MoveLookups(scheduler.source, scheduler.ending, placement, needs.cells, find_moves)
     placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
-    of_clients = MovesOfClients(find_moves)
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
     return SchedulerPart(
         offers=(placing, plans),
-        client_permits={MoveRequested: of_clients.permit_move, MoveSteered: of_clients.permit_steering},
-        client_queries={"moves": ClientQuery(FindMoves, of_clients.find)},
+        client_queries={"moves": of_clients(find_moves)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
             asks=(GROUPS, FIND_MOVES),

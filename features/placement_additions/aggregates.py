@@ -22,9 +22,6 @@ from placement_worker.http.extension import ApiAnswer, ApiCall, empty_answer, er
 
 MOST = 10_000  # maximum number of aggregates in one answer
 
-_new = msgspec.json.Decoder(AggregateCreation)
-_change = msgspec.json.Decoder(AggregateChange)
-
 
 async def list_aggregates(call: ApiCall) -> ApiAnswer:
     asked = parameters(call, "name", "host", "key", "after", "limit")
@@ -38,7 +35,7 @@ async def list_aggregates(call: ApiCall) -> ApiAnswer:
 
 
 async def create_aggregate(call: ApiCall) -> ApiAnswer:
-    body = await call.decoded(_new)
+    body = await call.decoded(AggregateCreation)
     id_ = body.uuid or call.placement.clock.uuid()
     edit = aggregates.MakeAggregate(
         aggregate=id_, name=body.name, metadata=body.metadata, hosts=body.hosts, force=body.force
@@ -63,7 +60,7 @@ async def show_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def change_aggregate(call: ApiCall) -> ApiAnswer:
-    body = await call.decoded(_change)
+    body = await call.decoded(AggregateChange)
     aggregate = await _named(call)
     metadata = body.metadata.items()
     edit = aggregates.ChangeAggregate(

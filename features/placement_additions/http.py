@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 
-import msgspec
-
 from berth.openapi import EVENT_STREAM, DescribedOperation, HttpDescription, OperationKey
 from features.placement_additions import aggregates, bodies
 from features.placement_additions.loading import BulkLoad
@@ -28,11 +26,9 @@ from placement_worker.http.extension import (
 BULK_BODY = 64 << 20  # bytes
 CANDIDATES_SINCE = 10  # first minor version with allocation candidates
 
-_load = msgspec.json.Decoder(LoadProviders)
-
 
 async def load(call: ApiCall) -> ApiAnswer:
-    loaded = await call.placement.of(BulkLoad).load(await call.decoded(_load))
+    loaded = await call.placement.of(BulkLoad).load(await call.decoded(LoadProviders))
     return json_answer(bodies.LoadResults(results=loaded.results))
 
 

@@ -20,7 +20,7 @@ from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.host_traits import cause_trait, close_host, open_host
 from features.moves.messages import PlanOfMoves, PlanStands
 from features.moves.plans import MovePlans, PlanKind, PlanStep
-from features.planning.core.batch_course import steps_of
+from features.planning.core.batch_course import counts_of
 from features.planning.core.room_course import next_step
 from features.planning.messages import PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
 from features.planning.plan_searches import PlanSearches, held_holders
@@ -77,11 +77,7 @@ class RoomMaking(PlanKind):
             self._plans.wake()
         return PlanStep(
             new=step.new,
-            counts={
-                "total": after.tried + steps_of((*after.batch, *after.planned)),
-                "moved": len(after.moved),
-                "stay": after.failed,
-            },
+            counts=counts_of(after),
             goal=PlanningGoal(room=after),
             over=step.is_over,
             code=after.code if step.is_over else "",

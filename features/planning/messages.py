@@ -131,7 +131,7 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 
 
 class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the moves of a plan are. They run in batches; the rest is planned again after a batch."""
+    """The progress of a plan whose moves run in batches. After each batch the rest is planned again."""
 
     planned: LongList[BalanceMove] = ()  # moves that have not begun
     plans: bool = False  # the rest of the moves is to be planned first
@@ -147,7 +147,7 @@ class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
-    """The goal of a plan that makes the load of hosts more equal, and how far it is."""
+    """The goal of a plan that makes the load of hosts more equal, and its progress."""
 
     query: PlanBalance = PlanBalance()
     keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
@@ -155,7 +155,7 @@ class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RoomGoal(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
-    """The goal of a plan that makes room for builds, and how far it is.
+    """The goal of a plan that makes room for builds, and its progress.
 
     The hosts for the builds, its targets, are closed to other requests until the builds fit or the plan is
     given up. Then they are opened, and if it was given up, the moved instances are moved back.
@@ -187,6 +187,13 @@ class PlanningGoal(Part, frozen=True, kw_only=True, omit_defaults=True):
 def balancing_of(plan: PlanOfMoves) -> Balancing | None:
     goal = plan.parts.get(PlanningGoal)
     return None if goal is None or goal.room is not None else goal.balance
+
+
+def balancing_goal(plan: PlanOfMoves) -> Balancing:
+    """Return the goal of a plan that is a rebalancing."""
+    goal = balancing_of(plan)
+    assert goal is not None, plan.id
+    return goal
 
 
 def room_of(plan: PlanOfMoves) -> RoomGoal | None:

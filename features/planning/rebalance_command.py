@@ -31,7 +31,7 @@ from features.planning.messages import (
     PlanBalance,
     PlanningGoal,
     SwitchBalancing,
-    balancing_of,
+    balancing_goal,
 )
 
 commands = Commands()
@@ -130,20 +130,14 @@ async def _followed(
     followed = await start_plan(bus, plan, printer)
     if followed.id != plan.id:
         [running] = (await bus.asker(FIND_PLANS)(FindPlans(plans=(followed.id,)))).plans
-        if structs.replace(_goal(running.plan).query, fixed=()) != goal.query:
+        if structs.replace(balancing_goal(running.plan).query, fixed=()) != goal.query:
             raise OperationRefused(_TAKEN)
     try:
-        return _goal((await followed.ended()).plan)
+        return balancing_goal((await followed.ended()).plan)
     except asyncio.CancelledError:
         await asyncio.shield(followed.stop())
         complain.print("stopped: moves and exchanges in progress end by themselves", markup=False)
         raise
-
-
-def _goal(plan: PlanOfMoves) -> Balancing:
-    goal = balancing_of(plan)
-    assert goal is not None, plan.id
-    return goal
 
 
 def _print_state(cli: Cli, state: BalancingSwitched) -> None:

@@ -16,7 +16,7 @@ from features.moves.messages import PlanOfMoves, PlanStands
 from features.moves.plans import MovePlans, PlanKind, PlanStep
 from features.planning import store
 from features.planning.core.balance_course import MOST_FIXED, next_step
-from features.planning.core.batch_course import steps_of
+from features.planning.core.batch_course import counts_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
     BalanceMove,
@@ -26,6 +26,7 @@ from features.planning.messages import (
     PlanBalance,
     PlanningGoal,
     SwitchBalancing,
+    balancing_goal,
     balancing_of,
 )
 from features.planning.plan_searches import PlanSearches, held_holders
@@ -100,10 +101,10 @@ class Rebalancing(PlanKind):
 
     def same(self, plan: PlanOfMoves, other: PlanOfMoves) -> bool:
         """Return whether both are standing plans: only one runs at a time."""
-        return _goal(plan).keeps_on and _goal(other).keeps_on
+        return balancing_goal(plan).keeps_on and balancing_goal(other).keeps_on
 
     async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
-        plan, goal = stands.plan, _goal(stands.plan)
+        plan, goal = stands.plan, balancing_goal(stands.plan)
         stopped = stands.stopping or await self._switch.is_set()
         held = await held_holders(self._placement, goal)
         planned = self._planned(plan.id, goal)
@@ -113,11 +114,7 @@ class Rebalancing(PlanKind):
             self._search(plan.id, after)
         return PlanStep(
             new=step.new,
-            counts={
-                "total": after.tried + steps_of((*after.batch, *after.planned)),
-                "moved": len(after.moved),
-                "stay": after.failed,
-            },
+            counts=counts_of(after),
             goal=PlanningGoal(balance=after),
             forgotten=self._old(moves) if after.plans and not after.tried else (),
             over=step.is_over,
@@ -177,9 +174,3 @@ class Rebalancing(PlanKind):
             watched.pause = CALM_SECONDS if found else QUIET_SECONDS
             return None
         return found
-
-
-def _goal(plan: PlanOfMoves) -> Balancing:
-    goal = balancing_of(plan)
-    assert goal is not None, plan.id
-    return goal

@@ -58,9 +58,6 @@ class QuotasListed(msgspec.Struct, kw_only=True):
     after: str
 
 
-_limits = msgspec.json.Decoder(QuotaLimitsGiven)
-
-
 async def list_quotas(call: ApiCall) -> ApiAnswer:
     asked = dict(call.pairs)
     if strange := asked.keys() - {"after", "used"}:
@@ -77,7 +74,7 @@ async def show_quota(call: ApiCall) -> ApiAnswer:
 
 
 async def set_quota(call: ApiCall) -> ApiAnswer:
-    limits = (await call.decoded(_limits)).limits
+    limits = (await call.decoded(QuotaLimitsGiven)).limits
     try:
         edit = SetQuota(project=_project(call), limits=limits)
     except ValueError as problem:

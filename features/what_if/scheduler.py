@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from bus.acts import ids_of
-from bus.projects import ClientQuery, Known, ProjectMember, permitted_boot
+from bus.acts import ids_of, permitted
+from bus.projects import ClientQuery, Known, ProjectMember, ProjectsFound
 from bus.worker import WorkerRows, answers
 from features.preemption.messages import PREEMPTIONS
 from features.preemption.victim_search import VictimSearch
@@ -19,11 +19,9 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 def of_clients(what_ifs: WhatIfs) -> ClientQuery:
     async def answer(question: WhatIf, client: ProjectMember, known: Known) -> WhatIfAnswered:
-        request = question.request
-        projects = await known((), ids_of([request])[1])
-        return await what_ifs.answer(
-            structs.replace(question, request=permitted_boot(request, client, projects))
-        )
+        owners = ProjectsFound(projects=dict(await known(ids_of([question.request])[1])))
+        request = permitted(client, question.request, owners)
+        return await what_ifs.answer(structs.replace(question, request=request))
 
     return ClientQuery(WhatIf, answer)
 

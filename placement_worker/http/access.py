@@ -10,7 +10,7 @@ import logging
 import math
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -42,9 +42,6 @@ class Identity(msgspec.Struct, frozen=True):
     projects: tuple[str, ...] = ()
 
 
-Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # result None: no valid token
-
-
 class TokenChecker(Protocol):
     """A method of authentication: finds the identities of tokens. Use it with `async with`."""
 
@@ -60,26 +57,36 @@ class TokenChecker(Protocol):
     async def identity(self, token: str) -> Identity | None:
         """Return the identity of a token, or None if it is invalid."""
 
+    async def caller(self, headers: Headers) -> Identity:
+        """Return the identity of a request; raise a Problem without a valid token."""
+        identity = await self(headers)
+        if identity is None:
+            raise self.unauthorized()
+        return identity
+
     def unauthorized(self) -> Problem:
         """Return the refusal of a request without a valid token."""
         return without_token()
 
 
-async def noauth2(headers: Headers) -> Identity | None:
-    """Return the identity in an unchecked token of the form USER or USER:PROJECT (None: no token); only for
-    development.
-    """
-    token = headers.get("x-auth-token")
-    if not token:
-        return None
-    user, _, project = token.partition(":")
-    roles = "admin" if user == "admin" else headers.get("x-roles", "")
-    return Identity(
-        user=headers.get("x-user-id", user),
-        project=headers.get("x-project-id", project or user),
-        roles=frozenset(role.strip().lower() for role in roles.split(",") if role.strip()),
-        scope="system" if headers.get("openstack-system-scope", "").lower() == "all" else "project",
-    )
+class UncheckedTokens(TokenChecker):
+    """The method `noauth2`, only for development: tokens of the form USER or USER:PROJECT are not checked."""
+
+    async def __call__(self, headers: Headers) -> Identity | None:
+        token = headers.get("x-auth-token")
+        if not token:
+            return None
+        user, _, project = token.partition(":")
+        roles = "admin" if user == "admin" else headers.get("x-roles", "")
+        return Identity(
+            user=headers.get("x-user-id", user),
+            project=headers.get("x-project-id", project or user),
+            roles=frozenset(role.strip().lower() for role in roles.split(",") if role.strip()),
+            scope="system" if headers.get("openstack-system-scope", "").lower() == "all" else "project",
+        )
+
+    async def identity(self, token: str) -> Identity | None:
+        return await self({"x-auth-token": token})
 
 
 def read_text(path: Path, problem: type[ValueError]) -> str:

@@ -17,12 +17,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.errors import Undecodable
+from bus.invalid_requests import read
 from bus.names import Named
 from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.queries import Pairs, pairs_of
-from placement_worker.http.schemas import Schema, refuse_nul
+from placement_worker.http.schemas import Schema
 from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
 
@@ -60,7 +62,7 @@ def negotiated(header: str) -> int:
     return minor
 
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 CACHED_SINCE = 15
 NOBODY = Identity("", "", frozenset())
@@ -179,17 +181,14 @@ class ApiCall:
     async def json(self, schema: Schema) -> Any:
         return schema.read(await self.body())
 
-    async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the HTTP request's JSON body as a value of the decoder's type; if the body is not valid,
-        raise the API error 400.
+    async def decoded(self, kind: type[T]) -> T:
+        """Return the HTTP request's JSON body as a value of this type; if the body is not valid, raise the
+        API error 400.
         """
-        body = await self.body()
         try:
-            value = decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise bad_request(f"JSON does not validate: {problem}") from None
-        refuse_nul(body)
-        return value
+            return read(kind, await self.body(), most=self.limit)
+        except Undecodable as problem:
+            raise bad_request(str(problem)) from None
 
     async def send(self, answer: ApiAnswer, send: Send) -> None:
         headers, body = self.common_headers(), answer.body or b""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from bus.clock import monotonic
 from bus.errors import Unavailable
 from placement_worker.http import allocations, api_call, providers
 from placement_worker.http import classes_and_traits as names
-from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
+from placement_worker.http.access import AccessPolicy, TokenChecker, UncheckedTokens
 from placement_worker.http.api_call import (
     LARGE_BODY,
     VERSION_HEADER,
@@ -37,15 +37,7 @@ from placement_worker.http.api_call import (
     post,
     put,
 )
-from placement_worker.http.errors import (
-    JSON,
-    Problem,
-    bad_request,
-    not_allowed,
-    not_found,
-    takes_json,
-    without_token,
-)
+from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
 from placement_worker.http.extension import HttpPart
 from placement_worker.http.recording import WRITES, RecordedRequests
 from placement_worker.transactions import Batched
@@ -275,8 +267,7 @@ LONGEST_LENGTH = 18  # maximum number of digits of a Content-Length
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    authenticate: Authenticate = noauth2
-    unauthorized: Callable[[], Problem] = without_token  # the refusal of a request without valid token
+    tokens: TokenChecker = field(default_factory=UncheckedTokens)
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS
     parts: Sequence[HttpPart] = ()  # of features
@@ -380,10 +371,7 @@ class _Entry:
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in self._needs_no_token:
-            identity = await self._options.authenticate(call.headers)
-            if identity is None:
-                raise self._options.unauthorized()
-            call.identity = identity
+            call.identity = await self._options.tokens.caller(call.headers)
         call.minor = negotiated(call.headers.get(VERSION_HEADER, ""))
         length = call.headers.get("content-length")
         if length:

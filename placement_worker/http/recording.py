@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from msgspec import structs
-from starlette.types import Scope
 
 from bus import acts
 from bus.acts import Target
@@ -14,6 +13,7 @@ from bus.audit_trail import ActRecord, Outcome
 from bus.clock import Clock
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import BrokerRefused, Unavailable, Unroutable
+from bus.http import origin_of
 from bus.vocabulary import Message
 from placement_worker.http.access import AccessPolicy
 from placement_worker.http.api_call import ApiCall
@@ -94,9 +94,3 @@ class RecordedRequests:
                 return False
             del self._records[: len(message.records)]
         return True
-
-
-def origin_of(scope: Scope) -> str:
-    """Return the IP address of the client of a request."""
-    client = scope.get("client")
-    return client[0] if client else ""

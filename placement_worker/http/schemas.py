@@ -86,7 +86,8 @@ class Schema:
             value = msgspec.json.decode(body)
         except NOT_JSON as problem:
             raise bad_request(f"Malformed JSON: {problem}") from None
-        refuse_nul(body)
+        if holds_zero(body):
+            raise bad_request("JSON does not validate: a text holds the character U+0000")
         if self._plain is not None:
             try:
                 self._plain.decode(body)
@@ -108,12 +109,6 @@ class Schema:
             return ""
         path = "".join(f"[{part!r}]" for part in list(worst.relative_schema_path)[:-1])
         return f"{worst.message[:_SHOWN]}\n\nFailed validating {worst.validator!r} in schema{path}"
-
-
-def refuse_nul(body: bytes) -> None:
-    """Raise an API error if a text in this JSON contains U+0000, which no database can store."""
-    if holds_zero(body):
-        raise bad_request("JSON does not validate: a text holds the character U+0000")
 
 
 def _object(properties: Json, required: list[str], **more: Any) -> Json:

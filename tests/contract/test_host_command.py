@@ -304,7 +304,7 @@ async def test_aggregates_reported_by_the_owner_are_shown_as_such(
 REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("show", "aest"), OperationRefused, "there is no aggregate 'aest'; the nearest is 'east'"),
     (("create", "east"), OperationRefused, "another aggregate has the name 'east'"),
-    (("create", EAST), BadSetting, "$.edit.name"),
+    (("create", EAST), BadSetting, "edit.name"),
     (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is not the uuid of an aggregate"),
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
     (("set", "east"), BadSetting, "nothing to set"),

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from berth.features import http_rules
 from bus.claims import ReleaseRequested
 from bus.errors import Unavailable
-from placement_worker.http.access import DEFAULTS, Headers, Identity
+from placement_worker.http.access import DEFAULTS, Headers, Identity, UncheckedTokens
 from placement_worker.http.app import Resource
 from placement_worker.http.errors import BAD_VALUE, UNDEFINED
 from tests.support.http_placement import HttpPlacement, an_api, claim_in_json, error_of
@@ -97,12 +97,13 @@ async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlac
     assert answer.status_code == 403
 
 
-async def no_token_can_be_checked(headers: Headers) -> Identity | None:
-    raise Unavailable("The other service is temporarily unavailable.")
+class UncheckableTokens(UncheckedTokens):
+    async def __call__(self, headers: Headers) -> Identity | None:
+        raise Unavailable("The other service is temporarily unavailable.")
 
 
 async def test_a_request_whose_token_cannot_be_checked_may_be_repeated_later() -> None:
-    async with opened(authenticate=no_token_can_be_checked) as near:
+    async with opened(tokens=UncheckableTokens()) as near:
         answer = await near("GET", "/resource_providers")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "temporarily unavailable" in error_of(answer)[2]

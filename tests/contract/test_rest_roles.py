@@ -16,7 +16,7 @@ from bus.messages import BuildDeleteRequested, BuildRequested
 from placement_worker.http.access import Identity
 from tests.support.http_placement import a_stream
 from tests.support.ids import uid
-from tests.support.rest_region import BUILD, OTHER, TAKEN, WAITS, a_body, a_caller, a_region, rest_of_features
+from tests.support.rest_region import BUILD, OTHER, WAITS, a_body, a_caller, a_region, rest_of_features
 from tests.support.waiting import until
 
 # Operation → its act, its URL, and its body. All concern the project p1 in cell c1.
@@ -193,23 +193,6 @@ async def test_refused_requests_and_invalid_tokens_are_recorded() -> None:
         assert len(records) < 10
 
 
-FORBIDDEN = {
-    "a host past the filters": ("/v1/requests", lambda: a_body(forced_host="h")),
-    "the id of another project's instance": ("/v1/requests", lambda: a_body(project="p2", instances=[BUILD])),
-}
-
-
-@pytest.mark.parametrize(("path", "body"), FORBIDDEN.values(), ids=FORBIDDEN.keys())
-async def test_a_member_has_the_limits_of_a_client(path: str, body: Callable[[], Any]) -> None:
-    async with a_region() as region:
-        given = body()
-        member = a_caller("member", project=given.get("project", "p1"))
-        assert (await region.send(member, "POST", path, given)).status_code == 403
-        assert region.cloud.published == []
-        assert [record.outcome for record in await region.recorded()] == ["denied"]
-        assert (await region.send(a_caller("operator"), "POST", path, body())).status_code == 202
-
-
 async def test_instances_of_another_project_are_unknown() -> None:
     async with a_region() as region:
         member = a_caller("member", project="p1")
@@ -227,15 +210,6 @@ async def test_a_limited_role_deletes_in_the_cell_of_the_instance() -> None:
         assert (order.build, order.cell) == (BUILD, "c1")
 
 
-async def test_a_limited_role_gives_no_id_that_is_in_use_to_a_new_object() -> None:
-    async with a_region() as region:
-        of_c1 = a_caller("operator", cells=("c1",))
-        for taken in (TAKEN, WAITS):  # a server group, and a request that waits in no cell
-            body = a_body(instances=[taken])
-            assert (await region.send(of_c1, "POST", "/v1/requests", body)).status_code == 403
-        assert (await region.send(of_c1, "POST", "/v1/requests", a_body())).status_code == 202
-
-
 async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> None:
     async with a_region() as region:
         body = a_body()
@@ -244,3 +218,15 @@ async def test_a_request_without_a_project_is_of_the_project_of_the_token() -> N
         (published,) = region.cloud.published
         assert isinstance(published, BuildRequested)
         assert published.project == "p1"
+
+
+async def test_fields_that_are_not_known_are_notes_of_the_answer_and_of_the_request() -> None:
+    async with a_region() as region:
+        answer = await region.send(a_caller("operator"), "POST", "/v1/requests", a_body(zoone="a"))
+        (published,) = region.cloud.published
+        assert isinstance(published, BuildRequested)
+        assert "zoone: not known here; did you mean zone?" in published.unknown_fields
+        assert answer.json()["notes"][:1] == [*published.unknown_fields]
+        batch = {"requests": [a_body(), a_body(zoone="a", strict=True)]}
+        refused = await region.send(a_caller("operator"), "POST", "/v1/requests/batch", batch)
+        assert refused.status_code == 400 and "requests[1].zoone: not known here" in refused.text

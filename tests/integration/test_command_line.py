@@ -277,7 +277,7 @@ def test_an_impossible_command_ends_with_one_sentence(user: User, arguments: str
         ),
         ("run nobody", "there is no worker 'nobody'; there are: placement, scheduler"),
         ("delete mine --cell c1", "'mine' is not the uuid of a build"),
-        ("node set n --cell a.b", "NodeChanged: "),
+        ("node set n --cell a.b", "cell: "),
     ],
 )
 def test_a_wrong_argument_ends_with_one_sentence(user: User, arguments: str, sentence: str) -> None:

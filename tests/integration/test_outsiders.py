@@ -713,9 +713,9 @@ CLIENT_ACTS: dict[str, tuple[ToSend, str]] = {
     "delete": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
     "shelve": (lambda it: move_of(it.theirs), UNKNOWN_BUILD),
     "steer": (lambda it: MoveSteered(move=new_id(), build=it.theirs, cell="c2", to="abort"), UNKNOWN_BUILD),
-    "a move by the id of the instance": (lambda it: move_of(it.ours, it.theirs, **WAITS), "use a new uuid"),
+    "a move by the id of the instance": (lambda it: move_of(it.ours, it.theirs, **WAITS), "use new uuids"),
     "delete, after such a move": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
-    "a move by the id of the group": (lambda it: move_of(it.ours, it.group, **WAITS), "use a new uuid"),
+    "a move by the id of the group": (lambda it: move_of(it.ours, it.group, **WAITS), "use new uuids"),
     "boot by the id of the instance": (lambda it: boot_of(it.theirs, wait="1h"), "use new uuids"),
     "boot by the id of the group": (lambda it: boot_of(it.group), "use new uuids"),
     "boot beside the instance": (

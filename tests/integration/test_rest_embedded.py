@@ -146,12 +146,12 @@ def a_dict(**fields: Any) -> dict[str, Any]:
 
 
 BAD_REQUESTS: tuple[tuple[str, str, dict[str, Any] | None, int, str], ...] = (
-    ("POST", "/v1/requests", {"request": "x"}, 400, "$.request"),
-    ("POST", "/v1/requests", a_dict(reply_to="a.b"), 400, "$.reply_to"),
+    ("POST", "/v1/requests", {"request": "x"}, 400, "request: "),
+    ("POST", "/v1/requests", a_dict(reply_to="a.b"), 400, "reply_to: "),
     ("POST", "/v1/requests", a_dict(zone="a\0b"), 400, "U+0000"),
     ("POST", "/v1/requests", a_dict(hints={"query": "[1"}), 400, "query"),
     ("POST", "/v1/requests", a_dict(name="x" * 2_000_000), 413, "bytes"),
-    ("POST", "/v1/requests/batch", {"requests": []}, 400, "$.requests"),
+    ("POST", "/v1/requests/batch", {"requests": []}, 400, "requests: "),
     ("POST", "/v1/requests/batch", {"requests": [a_dict(), a_dict()]}, 400, "twice"),
     ("GET", "/v1/requests/x", None, 400, "UUID"),
     ("GET", f"/v1/requests/{new_id()}?wait=soon", None, 400, "wait"),

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import httpx
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 
 from berth.features import modules, packages
 from berth.rest.app import rest_app
@@ -29,8 +28,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from placement_worker.http.access import AccessPolicy, Identity
-from placement_worker.http.errors import without_token
+from placement_worker.http.access import AccessPolicy, Identity, TokenChecker
 from placement_worker.http.recording import RecordedRequests
 from tests.support.ids import uid
 
@@ -118,12 +116,22 @@ class RestRegion:
         return list(self.cloud.records)
 
 
+class NamedTokens(TokenChecker):
+    """Tokens with the given identities."""
+
+    def __init__(self, identities: Mapping[str, Identity]) -> None:
+        self._identities = identities
+
+    async def __call__(self, headers: Mapping[str, str]) -> Identity | None:
+        return await self.identity(headers.get("x-auth-token", ""))
+
+    async def identity(self, token: str) -> Identity | None:
+        return self._identities.get(token)
+
+
 @asynccontextmanager
 async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[RestRegion]:
     cloud, identities = TwoCellBus(), dict[str, Identity]()
-
-    async def authenticate(headers: Mapping[str, str]) -> Identity | None:
-        return identities.get(Headers(headers).get("x-auth-token", ""))
 
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, *packages("rest"))
@@ -135,7 +143,7 @@ async def a_region(*, streams_end: bool = True, **rules: str) -> AsyncIterator[R
         ends.close()  # so that a stream ends after the existing events
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
     api = RestOperations(bus, settings, database, ends)
-    app = rest_app(api, RestAccess(authenticate, without_token, records))
+    app = rest_app(api, RestAccess(NamedTokens(identities), records))
     transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
     working = asyncio.create_task(api.accepted.run())
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from bus import invalid_requests, parts
 from bus.errors import Undecodable
-from bus.invalid_requests import fields_of, in_words, read, with_unknown
+from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.parts import ClaimParts, Part, PartTypes, RequestParts
 from bus.protocol import decode, encode
@@ -66,8 +66,8 @@ def test_a_message_has_its_parts_again_after_the_bus() -> None:
 )
 def test_a_wrong_part_is_refused_with_its_path(given: object, why: str) -> None:
     with pytest.raises(Undecodable) as refused:
-        decode(BuildRequested, body(parts=given))
-    assert in_words(str(refused.value)) == why
+        read(BuildRequested, body(parts=given))
+    assert str(refused.value) == why
 
 
 def test_a_stored_message_keeps_the_part_of_a_deleted_feature() -> None:
@@ -95,7 +95,7 @@ def test_clients_may_write_fields_of_a_part_like_fields_of_the_kernel(
 ) -> None:
     message = read(BuildRequested, body(**fields))
     assert message.parts == RequestParts(part)
-    assert with_unknown(message, fields_of(BuildRequested, body(**fields))).unknown_fields == ()
+    assert message.unknown_fields == ()
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,12 @@ def test_a_wrong_field_is_refused_with_the_path_that_the_client_wrote(
 ) -> None:
     with pytest.raises(Undecodable) as refused:
         read(BuildRequested, body(**fields))
-    assert in_words(str(refused.value)) == why
+    assert str(refused.value) == why
 
 
 def test_a_misspelled_field_of_a_part_is_noted() -> None:
     given = body(colour="red", hints={"shades": 1})
-    notes = with_unknown(read(BuildRequested, given), fields_of(BuildRequested, given)).unknown_fields
-    assert notes == (
+    assert read(BuildRequested, given).unknown_fields == (
         "colour: not known here; did you mean color?",
         "hints.shades: not known here; did you mean shade?",
     )

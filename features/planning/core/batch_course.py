@@ -8,7 +8,7 @@ first ── failed ────────────────────
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import structs
 
@@ -183,6 +183,12 @@ def _is_done(move: MoveOfPlan | None) -> bool:
 def _parts(move: BalanceMove) -> Iterable[tuple[ExchangePart, PlannedStep]]:
     names: tuple[ExchangePart, ...] = ("first", "second")
     return zip(names, move.steps, strict=False)
+
+
+def counts_of(goal: BatchedMoves) -> dict[str, Any]:
+    """Return what the record of the plan says of its moves, by the fields of PlanStands."""
+    total = goal.tried + steps_of((*goal.batch, *goal.planned))
+    return {"total": total, "moved": len(goal.moved), "stay": goal.failed}
 
 
 def steps_of(moves: Iterable[BalanceMove]) -> int:

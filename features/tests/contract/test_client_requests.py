@@ -23,7 +23,7 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
-from bus.projects import UNKNOWN, ClientQuery, Permit
+from bus.projects import UNKNOWN
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -40,12 +40,11 @@ from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Id
 from features.clients.client_requests import ClientRequests
 from features.clients.messages import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from features.groups.messages import FindGroups, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
-from features.moves.client_requests import MovesOfClients
 from features.moves.messages import (
     FindMoves,
     MoveProgress,
@@ -56,6 +55,7 @@ from features.moves.messages import (
     MoveSteered,
 )
 from features.moves.placing import MoveLookups
+from features.moves.scheduler import of_clients as moves_of_clients
 from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
@@ -190,18 +190,13 @@ async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
     await migrate(database, *packages("scheduler"))
     fake = cast(Any, cloud)
     lookups = MoveLookups(fake, fake, fake, fake, cloud.moves)
-    moves = MovesOfClients(cloud.moves)
     queries = {
         "waiting": waiting_of_clients(fake),
         "what_if": what_ifs_of_clients(fake),
         "groups": groups_of_clients(cloud.groups),
-        "moves": ClientQuery(FindMoves, moves.find),
+        "moves": moves_of_clients(cloud.moves),
     }
-    permits: dict[type[Message], Permit] = {
-        MoveRequested: moves.permit_move,
-        MoveSteered: moves.permit_steering,
-    }
-    part = SchedulerPart(builds_of=(lookups.builds_of,), client_permits=permits, client_queries=queries)
+    part = SchedulerPart(builds_of=(lookups.builds_of,), client_queries=queries)
     scheduler: Any = SimpleNamespace(
         placement=cloud,
         source=cloud,
@@ -210,7 +205,7 @@ async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
         fallbacks=(TakenRequests(cloud.taken),),
     )
     owners = Owners(database, fake, scheduler)
-    made = ClientRequests(database, scheduler, fake, owners, fake)
+    made = ClientRequests(database, scheduler, fake, owners, fake, lambda query, seconds: cloud.moves)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -279,37 +274,37 @@ async def test_a_permitted_request_becomes_the_message_of_an_operator(
 
 REFUSED = {
     "no client": ("gone", boot(), "client gone is not registered"),
-    "another project": ("shop", boot(project="q"), "client shop is not bound to q"),
+    "another project": ("shop", boot(project="q"), "project: shop is not bound to q"),
     "which of its projects": ("both", boot(), "name one of p1, p2"),
     "another's word": ("shop", boot(reply_to="both"), "reply_to: shop, or shop_"),
     "a word like its own": ("shop", boot(reply_to="shopper"), "reply_to: shop, or shop_"),
     "a forced host": ("shop", boot(forced_host="h1"), "only operators bypass the filters"),
     "an instance id of another project": ("shop", boot(instances=(NEW, THEIRS)), "use new uuids"),
     "a request id of another project": ("shop", boot(request=THEIRS), "use new uuids"),
-    "beside another's": ("shop", boot(hints=Hints(same_host=(THEIRS,))), f"hints.same_host: {UNKNOWN}"),
-    "beside an unknown one": ("shop", boot(hints=Hints(same_host=(NEW,))), f"hints.same_host: {UNKNOWN}"),
+    "beside another's": ("shop", boot(hints=Hints(same_host=(THEIRS,))), UNKNOWN),
+    "beside an unknown one": ("shop", boot(hints=Hints(same_host=(NEW,))), UNKNOWN),
     "apart from another's": (
-        "shop", boot(hints=Hints(different_host=(THEIRS,))), f"hints.different_host: {UNKNOWN}",
+        "shop", boot(hints=Hints(different_host=(THEIRS,))), UNKNOWN,
     ),
     "a delete of another's": ("shop", own(THEIRS), UNKNOWN),
     "a delete of an unknown one": ("shop", own(NEW), UNKNOWN),
     "a delete of a leftover": ("shop", own(LEFTOVER), UNKNOWN),
     "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
-    "a move by the id of another's": ("shop", a_move(move=THEIRS, wait="1h"), "move: use a new uuid"),
+    "a move by the id of another's": ("shop", a_move(move=THEIRS, wait="1h"), "use new uuids"),
     "a move by the id of what a move will leave": (
-        "shop", a_move(move=holder_consumer(THEIRS, 1)), "move: use random uuids",
+        "shop", a_move(move=holder_consumer(THEIRS, 1)), "use random uuids",
     ),
     "an id that another reservation's slot will have": (
         "shop", boot(instances=(slot_consumer(RESERVED, 9),)), "use random uuids",
     ),
-    "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "move: use a new uuid"),
-    "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "move: use a new uuid"),
+    "a move by the id of another's shelved one": ("shop", a_move(move=THEIR_SHELVED), "use new uuids"),
+    "a move by the id of another's move": ("shop", a_move(move=THEIR_MOVE), "use new uuids"),
     "a move by the id of another's move that its cell does not know yet": (
-        "shop", a_move(move=THEIR_STARTING), "move: use a new uuid",
+        "shop", a_move(move=THEIR_STARTING), "use new uuids",
     ),
-    "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "move: use a new uuid"),
-    "a move by the id of a reservation": ("shop", a_move(move=RESERVED), "move: use a new uuid"),
-    "a move by the id of what is left behind": ("shop", a_move(move=LEFTOVER), "move: use a new uuid"),
+    "a move by the id of another's group": ("shop", a_move(move=THEIR_GROUP), "use new uuids"),
+    "a move by the id of a reservation": ("shop", a_move(move=RESERVED), "use new uuids"),
+    "a move by the id of what is left behind": ("shop", a_move(move=LEFTOVER), "use new uuids"),
     "a shelved instance of another project": ("shop", boot(instances=(THEIR_SHELVED,)), "use new uuids"),
     "a group of another project": ("shop", boot(request=THEIR_GROUP), "use new uuids"),
     "a slot of a reservation": ("shop", boot(instances=(THEIR_SLOT,)), "use new uuids"),
@@ -377,6 +372,15 @@ async def test_a_foreign_build_is_refused_like_an_unknown_build(
     assert foreign == structs.replace(unknown, build=THEIRS)
 
 
+async def test_no_cell_is_asked_about_a_build_of_another_project(
+    intake: ClientRequests, cloud: FakeCloud
+) -> None:
+    cloud.silent = True
+    with pytest.raises(NoAnswer):  # the request is tried again
+        await become(intake, "shop", a_steer())
+    assert UNKNOWN in (await become(intake, "shop", a_steer(build=THEIRS, move=THEIR_MOVE))).refused
+
+
 async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequests) -> None:
     _, done = await requested(intake, asking(own(OURS)))
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
@@ -415,9 +419,9 @@ async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientReq
 
 async def test_a_client_with_a_role_only_acts_for_no_project(intake: ClientRequests) -> None:
     await intake.edit(ClientEditRequested(client="ann", role="operator"))
-    assert (await become(intake, "ann", boot())).reason == "project: client ann is bound to none"
+    assert (await become(intake, "ann", boot())).reason == "project: ann is bound to none"
     answered = await intake.ask(ClientAsked(client="ann", query="waiting"))
-    assert answered.refused == "project: client ann is bound to none"
+    assert answered.refused == "project: ann is bound to none"
 
 
 async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequests) -> None:

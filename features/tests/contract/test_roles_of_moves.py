@@ -29,6 +29,7 @@ IN_C1 = {
     "of the other cell's instance": MoveRequested(move=uid(5), build=uid(2), kind="shelve", cell="c1"),
     "of an unknown instance": MoveRequested(move=uid(5), build=uid(3), kind="shelve", cell="c1"),
     "to the other cell": MoveRequested(move=uid(5), build=uid(1), kind="migrate", to_cell="c2"),
+    "from another host": MoveRequested(move=uid(5), build=uid(1), kind="shelve", source="h2"),
     "by the id of the other cell's instance": MoveRequested(move=uid(2), build=uid(1), kind="shelve"),
     "by the id of what a move will leave": MoveRequested(
         move=holder_consumer(uid(2), 1), build=uid(1), kind="shelve"

@@ -9,10 +9,9 @@ from bus.acts import ACTS, RANK
 from bus.cells import CellEdited, FindCells
 from bus.context import handling
 from bus.errors import OperationRefused
-from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.messages import BuildDeleteRequested, BuildEnded
 from bus.protocol import decode, encode
 from bus.queries import FindInstances
-from bus.requests import Flavor
 from bus.topics import Query, Topic
 from bus.vocabulary import Message
 from features.clients.messages import ClientRelay
@@ -50,14 +49,6 @@ async def test_an_act_with_a_used_message_id_is_recorded_again() -> None:
     assert len({record.id for record in region.records}) == 2
 
 
-async def test_an_operator_is_denied_what_takes_an_admin() -> None:
-    async with a_client("operator") as (bus, region):
-        with pytest.raises(OperationRefused, match="cell takes the role admin; ann has operator"):
-            await bus.asker(topics.EDIT_CELL)(CLOSE)
-        await until(lambda: [record.outcome for record in region.records] == ["denied"])
-    assert region.is_enabled
-
-
 def a_message_of(way: Query[Any, Any] | Topic[Any]) -> Message:
     """Return a message of this topic or query, decoded from the golden bytes."""
     kind: type[Message] = way.asks if isinstance(way, Query) else way.message
@@ -92,19 +83,10 @@ async def test_a_role_limited_to_a_project_deletes_its_instances_only(build: str
     assert [deleted.reply_to for deleted in region.deleted] == (["ann_x"] if passes else [])
 
 
-IN_C1 = {
-    "a delete of the other cell's instance": BuildDeleteRequested(build=uid(2), cell="c1"),
-    "a boot of the other cell's instance": BuildRequested(
-        request=uid(5), instances=(uid(2),), cell="c1", flavor=Flavor(name="small", vcpus=1)
-    ),
-}
-
-
-@pytest.mark.parametrize("order", IN_C1.values(), ids=IN_C1.keys())
-async def test_a_role_limited_to_a_cell_is_judged_on_the_real_cell(order: Message) -> None:
+async def test_a_role_limited_to_a_cell_is_judged_on_the_real_cell() -> None:
     async with a_client("operator", cells=("c1",)) as (bus, region):
-        with pytest.raises(OperationRefused, match=r"in the cells c1 only|use (new|random) uuids"):
-            await bus.publish(order)
+        with pytest.raises(OperationRefused, match="in the cells c1 only"):
+            await bus.publish(BuildDeleteRequested(build=uid(2), cell="c1"))
         await until(lambda: [record.outcome for record in region.records] == ["denied"])
     assert not region.deleted
 

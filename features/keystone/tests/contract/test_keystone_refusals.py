@@ -8,8 +8,7 @@ import pytest
 from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
 from berth.settings import Settings
-from features.keystone.tokens import Unauthorized
-from placement_worker.http.extension import Headers, Identity
+from features.keystone.tokens import KeystoneTokens
 from tests.support.fake_keystone import FakeKeystone
 from tests.support.http_placement import an_api
 from tests.support.waiting import in_time
@@ -17,17 +16,12 @@ from tests.support.waiting import in_time
 MEMORY = "sqlite+aiosqlite://"
 
 
-async def a_request_without_a_token(headers: Headers) -> Identity | None:
-    return None
-
-
 async def test_a_refusal_can_name_keystone() -> None:
-    url = "http://keystone/v3"
-    async with an_api(
-        MEMORY, authenticate=a_request_without_a_token, unauthorized=lambda: Unauthorized(url)
-    ) as near:
-        answer = await near("GET", "/resource_providers")
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, f'Keystone uri="{url}"')
+    with closing(FakeKeystone()) as keystone:
+        async with KeystoneTokens(keystone.access()) as tokens, an_api(MEMORY, tokens=tokens) as near:
+            answer = await near("GET", "/resource_providers")
+    named = f'Keystone uri="{keystone.access().keystone_url}"'
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, named)
     why = "The request you have made requires authentication."
     assert answer.json() == {"error": {"code": 401, "title": "Unauthorized", "message": why}}
 

@@ -63,8 +63,8 @@ REFUSED: list[tuple[str, str, Any, int, str, str]] = [
     ("DELETE", "/east?hard=true", None, 400, UNDEFINED, "'hard' is not a parameter here; there are: force"),
     ("GET", "?colour=red", None, 400, UNDEFINED, "'colour' is not a parameter here"),
     ("GET", "?limit=0", None, 400, UNDEFINED, "limit: a number from 1 to 10000, not '0'"),
-    ("POST", "", {}, 400, UNDEFINED, "`name`"),
-    ("POST", "", {"name": "x", "metadata": {"a": 1}}, 400, UNDEFINED, "$.metadata"),
+    ("POST", "", {}, 400, UNDEFINED, "name: the field is missing"),
+    ("POST", "", {"name": "x", "metadata": {"a": 1}}, 400, UNDEFINED, "metadata"),
     ("POST", "", {"name": "x\0"}, 400, UNDEFINED, "U+0000"),
 ]
 

@@ -34,6 +34,7 @@ from features.moves.tests.support.fake_movers import FakeMovers, an_instance_the
 from features.planning.core.room_course import RETRIES
 from features.planning.making_room import RoomMaking
 from features.planning.messages import PlannedStep, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
+from features.planning.tests.support.planned_steps import a_step
 from features.what_if.messages import PlacedThere
 from placement_worker import IndexedSource, Placement
 from tests.support.buses import serving
@@ -48,14 +49,6 @@ from tests.support.waiting import until
 H1, H2 = uid(1, "a"), uid(2, "a")
 CLOSED, OPEN = "disabled, because of make_room", "open"
 PLAN = uid(7)
-
-
-def a_step(build: int, source: int, destination: int, wave: int = 0) -> PlannedStep:
-    return PlannedStep(
-        build=uid(build), kind="live", cell="c1", source=uid(source, "a"), source_host=f"host-{source}",
-        destination=uid(destination, "a"), destination_host=f"host-{destination}", wave=wave,
-        holder=uid(build, "b"),
-    )  # fmt: skip
 
 
 TARGET = PlacedThere(root=H1, host="host-1", cell="c1")

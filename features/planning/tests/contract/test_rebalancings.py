@@ -21,30 +21,18 @@ from features.planning.messages import (
     BalancePlanned,
     Balancing,
     PlanBalance,
-    PlannedStep,
     PlanningGoal,
     SwitchBalancing,
     balancing_of,
 )
 from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing, RebalancingSwitch
+from features.planning.tests.support.planned_steps import a_move
 from placement_worker import IndexedSource
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
-
-
-def a_step(build: int, source: int, destination: int) -> PlannedStep:
-    return PlannedStep(
-        build=uid(build), kind="live", cell="c1", source=uid(source, "a"), source_host=f"host-{source}",
-        destination=uid(destination, "a"), destination_host=f"host-{destination}", holder=uid(build, "b"),
-    )  # fmt: skip
-
-
-def a_move(*ways: tuple[int, int, int]) -> BalanceMove:
-    return BalanceMove(steps=tuple([a_step(*way) for way in ways]), gain=0.3)
-
 
 EXCHANGE = a_move((1, 1, 2), (2, 2, 1))
 PLAN = uid(7)

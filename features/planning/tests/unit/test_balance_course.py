@@ -16,7 +16,8 @@ from features.planning.core.batch_course import (
     MoveResult,
     next_act,
 )
-from features.planning.messages import BalanceMove, Balancing, PlanBalance, PlannedStep
+from features.planning.messages import BalanceMove, Balancing, PlanBalance
+from features.planning.tests.support.planned_steps import a_move
 from tests.support.ids import uid
 
 
@@ -47,17 +48,6 @@ def test_the_next_act_of_an_exchange_follows_from_the_results_of_its_moves(
 )
 def test_a_single_move_is_over_when_it_has_ended(first: MoveResult, act: ExchangeAct) -> None:
     assert next_act(first, "none", "none", single=True, released=False) == act
-
-
-def a_step(build: int, source: int, destination: int) -> PlannedStep:
-    return PlannedStep(
-        build=uid(build), kind="live", cell="c1", source=uid(source, "a"), source_host=f"host-{source}",
-        destination=uid(destination, "a"), destination_host=f"host-{destination}", holder=uid(build, "b"),
-    )  # fmt: skip
-
-
-def a_move(*ways: tuple[int, int, int]) -> BalanceMove:
-    return BalanceMove(steps=tuple([a_step(*way) for way in ways]), gain=0.3)
 
 
 @dataclass
