@@ -48,7 +48,7 @@ _PRUNE = sql("DELETE FROM capacity_samples WHERE span = :span AND at < CAST(:bef
 _WAITING = sql(f"""
     SELECT p.message, k.instances FROM (SELECT kind, min(request) AS request, sum(instances) AS instances
     FROM queued WHERE {WAITS} AND move = '' GROUP BY kind) k
-    JOIN queued p ON p.request = k.request
+    JOIN queued p ON p.request = k.request AND p.digest = 0
 """)
 
 _request = parts.stored_decoder(BuildRequested).decode

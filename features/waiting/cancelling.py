@@ -83,7 +83,7 @@ class CancelledWaits:
         store, entry = self._store, found.queued
         if found.before is not None:
             return
-        ours = found.owner in (store.name, "")
+        ours = found.owner == store.name
         with store.noting_unknown_commits():
             left = await self._removed(entry, removed, ours=ours)
         if ours:

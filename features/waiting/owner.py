@@ -1,7 +1,9 @@
 """Takes over the requests of schedulers that send no heartbeats."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
 
@@ -19,12 +21,13 @@ from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
 from features.waiting.start_estimates import Listed
 from features.waiting.tables import listing, queued
-from features.waiting.tables.queued import FoundQueued, OtherScheduler, QueuedRequest
+from features.waiting.tables.queued import Depth, FoundQueued, OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0  # seconds after which another scheduler takes over the requests of a silent one
-PAGE = 500
+PAGE = 500  # requests that are taken over in one transaction
+ADOPTING_SECONDS = 1.0  # seconds of each heartbeat for takeovers
 KINDS = 50  # equivalence classes in one answer
 
 _encode = msgspec.json.Encoder().encode
@@ -66,7 +69,6 @@ class WaitingOwner:
             if store.taken_for_dead or unknown != self._compared:
                 found = await self._compare(tx, before)
             others = [scheduler for scheduler in await queued.roster(tx) if scheduler.owner != store.name]
-            owners = await queued.owners(tx)
             cancelled = await queued.cancelled(tx, store.name)
             if cancelled:
                 await queued.drop(tx, cancelled)
@@ -80,12 +82,13 @@ class WaitingOwner:
         if not self._missing:
             self._compared = unknown
         self._read_reserved(others)
-        left_behind = self._silent(others, owners - {store.name})
-        if left_behind:
+        ended = self._ended(others)
+        if ended:
             # nothing is taken over before the index is loaded: `seen` raises Unavailable
             _ = store.fitting.source.seen
-        for owner in left_behind:
-            await self._adopt(owner, others)
+        until = self._clock.monotonic() + ADOPTING_SECONDS
+        for scheduler in ended:
+            await self._adopt(scheduler, until)
         self._queue.recheck()
 
     def _read_reserved(self, others: list[OtherScheduler]) -> None:
@@ -141,7 +144,7 @@ class WaitingOwner:
         store.held.wake()
 
     async def release_ownership(self) -> None:
-        """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
+        """Let another scheduler take over this scheduler's requests immediately when it stops."""
         try:
             await self._backlog.stored.flush()
             if not self._store.requests and not self._backlog.stored.projects:
@@ -151,37 +154,57 @@ class WaitingOwner:
         except Exception as problem:  # the worker stops even if its database is unreachable
             log.warning("could not release %d requests: %s", len(self._store.requests), problem)
 
-    def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
+    def _ended(self, others: list[OtherScheduler]) -> list[OtherScheduler]:
+        """Return the schedulers that stopped, or have sent no heartbeat for some time."""
         now = self._clock.monotonic()
-        beats = {scheduler.owner: scheduler.beat for scheduler in schedulers}
-        self._received = {owner: self._received[owner] for owner in beats.keys() & self._received.keys()}
-        for owner, beat in beats.items():
-            if owner not in self._received or self._received[owner][0] != beat:
-                self._received[owner] = beat, now
-        silent = {owner for owner, (_, at) in self._received.items() if now - at > SILENT_SECONDS}
-        return sorted((owners - beats.keys()) | silent)
+        self._received = {
+            scheduler.owner: self._received[scheduler.owner]
+            for scheduler in others
+            if scheduler.owner in self._received
+        }
+        ended = []
+        for scheduler in sorted(others, key=attrgetter("owner")):
+            beat, since = self._received.get(scheduler.owner, (None, now))
+            if beat != scheduler.beat:
+                self._received[scheduler.owner] = scheduler.beat, now
+            if scheduler.beat == queued.RELEASED or (beat == scheduler.beat and now - since > SILENT_SECONDS):
+                ended.append(scheduler)
+        return ended
 
-    async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
-        store, more, several = self._store, 1, 0
-        ended = [scheduler for scheduler in schedulers if scheduler.owner == before]
-        store.starts.adopt(scheduler.starts for scheduler in ended)
-        while more:
+    async def _adopt(self, before: OtherScheduler, until: float) -> None:
+        """Take over the requests of a scheduler that ended, page by page; the next heartbeat continues after
+        the time `until`. First those that lack something, then the new requests of the projects with the
+        fewest, so that a single request does not wait for a flood.
+        """
+        store, clock, several = self._store, self._clock, 0
+        store.starts.adopt([before.starts])
+        adopted, page = list[QueuedRequest](), PAGE
+        while page == PAGE and clock.monotonic() < until:
             async with store.database.write() as tx:
-                adopted, more = await queued.adopt(tx, store.name, before, PAGE)
-                if more:
+                adopted, page = await queued.adopt(tx, store.name, before, PAGE)
+                if page:
                     await store.live(tx)
             for entry in adopted:
                 store.enter_again(entry)
             store.doubt(adopted)
-            several += more
+            several += page
         async with store.database.read() as tx:
-            await self._backlog.stored.recount(tx)
+            depths = await queued.depths(tx, before.owner)
+        for projects in _in_pages(depths):
+            page = PAGE
+            while page == PAGE and clock.monotonic() < until:
+                async with store.database.write() as tx:
+                    new = await queued.adopt_new(tx, store.name, before, projects, PAGE)
+                    if new:
+                        await store.live(tx)
+                self._backlog.stored.on_adopted(new)
+                page = len(new)
+                several += page
         async with store.database.write() as tx:
-            for scheduler in ended:
-                await queued.BURY(tx, owner=before, beat=scheduler.beat)
-        self._received.pop(before, None)
+            if await queued.BURY(tx, owner=before.owner, beat=before.beat):
+                self._received.pop(before.owner, None)
         if several:
-            log.warning("adopted %d requests of %s", several, before or "an earlier process")
+            log.warning("adopted %d requests of %s", several, before.owner)
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""
@@ -192,7 +215,7 @@ class WaitingOwner:
             by_project = await listing.counts(tx, question.projects)
             kinds = await listing.kinds(tx, question.project, KINDS)
             roster = await queued.roster(tx)
-            backlogged = await queued.new_counts(tx)
+            backlogged = {} if question.requests else await queued.new_counts(tx)
         end = question.after + len(found)
         return WaitingFound(
             waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
@@ -283,6 +306,21 @@ class WaitingOwner:
             wakes = f"{waits.wakes}; held for it: {hosts}{more}" if hosts else waits.wakes
             answers.append(msgspec.structs.replace(waits, wakes=wakes, held=tuple(held_for)))
         return answers
+
+
+def _in_pages(depths: Iterable[Depth]) -> list[list[str]]:
+    """Return projects by their number of requests, those together that have at most PAGE requests."""
+    requests = Counter[str]()
+    for depth in depths:
+        requests[depth.project] += depth.requests
+    pages, left = list[list[str]](), 0
+    for project in sorted(requests, key=lambda project: requests[project]):
+        if requests[project] > left:
+            pages.append([])
+            left = PAGE
+        pages[-1].append(project)
+        left -= requests[project]
+    return pages
 
 
 def held_named(decision: Decision, held: list[HeldHost], request: Id = "") -> tuple[HeldHost, ...]:

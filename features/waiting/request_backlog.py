@@ -20,6 +20,7 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
+from bus.sql.failures import Conflict
 from bus.vocabulary import UNSAID_ID, Id
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.request_sizes import RequestSizes
@@ -297,7 +298,7 @@ class RequestBacklog:
         while self._storing:
             try:
                 await self._store(self._storing)
-            except Unavailable as away:
+            except (Conflict, Unavailable) as away:
                 log.warning("the backlog cannot be stored: %s", away)
                 await asyncio.sleep(PATIENCE)
             self._storing, self._arrived = self._arrived, defaultdict(list)
@@ -334,30 +335,25 @@ class RequestBacklog:
         self._more.set()
 
     async def _store(self, arrived: Arrived) -> None:
-        """Store messages in the database, then acknowledge them. Messages stay in memory if their request is
-        stored already with another message.
-        """
+        """Store messages in the database, then acknowledge them."""
         received = [
-            (place, queued.new(request, *place, delivery.envelope), delivery)
+            (queued.new(request, *place, delivery.envelope), delivery)
             for place, requests in arrived.items()
             for request, delivery in requests
         ]
-        rows = {row.request: row for _, row, _ in reversed(received)}
+        rows = {row.id: (row, delivery.envelope) for row, delivery in received}
         try:
             with self._waiting.noting_unknown_commits():
-                owners = await self.stored.add(list(rows.values()))
+                owners = await self.stored.add([row for row, _ in rows.values()])
         except BaseException:
             for place, requests in arrived.items():
                 self._enter(place, requests)
             raise
-        for place, row, delivery in received:
-            owner = owners.get(row.request) if rows[row.request].message == row.message else None
-            if owner is None:
-                self._enter(place, [(row.request, delivery)])
-                continue
+        for _, delivery in received:
             delivery.done()
-            if owner == self._waiting.name:
-                self.stored.on_stored(row, delivery.envelope)
+        for row, envelope in rows.values():
+            if owners[row.id] == self._waiting.name:
+                self.stored.on_stored(row, envelope)
         self._more.set()
 
 

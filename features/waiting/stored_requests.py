@@ -1,14 +1,15 @@
 """The stored requests of this scheduler that were not evaluated yet.
 
-In memory are only the first ones of each project. A row is deleted after its request was placed or refused;
-a request that waits keeps its row. After a crash requests are handled again, as after a redelivery. A row
-counts the schedulers that ended with it; if there were two, the bus handles its request alone.
+In memory are only the first ones of each project. A row is deleted after its request was handled: placed,
+refused, or stored as one that waits. After a crash requests are handled again, as after a redelivery; so are
+those that another scheduler has adopted while this one was paused. A row counts the schedulers that ended
+with it; if there were two, the bus handles its request alone.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -21,12 +22,11 @@ from bus.protocol import Envelope
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
-from bus.vocabulary import Id
 from features.waiting.core.fair_queue import FairItem, FairQueue
-from features.waiting.core.shares import QueueKey, ShareMeter, Size
+from features.waiting.core.shares import ShareMeter, Size
 from features.waiting.core.start_times import NewCounts
 from features.waiting.tables import queued
-from features.waiting.tables.queued import FIRST, NewRequest
+from features.waiting.tables.queued import FIRST, LAST, NewId, NewKey, NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class StoredDelivery:
     """A stored request that was given to a handler, like a message of the broker."""
 
     envelope: Envelope
-    request: Id
+    id: NewId
     project: str
     priority: int
     requests: "StoredRequests"
@@ -73,13 +73,24 @@ class StoredProject:
 
     rows: int = 0  # number of stored requests
     counts: NewCounts = field(default_factory=NewCounts)
-    open: set[Id] = field(default_factory=set)  # stored requests that were read, or never left memory
-    next: QueueKey = FIRST  # all requests that were not read have this key or a later one
+    open: set[NewId] = field(default_factory=set)  # stored requests that were read, or never left memory
+    next: NewKey = FIRST  # all requests that were not read have this key or a later one
+    added: NewKey = LAST  # the lowest key of the requests that were added to those during the present read
     is_suspect: bool = False  # True if a scheduler ended while it owned the unread requests
 
     @property
     def is_unread(self) -> bool:
         return self.rows > len(self.open)
+
+    def add(self, row: NewRequest, *, into_memory: bool) -> None:
+        """Count a further stored request."""
+        if into_memory:
+            self.open.add(row.id)
+        else:
+            self.next = min(self.next, row.key) if self.is_unread else row.key
+            self.added = min(self.added, row.key)
+        self.rows += 1
+        self.counts.left[row.priority] += 1
 
 
 class StoredRequests:
@@ -109,6 +120,7 @@ class StoredRequests:
         self._ended: list[StoredDelivery] = []  # handled, and still stored
         self._due = asyncio.Event()
         self.add = retrying(clock)(self._add_once)
+        self._drop = retrying(clock)(self._drop_once)
 
     def _to_read(self, project: str) -> int:
         """Return how many further requests of a project to read; 0 if enough of them are in memory for a
@@ -124,27 +136,38 @@ class StoredRequests:
         stored = self.projects.get(project)
         return stored is not None and stored.is_unread
 
-    async def _add_once(self, requests: Sequence[NewRequest]) -> dict[Id, str]:
-        """Store new requests; return the owner of each that is stored."""
+    async def _add_once(self, requests: Sequence[NewRequest]) -> dict[NewId, str]:
+        """Store new requests; return the owner of each."""
         async with self._database.write() as tx:
             await self._live(tx)
             return await queued.add_new(tx, self._owner, requests)
+
+    async def _drop_once(self, requests: Collection[NewId]) -> None:
+        async with self._database.write() as tx:
+            await queued.drop_new(tx, self._owner, requests)
 
     def on_stored(self, row: NewRequest, envelope: Envelope) -> None:
         """Record a request that was stored now. Put it into the queue, unless unread requests precede it or
         many are in memory.
         """
         stored = self.projects.setdefault(row.project, StoredProject())
-        if row.request in stored.open:
+        if row.id in stored.open:
             return  # an earlier delivery was stored
         is_first = not stored.is_unread or row.key < stored.next
-        stored.rows += 1
-        stored.counts.left[row.priority] += 1
-        if is_first and self._queue.count(row.project) < MOST_READ:
-            stored.open.add(row.request)
-            self.push(StoredDelivery(envelope, row.request, row.project, row.priority, self))
-        elif is_first:
-            stored.next = row.key
+        into_memory = is_first and self._queue.count(row.project) < MOST_READ
+        stored.add(row, into_memory=into_memory)
+        if into_memory:
+            self.push(StoredDelivery(envelope, row.id, row.project, row.priority, self))
+
+    def on_adopted(self, rows: Iterable[NewRequest]) -> None:
+        """Record requests that this scheduler has taken over, and let them be read."""
+        for row in rows:
+            stored = self.projects.setdefault(row.project, StoredProject())
+            if row.id not in stored.open:  # another scheduler had adopted it from this one
+                stored.add(row, into_memory=False)
+                stored.is_suspect = True
+                self._low[row.project] = None
+        self._due.set()
 
     def on_taken(self, project: str) -> None:
         """Start to read further requests of a project if few are left in memory."""
@@ -157,7 +180,8 @@ class StoredRequests:
         database while it had none in the queue, so the project keeps its share.
         """
         envelope = delivery.envelope
-        key = (-delivery.priority, envelope.sent_at, delivery.request)
+        request, _ = delivery.id
+        key = (-delivery.priority, envelope.sent_at, request)
         item = FairItem(delivery.project, key, self._size_of(envelope), delivery)
         self._queue.push(item, continues=continues)
         self.more.set()
@@ -183,20 +207,19 @@ class StoredRequests:
                 await asyncio.sleep(PATIENCE)
 
     async def flush(self) -> None:
-        """Delete the requests that were handled, except those that wait."""
+        """Delete the requests that were handled."""
         ended, self._ended = self._ended, []
         if not ended:
             return
         try:
-            async with self._database.write() as tx:
-                await queued.drop_new(tx, {delivery.request for delivery in ended})
+            await self._drop({delivery.id for delivery in ended})
         except BaseException:
             self._ended += ended
             raise
         for delivery in ended:
             stored = self.projects.get(delivery.project)
-            if stored is not None and delivery.request in stored.open:
-                stored.open.remove(delivery.request)
+            if stored is not None and delivery.id in stored.open:
+                stored.open.remove(delivery.id)
                 stored.rows -= 1
                 if not stored.rows:
                     del self.projects[delivery.project]
@@ -208,36 +231,35 @@ class StoredRequests:
             self._low.pop(project, None)
             return
         stored = self.projects[project]
-        begins = stored.next
+        stored.added = LAST
         async with self._database.read() as tx:
-            rows = await queued.following(tx, self._owner, project, begins, most)
-        if len(rows) < most and stored.next == begins:
-            stored.rows = len(stored.open | {row.request for row in rows})
+            rows = await queued.following(tx, self._owner, project, stored.next, most)
+        if len(rows) < most and stored.added == LAST:
+            stored.rows = len(stored.open | {row.id for row in rows})
             if not stored.rows:
                 del self.projects[project]
-        unread = [row for row in rows if row.request not in stored.open]
+        unread = [row for row in rows if row.id not in stored.open]
         stored.is_suspect = any(row.strikes for row in unread)
         if unread and unread[0].strikes:
             unread = list(takewhile(attrgetter("strikes"), unread[:SUSPECT_READ]))
+            strikes = {row.id: row.strikes + 1 for row in unread}
             async with self._database.write() as tx:
-                await queued.strike(tx, {row.request: row.strikes + 1 for row in unread})
+                await queued.strike_new(tx, self._owner, strikes)
         else:
             unread = list(takewhile(lambda row: not row.strikes, unread))
         self._low.pop(project, None)
-        if stored.next == begins and rows:
-            stored.next = unread[-1].key if unread else rows[-1].key
+        if last := (unread or rows)[-1:]:
+            stored.next = min(last[0].key, stored.added)
         for row in unread:
-            stored.open.add(row.request)
-            delivery = StoredDelivery(
-                row.envelope, row.request, project, row.priority, self, crashes=row.strikes
-            )
+            stored.open.add(row.id)
+            delivery = StoredDelivery(row.envelope, row.id, project, row.priority, self, crashes=row.strikes)
             self.push(delivery, continues=True)
         if not unread and stored.is_unread:
             self._low[project] = None  # only requests in memory were read
 
     async def recount(self, tx: Transaction) -> None:
-        """Let the requests be read that are stored for this scheduler, and that it does not know: it has
-        taken them over, or the commit that stored them seemed to fail.
+        """Let the requests be read that are stored for this scheduler, and that it does not know: the commit
+        that stored or adopted them seemed to fail.
         """
         found = sorted(await queued.depths(tx, self._owner))
         for project, of_project in groupby(found, attrgetter("project")):
@@ -247,7 +269,8 @@ class StoredRequests:
                 continue
             stored.rows = left.total()
             stored.counts = NewCounts(left)
-            stored.next, stored.is_suspect = FIRST, True
+            stored.next = stored.added = FIRST
+            stored.is_suspect = True
             self._low[project] = None
         self._due.set()
 

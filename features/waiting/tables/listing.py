@@ -82,12 +82,12 @@ async def counts(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
     return {row["project"]: int(row["waiting"]) for row in rows}
 
 
-_PARKED = sql("""
+_PROJECTS = sql("""
     SELECT n.id, queued.project FROM {n: id str} JOIN queued_builds b ON b.build = n.id OR b.request = n.id
-    JOIN queued ON queued.request = b.request
+    JOIN queued ON queued.request = b.request AND queued.digest = 0
 """)
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
     """Return, by id, the project of each build or request that waits for a host."""
-    return {row["id"]: row["project"] for row in await _PARKED(tx, [(id_,) for id_ in ids])}
+    return {row["id"]: row["project"] for row in await _PROJECTS(tx, [(id_,) for id_ in ids])}

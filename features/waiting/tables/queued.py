@@ -1,16 +1,19 @@
 """SQL for the queue of requests. Functions take and return values, not rows; each batch is one statement.
 
-A row is a request that was not evaluated yet (`kind` is empty, and its message has its envelope), or one that
-was, with what it lacks.
+A row is a request that was not evaluated yet (a new one), or one that was, with what it lacks. A new request
+has an empty `kind`, and its message in its envelope with the digest of both; so a retry, or another message
+with the id of a stored request, has its own row until it is handled. An evaluated request has the digest 0.
 """
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from bus import parts
 from bus.context import NO_CONTEXT, StoredContext
@@ -29,13 +32,17 @@ from features.waiting.messages import priority_of
 log = logging.getLogger(__name__)
 
 
-FIRST: QueueKey = (-MAX_INT, 0.0, "")  # key before those of all requests
+NewId = tuple[Id, int]  # of a new request: the request's id, and the digest of its message
+NewKey = tuple[int, float, Id, int]  # negative priority, time of the message, and NewId
+FIRST: NewKey = (-MAX_INT, 0.0, "", 0)  # key before those of all requests
+LAST: NewKey = (MAX_INT, float("inf"), "", 0)  # key after those of all requests
 
 
 class NewRequest(msgspec.Struct, frozen=True):
     """A stored request that was not evaluated yet."""
 
     request: Id
+    digest: int  # of its message
     project: str
     priority: int
     since: float  # when its message was sent
@@ -43,8 +50,12 @@ class NewRequest(msgspec.Struct, frozen=True):
     strikes: int = 0  # schedulers that ended in succession: owning the request, then with it in memory
 
     @property
-    def key(self) -> QueueKey:
-        return -self.priority, self.since, self.request
+    def id(self) -> NewId:
+        return self.request, self.digest
+
+    @property
+    def key(self) -> NewKey:
+        return -self.priority, self.since, self.request, self.digest
 
     @property
     def envelope(self) -> Envelope:
@@ -102,6 +113,7 @@ class StoredHold(msgspec.Struct, frozen=True, array_like=True):
     move: bool = False
 
 
+RELEASED = -1  # the `beat` of a scheduler that stopped in order
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
 WAITS = f"kind <> '' AND NOT ({CANCELLED})"
 _TEXTS = "request kind project flavor message lacks wakes wakes_on decision story move"
@@ -115,30 +127,39 @@ def _columns(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in types.items())
 
 
+# Indexes have these conditions. Statements that find rows by id use the primary key instead.
 NEW, EVALUATED = "kind = ''", "kind <> ''"
-_NEW = "request, project, priority, since, message, strikes"
+_IN_ORDER = "ORDER BY priority DESC, since, request, digest"
+_NEW = "request, digest, project, priority, since, message, strikes"
 _INSERT_NEW = sql("""
-    INSERT INTO queued (owner, request, project, priority, since, message)
-    SELECT :owner, n.request, n.project, n.priority, n.since, n.message FROM
-    {n: request str, project str, priority int, since float, message str} WHERE true
-    ON CONFLICT (request) DO UPDATE SET owner = queued.owner WHERE queued.message = excluded.message
-    RETURNING request, owner
+    INSERT INTO queued (owner, request, digest, project, priority, since, message)
+    SELECT :owner, n.request, n.digest, n.project, n.priority, n.since, n.message FROM
+    {n: request str, digest int, project str, priority int, since float, message str} WHERE true
+    ON CONFLICT (request, digest) DO UPDATE SET owner = queued.owner RETURNING request, digest, owner
 """)
 _FOLLOWING = sql(f"""
     SELECT {_NEW} FROM queued WHERE owner = :owner AND {NEW} AND project = :project AND
-    (priority < :priority OR priority = :priority AND
-    (since > :since OR since = :since AND request >= :request))
-    ORDER BY priority DESC, since, request LIMIT :most
+    (priority < :priority OR priority = :priority AND (since > :since OR since = :since AND
+    (request > :request OR request = :request AND digest >= :digest))) {_IN_ORDER} LIMIT :most
 """)
-_DELETE_NEW = sql(f"DELETE FROM queued WHERE request IN (SELECT n.id FROM {{n: id str}}) AND {NEW}")
+# `owner || ''` matches no index: PostgreSQL expects few rows of an owner of which it has no statistics, and
+# would read all of them for each id.
+_DELETE_NEW = sql("""
+    DELETE FROM queued WHERE (request, digest) IN (SELECT n.id, n.digest FROM {n: id str, digest int})
+    AND owner || '' = :owner
+""")
+_STRIKE_NEW = sql("""
+    UPDATE queued SET strikes = n.strikes FROM {n: request str, digest int, strikes int}
+    WHERE queued.request = n.request AND queued.digest = n.digest AND queued.owner || '' = :owner
+""")
 _DEPTHS = sql(f"""
     SELECT project, priority, count(*) AS requests FROM queued
     WHERE owner = :owner AND {NEW} GROUP BY project, priority
 """)
 _COUNT_NEW = sql(f"SELECT project, count(*) AS requests FROM queued WHERE {NEW} GROUP BY project")
 _BEFORE = sql(f"""
-    SELECT owner, count(*) AS requests FROM queued
-    WHERE project = :project AND priority >= :priority AND {NEW} GROUP BY owner
+    SELECT queued.owner, count(*) AS requests FROM schedulers JOIN queued ON queued.owner = schedulers.owner
+    WHERE project = :project AND priority >= :priority AND {NEW} GROUP BY queued.owner
 """)
 _FIND_NEW = sql(f"""
     SELECT {_NEW}, owner, (SELECT count(*) FROM queued o WHERE o.owner = q.owner AND o.{NEW} AND
@@ -146,15 +167,10 @@ _FIND_NEW = sql(f"""
     (o.since < q.since OR o.since = q.since AND o.request < q.request))) AS before
     FROM queued q WHERE {NEW} AND message LIKE CAST(:pattern AS text)
 """)
-# The first evaluation writes what a new request lacks; later ones, by a repeated message, change nothing.
-_FIRST = ", ".join(
-    f"{name} = CASE WHEN queued.kind = '' THEN excluded.{name} ELSE queued.{name} END"
-    for name in (*(name for name in _STORED if name != "request"), "strikes")
-)
 _INSERT = sql(f"""
-    INSERT INTO queued (owner, {", ".join(_STORED)})
-    SELECT :owner, {", ".join(f"n.{name}" for name in _STORED)} FROM {{n: {_columns(_STORED)}}} WHERE true
-    ON CONFLICT (request) DO UPDATE SET {_FIRST} WHERE queued.owner = excluded.owner
+    INSERT INTO queued (owner, digest, {", ".join(_STORED)})
+    SELECT :owner, 0, {", ".join(f"n.{name}" for name in _STORED)} FROM {{n: {_columns(_STORED)}}} WHERE true
+    ON CONFLICT (request, digest) DO UPDATE SET owner = queued.owner WHERE queued.owner = excluded.owner
     RETURNING request
 """)
 _INSERT_BUILDS = sql("""
@@ -166,16 +182,21 @@ _LOOKED_AT = sql(f"""
     UPDATE queued SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes,
     wakes_on = n.wakes_on, decision = n.decision, flavor = n.flavor,
     message = CASE WHEN n.message = '' THEN queued.message ELSE n.message END
-    FROM {{n: {_columns(_JUDGED)}}} WHERE queued.request = n.request RETURNING queued.request
+    FROM {{n: {_columns(_JUDGED)}}}
+    WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
 """)
 _REWRITE = sql("""
     UPDATE queued SET message = n.message, instances = n.instances
     FROM {n: request str, message str, instances int}
-    WHERE queued.request = n.request RETURNING queued.request
+    WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
 """)
 _DELETE = [
-    sql(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n: id str}}) RETURNING {id_}")
-    for table, id_ in (("moving_builds", "move"), ("queued_builds", "request"), ("queued", "request"))
+    sql(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n: id str}}) {which} RETURNING {id_}")
+    for table, id_, which in (
+        ("moving_builds", "move", ""),
+        ("queued_builds", "request", ""),
+        ("queued", "request", "AND digest = 0"),
+    )
 ]
 _ONE_OF_EACH = sql("""
     INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n: build str, move str} WHERE true
@@ -184,28 +205,41 @@ _ONE_OF_EACH = sql("""
 _DELETE_BUILD = sql("DELETE FROM queued_builds WHERE build IN (SELECT n.id FROM {n: id str}) RETURNING build")
 _KEPT = "request, kind, since, until, seen, message, lacks, wakes, wakes_on, decision, story, move, strikes"
 _OF_OWNER = sql(f"SELECT request FROM queued WHERE owner = :owner AND {EVALUATED}")
-_ADOPT = sql(f"""
-    UPDATE queued SET owner = :owner,
-    strikes = CASE WHEN owner = '' OR strikes > 0 THEN strikes ELSE 1 END WHERE request IN
-    (SELECT request FROM queued WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
-""")
+# Rows of an owner that sent a further heartbeat remain with it, and so do rows that another transaction has
+# locked: two schedulers that adopt do not wait for each other.
+_ADOPTED = """
+    UPDATE queued SET owner = :owner, strikes = CASE WHEN CAST(:beat AS bigint) = {RELEASED} THEN 0
+    WHEN strikes > 0 THEN strikes ELSE 1 END WHERE owner || '' = :before AND (request, digest) IN
+    (SELECT request, digest FROM {rows} WHERE owner = :before AND {state} AND NOT EXISTS (SELECT 1 FROM
+    schedulers s WHERE s.owner = :before AND s.beat <> :beat) {order} LIMIT :most
+    FOR UPDATE OF queued SKIP LOCKED) RETURNING {returned}
+"""
+_ADOPT = sql(_ADOPTED.format(RELEASED=RELEASED, rows="queued", state=EVALUATED, order="", returned=_KEPT))
+_ADOPT_NEW = sql(
+    _ADOPTED.format(
+        RELEASED=RELEASED,
+        rows="{n: project str} JOIN queued ON queued.project = n.project",
+        state=NEW,
+        order=_IN_ORDER,
+        returned=_NEW.replace("message", "'' AS message"),
+    )
+)
 _OWNED_OF = sql(f"""
-    SELECT {_KEPT} FROM queued JOIN {{n: id str}} ON n.id = queued.request WHERE owner = :owner
-    AND {EVALUATED}
+    SELECT {_KEPT} FROM queued JOIN {{n: id str}} ON n.id = queued.request
+    WHERE digest = 0 AND owner || '' = :owner
 """)
 _STRIKE = sql("""
     UPDATE queued SET strikes = n.strikes FROM {n: request str, strikes int}
-    WHERE queued.request = n.request RETURNING queued.request
+    WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
 """)
-RELEASE = sql("UPDATE queued SET owner = '', strikes = 0 WHERE owner = :owner")
 _FIND = sql("""
     SELECT DISTINCT queued.* FROM {n: id str}
     JOIN queued_builds ON queued_builds.build = n.id OR queued_builds.request = n.id
-    JOIN queued ON queued.request = queued_builds.request
+    JOIN queued ON queued.request = queued_builds.request AND queued.digest = 0
 """)
 _CANCEL = sql("""
     UPDATE queued SET cancelled = n.why FROM {n: request str, why str}
-    WHERE queued.request = n.request RETURNING queued.request
+    WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
 """)
 _CANCELLED = sql(f"SELECT request FROM queued WHERE owner = :owner AND {CANCELLED}")
 
@@ -217,13 +251,15 @@ _BEAT = sql("""
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
 _ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, holds FROM schedulers")
-_OWNERS = sql("""
-    SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
-    WHERE EXISTS (SELECT 1 FROM queued WHERE queued.owner = known.owner)
-""")
 SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
-# Deletes the record of an owner that has sent no heartbeat since `beat`.
-BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
+RELEASE = sql(f"UPDATE schedulers SET beat = {RELEASED} WHERE owner = :owner")
+# Deletes the record of an owner that has no requests, and has sent no heartbeat since `beat`.
+BURY = sql(f"""
+    DELETE FROM schedulers WHERE owner = :owner AND beat = :beat
+    AND NOT EXISTS (SELECT 1 FROM queued WHERE queued.owner = schedulers.owner AND {NEW})
+    AND NOT EXISTS (SELECT 1 FROM queued WHERE queued.owner = schedulers.owner AND {EVALUATED})
+    RETURNING owner
+""")
 
 _PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "wakes_on", "strikes")
 
@@ -260,28 +296,34 @@ class OtherScheduler(msgspec.Struct, frozen=True):
 
 def new(request: Id, project: str, priority: int, envelope: Envelope) -> NewRequest:
     """Return the row of a request that was received. Raise UnicodeDecodeError if it is not UTF-8."""
-    return NewRequest(request, project, priority, envelope.sent_at, _plain(envelope).decode())
+    message = _plain(envelope)
+    digest = int.from_bytes(blake2b(message, digest_size=8).digest(), signed=True) or 1
+    return NewRequest(request, digest, project, priority, envelope.sent_at, message.decode())
 
 
-async def add_new(tx: Transaction, owner: str, requests: Iterable[NewRequest]) -> dict[Id, str]:
-    """Store requests that were not evaluated yet. Return for each that is stored, now or by an earlier
-    delivery of the same message, its owner; another message with the id of a stored request is not stored.
+async def add_new(tx: Transaction, owner: str, requests: Iterable[NewRequest]) -> dict[NewId, str]:
+    """Store requests that were not evaluated yet. Return the owner of each: another scheduler, if an earlier
+    delivery of the same message is stored.
     """
-    values = [(each.request, each.project, each.priority, each.since, each.message) for each in requests]
-    return dict(await _INSERT_NEW(tx, sorted(values), owner=owner))
+    values = [structs.astuple(each)[:-1] for each in requests]
+    stored = await _INSERT_NEW(tx, sorted(values), owner=owner)
+    return {(request, digest): owner for request, digest, owner in stored}
 
 
-async def drop_new(tx: Transaction, requests: Collection[Id]) -> None:
-    """Delete requests that have been evaluated and do not wait."""
-    await _DELETE_NEW(tx, [(request,) for request in sorted(requests)])
+async def drop_new(tx: Transaction, owner: str, requests: Collection[NewId]) -> None:
+    """Delete new requests that were handled, except those that another scheduler has adopted."""
+    await _DELETE_NEW(tx, sorted(requests), owner=owner)
 
 
-async def following(
-    tx: Transaction, owner: str, project: str, first: QueueKey, most: int
-) -> list[NewRequest]:
+async def strike_new(tx: Transaction, owner: str, strikes: Mapping[NewId, int]) -> None:
+    """Store strikes of new requests of a scheduler."""
+    await _STRIKE_NEW(tx, sorted((*id_, several) for id_, several in strikes.items()), owner=owner)
+
+
+async def following(tx: Transaction, owner: str, project: str, first: NewKey, most: int) -> list[NewRequest]:
     """Return up to `most` new requests of a project from the key `first` on, in order."""
-    priority, since, request = first
-    place: dict[str, Any] = {"priority": -priority, "since": since, "request": request}
+    priority, since, request, digest = first
+    place: dict[str, Any] = {"priority": -priority, "since": since, "request": request, "digest": digest}
     return [
         NewRequest(*row) for row in await _FOLLOWING(tx, owner=owner, project=project, most=most, **place)
     ]
@@ -358,12 +400,23 @@ async def owned_of(tx: Transaction, owner: str, requests: Collection[Id]) -> lis
     return [request for row in rows if (request := _queued(row)) is not None]
 
 
-async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[QueuedRequest], int]:
-    """Take over at most `limit` requests of the scheduler `before`. Return the readable ones that were
-    evaluated, and the number of all."""
-    rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
-    evaluated = [row for row in rows if row["kind"]]
-    return [request for row in evaluated if (request := _queued(row)) is not None], len(rows)
+async def adopt(
+    tx: Transaction, owner: str, before: "OtherScheduler", limit: int
+) -> tuple[list[QueuedRequest], int]:
+    """Take over at most `limit` evaluated requests of the scheduler `before`, which ended. Return the
+    readable ones, and the number of all."""
+    rows = await _ADOPT(tx, owner=owner, before=before.owner, beat=before.beat, most=limit)
+    return [request for row in rows if (request := _queued(row)) is not None], len(rows)
+
+
+async def adopt_new(
+    tx: Transaction, owner: str, before: "OtherScheduler", projects: Iterable[str], limit: int
+) -> list[NewRequest]:
+    """Take over at most `limit` new requests of projects from the scheduler `before`, which ended. Return
+    them without their messages."""
+    values = [(project,) for project in projects]
+    rows = await _ADOPT_NEW(tx, values, owner=owner, before=before.owner, beat=before.beat, most=limit)
+    return [NewRequest(*row) for row in rows]
 
 
 async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
@@ -439,10 +492,6 @@ def holds_of(scheduler: OtherScheduler) -> list[StoredHold]:
     except NOT_JSON as problem:
         log.warning("the reserved hosts of %s cannot be read: %s", scheduler.owner, problem)
         return []
-
-
-async def owners(tx: Transaction) -> set[str]:
-    return {row["owner"] for row in await _OWNERS(tx)}
 
 
 def _row(request: QueuedRequest) -> dict[str, Any]:

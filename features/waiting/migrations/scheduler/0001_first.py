@@ -11,11 +11,12 @@ down_revision = None
 
 def upgrade() -> None:
     text, priority, cancelled = sa.Text, sa.text("priority DESC"), sa.text("cancelled <> ''")
-    evaluated = sa.text("kind <> ''")
+    new, evaluated = sa.text("kind = ''"), sa.text("kind <> ''")
     table(
         "queued",  # requests that were not evaluated (`kind` is empty), or that lack something
         columns(text, "request"),
-        columns(text, "owner"),  # the owning scheduler; empty: none
+        columns(sa.BigInteger, "digest"),  # of the message of a request not evaluated; else 0
+        columns(text, "owner"),  # the owning scheduler
         columns(text, "kind", server_default=""),  # the equivalence class
         columns(sa.Integer, "priority"),
         columns(sa.Double, "since"),  # when the message was sent, or from when on the request waits
@@ -36,11 +37,19 @@ def upgrade() -> None:
         columns(text, "move", server_default=""),  # type of a move; empty: a build
         # number of schedulers that ended while they evaluated the request
         columns(sa.Integer, "strikes", server_default="0"),
+        keys=2,
     )
     op.create_index(
         "queued_cancelled", "queued", ["owner"], postgresql_where=cancelled, sqlite_where=cancelled
     )
-    op.create_index("queued_order", "queued", ["owner", "kind", "project", priority, "since", "request"])
+    op.create_index("queued_owner", "queued", ["owner"], postgresql_where=evaluated, sqlite_where=evaluated)
+    op.create_index(
+        "queued_new",
+        "queued",
+        ["owner", "project", priority, "since", "request", "digest"],
+        postgresql_where=new,
+        sqlite_where=new,
+    )
     op.create_index(
         "queued_line",
         "queued",

@@ -1,5 +1,6 @@
 """The scheduler's database: waiting requests, their owners, and decisions about unplaceable builds."""
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
@@ -34,7 +35,7 @@ from features.moves.placing import refusal_of
 from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, queued
-from features.waiting.tables.queued import QueuedRequest
+from features.waiting.tables.queued import OtherScheduler, QueuedRequest
 from scheduler_worker import hosts
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.hosts import HostBook, HostRecords
@@ -89,22 +90,32 @@ async def test_a_waiting_request_is_stored_once_and_completely(store: Database) 
     assert await of(store, "s1") == [kept(2), kept(4)]
 
 
-async def test_a_new_request_becomes_one_that_lacks_something_in_the_same_row(store: Database) -> None:
-    message = kept(1, project="p").message
-    row = queued.new(message.request, "p", 0, envelope_of(message, Clock()))
+def a_new(number: int, **fields: Any) -> queued.NewRequest:
+    message = kept(number, **fields).message
+    return queued.new(message.request, message.project, 0, envelope_of(message, Clock()))
+
+
+async def test_a_new_request_is_stored_once_until_its_scheduler_has_handled_it(store: Database) -> None:
+    row = a_new(1, project="p")
+    retry = queued.new(row.request, "p", 0, replace(row.envelope, attempt=2))
     async with store.write() as tx:
-        assert await queued.add_new(tx, "s1", [row]) == {message.request: "s1"}
-        assert await queued.add_new(tx, "s2", [row]) == {message.request: "s1"}  # a redelivery
-        assert await queued.new_counts(tx) == {"p": 1}
+        assert await queued.add_new(tx, "s1", [row]) == {row.id: "s1"}
+        assert await queued.add_new(tx, "s2", [row, retry]) == {row.id: "s1", retry.id: "s2"}
+        assert await queued.new_counts(tx) == {"p": 2}
         assert await queued.owned(tx, "s1") == set()
         assert await listing.count(tx) == 0
-    assert await add(store, "s2", kept(1, project="p")) == set()  # s1 evaluates it
-    assert await add(store, "s1", kept(1, project="p")) == {message.request}
+        await queued.drop_new(
+            tx, "s2", [row.id]
+        )  # as a scheduler that was paused, and whose rows were adopted
+        assert await queued.new_counts(tx) == {"p": 2}
+    assert await add(store, "s2", kept(1, project="p")) == {row.request}
+    assert await add(store, "s1", kept(1, project="p")) == set()
     async with store.write() as tx:
-        await queued.drop_new(tx, [message.request])  # the message was handled: without effect
-        assert await queued.add_new(tx, "s1", [row]) == {}
-        assert await queued.new_counts(tx) == {}
-    assert await of(store, "s1") == [kept(1, project="p")]
+        await queued.drop_new(tx, "s1", [row.id])  # of one message: the retry and what waits remain
+        assert await queued.following(tx, "s2", "p", queued.FIRST, 9) == [retry]
+        await queued.drop(tx, [row.request])
+        assert await queued.following(tx, "s2", "p", queued.FIRST, 9) == [retry]
+        assert await queued.owned(tx, "s2") == set()
 
 
 async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
@@ -166,19 +177,84 @@ async def test_waiting_requests_are_listed_in_order_with_their_positions(store: 
     assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]
 
 
-async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
+async def beat(store: Database, owner: str) -> OtherScheduler:
+    async with store.write() as tx:
+        await queued.beat(tx, owner, "{}", 0)
+        return next(known for known in await queued.roster(tx) if known.owner == owner)
+
+
+async def test_requests_of_an_ended_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
     await add(store, "s1", *map(kept, range(1, 6)))
+    news = [a_new(number, project="pq"[number % 2]) for number in range(11, 17)]
+    ended = await beat(store, "s1")
     async with store.write() as tx:
-        await queued.beat(tx, "s3", "{}", 0)
-        first, several = await queued.adopt(tx, "s2", "s1", 3)
-    assert (len(first), several) == (3, 3)
-    async with store.write() as tx:
-        rest, several = await queued.adopt(tx, "s3", "s1", 3)
-    assert (len(rest), several) == (2, 2)
+        await queued.add_new(tx, "s1", news)
+        first, several = await queued.adopt(tx, "s2", ended, 3)
+        assert (len(first), several) == (3, 3)
+        rest, several = await queued.adopt(tx, "s3", ended, 3)
+        assert (len(rest), several) == (2, 2)
+        await queued.BURY(tx, owner="s1", beat=ended.beat)  # without effect: it has requests
+        adopted = await queued.adopt_new(tx, "s2", ended, ["p"], 2)
+        assert {row.request for row in adopted} == {news[1].request, news[3].request}
+        assert {row.strikes for row in adopted} == {1}
+        assert len(await queued.adopt_new(tx, "s3", ended, ["p", "q"], 9)) == 4
+        assert len(await queued.adopt_new(tx, "s2", ended, ["p", "q"], 9)) == 0
+        assert [row.strikes for row in await queued.following(tx, "s2", "p", queued.FIRST, 9)] == [1, 1]
+        await queued.BURY(tx, owner="s1", beat=ended.beat)
+        assert await queued.roster(tx) == []
     assert len(await of(store, "s2")) == 3
+
+
+async def test_a_released_scheduler_leaves_its_requests_without_strikes(store: Database) -> None:
+    await add(store, "s1", dataclasses.replace(kept(1)))
+    row = a_new(2, project="p")
+    await beat(store, "s1")
     async with store.write() as tx:
-        await queued.RELEASE(tx, owner="s2")
-        assert await queued.owners(tx) == {"", "s3"}
+        await queued.add_new(tx, "s1", [row])
+        await queued.strike(tx, {uid(1, "a"): 1})
+        await queued.strike_new(tx, "s1", {row.id: 3})
+        await queued.RELEASE(tx, owner="s1")
+        [released] = await queued.roster(tx)
+        assert released.beat == queued.RELEASED
+        [one], _ = await queued.adopt(tx, "s2", released, 9)
+        [other] = await queued.adopt_new(tx, "s2", released, ["p"], 9)
+        assert one.strikes == other.strikes == 0
+
+
+async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted_yet(store: Database) -> None:
+    await add(store, "s1", kept(1))
+    ended = await beat(store, "s1")
+    async with store.write() as tx:
+        await queued.add_new(tx, "s1", [a_new(2, project="p")])
+    await beat(store, "s1")
+    async with store.write() as tx:
+        assert await queued.adopt(tx, "s2", ended, 9) == ([], 0)
+        assert await queued.adopt_new(tx, "s2", ended, ["p"], 9) == []
+
+
+async def test_two_schedulers_that_adopt_at_the_same_time_share_the_requests(store: Database) -> None:
+    await add(store, "s1", *map(kept, range(1, 100)))
+    news = [a_new(number, project="p") for number in range(100, 400)]
+    ended = await beat(store, "s1")
+    async with store.write() as tx:
+        await queued.add_new(tx, "s1", news)
+
+    async def adopt(owner: str) -> tuple[int, int]:
+        async with store.write() as tx:
+            _, several = await queued.adopt(tx, owner, ended, 50)
+            return several, len(await queued.adopt_new(tx, owner, ended, ["p"], 200))
+
+    async def drop() -> None:  # the ended scheduler was only paused
+        async with store.write() as tx:
+            await queued.drop_new(tx, "s1", [row.id for row in news[::7]])
+
+    first, second, _ = await asyncio.gather(adopt("s2"), adopt("s3"), drop())
+    async with store.read() as tx:
+        counts = {
+            owner: sum(depth.requests for depth in await queued.depths(tx, owner)) for owner in ("s2", "s3")
+        }
+        assert (len(await queued.owned(tx, "s2")), counts["s2"]) == first
+        assert (len(await queued.owned(tx, "s3")), counts["s3"]) == second
 
 
 async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: Database) -> None:
