@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
@@ -44,6 +44,11 @@ class _Project:
     served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     handled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: int = 0  # number of the requests that are handled now
+    turn: float | None = None  # its turn in `FairQueue._turns`; None: it is not there
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.items and not self.calls
 
 
 class FairQueue:
@@ -54,6 +59,11 @@ class FairQueue:
         self._time = time
         self._projects: dict[str, _Project] = {}
         self._order: list[Rank] = []  # a heap of the ranks of the projects' first requests; some are outdated
+        # A heap of the projects that have requests, by the turn without those that are handled now. A turn in
+        # the heap may be earlier than the present one.
+        self._turns: list[tuple[float, str]] = []
+        self._most_known = MOST_IDLE  # projects in memory before those without requests are forgotten
+        self._ranked = 0  # projects with requests in the queue
         self._ties = count()
         self._reached = float("-inf")  # turn of the project that was served last
 
@@ -79,7 +89,7 @@ class FairQueue:
     @property
     def projects(self) -> int:
         """Return how many projects have requests in the queue."""
-        return sum(known.rank is not None for known in self._projects.values())
+        return self._ranked
 
     @property
     def next_project(self) -> str | None:
@@ -119,13 +129,25 @@ class FairQueue:
 
     def _least(self) -> float:
         """Return the turn at which a project begins that had no requests."""
-        now, found = self._time(), [self._reached]
-        for project, known in self._projects.items():
-            if known.rank is not None:
-                found.append(known.rank.turn)
-            if known.calls:
-                found.append(self.shares.exact_turn(project, now, known.handled))
-        return min(found)
+        now = self._time()
+        while self._turns:
+            turn, project = self._turns[0]
+            known = self._projects.get(project)
+            if known is None or known.turn != turn:  # the project has a later entry
+                heappop(self._turns)
+            elif known.is_idle:
+                known.turn = None
+                heappop(self._turns)
+            elif (present := self._turn(project, known, now)) > turn:
+                known.turn = present
+                heapreplace(self._turns, (present, project))
+            else:
+                return min(turn, self._reached)
+        return self._reached
+
+    def _turn(self, project: str, known: _Project, now: float) -> float:
+        """Return the turn of a project, without its requests that are handled now."""
+        return self.shares.exact_turn(project, now, known.handled if known.calls else {})
 
     def progress(self, projects: Iterable[str]) -> dict[str, float]:
         """Return the total size that was taken of each given project, divided by its weight. Only the growth
@@ -143,17 +165,26 @@ class FairQueue:
                 self._enqueue(project, known)
 
     def _enqueue(self, project: str, known: _Project) -> None:
+        """Give a project the place of its first request, after this request or its turn has changed."""
+        now = self._time()
+        self._ranked -= known.rank is not None
         known.rank = None
         if known.items:
             priority, since, request = known.items[0][0]
-            turn = self.shares.exact_turn(project, self._time())
+            turn = self.shares.exact_turn(project, now)
             known.rank = Rank(priority, turn, since, request, project)
             heappush(self._order, known.rank)
+            self._ranked += 1
+        if not known.is_idle:
+            turn = self._turn(project, known, now)
+            if known.turn is None or turn < known.turn:
+                known.turn = turn
+                heappush(self._turns, (turn, project))
 
     def _forget_idle(self) -> None:
-        if len(self._projects) > MOST_IDLE:
-            busy = {name: known for name, known in self._projects.items() if known.items or known.calls}
-            self._projects = busy
+        if len(self._projects) > self._most_known:
+            self._projects = {name: known for name, known in self._projects.items() if not known.is_idle}
+            self._most_known = max(2 * len(self._projects), MOST_IDLE)
 
 
 def requested_amounts(request: BuildRequested) -> Counter[str]:

@@ -75,6 +75,7 @@ class Shares:
         self._seconds = seconds
         self._weights: Mapping[str, float] = {}
         self._given: dict[str, _Given] = {}
+        self._most_known = MOST_KNOWN
 
     def turn(self, project: str, now: float) -> float:
         given = self._given.get(project)
@@ -186,8 +187,9 @@ class Shares:
         return given.at + self._seconds * log(max(share, LEAST_SIZE) / LEAST_SHARE)
 
     def _forget_small(self, now: float) -> None:
-        if len(self._given) >= MOST_KNOWN:
+        if len(self._given) >= self._most_known:
             self._given = {project: given for project, given in self._given.items() if given.turn > now}
+            self._most_known = max(2 * len(self._given), MOST_KNOWN)
 
 
 def parts_of(size: Size) -> dict[str, float]:

@@ -12,7 +12,7 @@ estimates are compared.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -32,7 +32,7 @@ PACE_CHANGES = 0.01  # variance of the logarithm of the pace (10 %): it may chan
 # (log (1 + minutes until the evaluation))².
 EVALUATION_CHANGES, LATER_CHANGES = 0.1, 0.3
 MOST_CLASSES = 512  # classes with a history in memory
-MOST_STORED = 128  # classes in the stored history
+MOST_STORED = 128  # classes in the stored history, and as many of new requests
 EVALUATION = "evaluation"  # what new requests lack
 SIZES = 8  # the number of requests that left together is averaged over about so many measurements
 MOST_PROBES = 16  # probes of a project at a time: more would all be late after one change of the pace
@@ -207,27 +207,30 @@ class StartTimes:
         self._due: list[tuple[float, int, Id]] = []  # a heap: time of a quantile, quantile, request
         self.calibration = Calibration()
         self.evaluations = Calibration()  # of new requests
-        self._counted: dict[str, _Counted] = {}
+        self._counted: dict[str, _Counted] = {}  # by class
         self._probes = 0  # number of probes until now
+        self._most_classes = MOST_CLASSES  # with more, `enter` forgets those without requests
 
     def measure(self, new: Mapping[str, NewCounts], unstored: Mapping[str, int], now: float) -> None:
         """Measure how fast the new requests of each project are evaluated; both mappings are by project."""
-        for project, counted in list(self._counted.items()):
-            self._measure(project, counted, now)
-            if new.get(project) is not counted.counts:  # the project has no new requests, or other ones
-                self.histories[new_kind(project)].waiting = 0
-                del self._counted[project]
+        present = {new_kind(project): counts for project, counts in new.items()}
+        for kind, counted in list(self._counted.items()):
+            self._measure(kind, counted, now)
+            if present.get(kind) is not counted.counts:  # the project has no new requests, or other ones
+                self.histories[kind].waiting = 0
+                del self._counted[kind]
         for project, counts in new.items():
-            if project not in self._counted:
-                self._class(new_kind(project), EVALUATION, now)
-                self._counted[project] = _Counted(counts, now, dict(counts.done))
-            history = self.histories[new_kind(project)]
+            kind = new_kind(project)
+            history = self._class(kind, EVALUATION, now)
+            if kind not in self._counted:
+                self._counted[kind] = _Counted(counts, now, dict(counts.done))
             history.waiting, history.unstored = counts.left.total(), unstored.get(project, 0)
-        for project in sorted(new, key=lambda project: -new[project].left.total())[:MOST_PROBED]:
-            self._probe(project, self._counted[project], now)
+        for kind in sorted(present, key=lambda kind: -present[kind].left.total())[:MOST_PROBED]:
+            self._probe(kind, self._counted[kind], now)
+        self._forget_classes()
 
-    def _measure(self, project: str, counted: _Counted, now: float) -> None:
-        history = self._class(new_kind(project), EVALUATION, now)
+    def _measure(self, kind: str, counted: _Counted, now: float) -> None:
+        history = self.histories[kind]
         requests = counted.counts.done.total() - sum(counted.done.values())
         if requests:
             first = history.advances[0] == 0.0
@@ -245,9 +248,9 @@ class StartTimes:
                 waiting.append(probe)
         counted.at, counted.done, counted.probes = now, dict(counted.counts.done), waiting
 
-    def _probe(self, project: str, counted: _Counted, now: float) -> None:
-        """Estimate when a new request of the project is evaluated, at a position that varies."""
-        counts, kind = counted.counts, new_kind(project)
+    def _probe(self, kind: str, counted: _Counted, now: float) -> None:
+        """Estimate when a new request of a project is evaluated, at a position that varies."""
+        counts = counted.counts
         history = self.histories[kind]
         if history.waiting <= 0 or len(counted.probes) >= MOST_PROBES:
             return
@@ -279,6 +282,8 @@ class StartTimes:
             correction = history.corrections[priority] = self.calibration.new_correction()
         start = estimate(self.histories, kind, priority, position)
         history.waiting += 1
+        if len(self.histories) > self._most_classes:
+            self._forget_classes()
         if start is None:
             self._expected[request] = _Expected(kind, priority, None)
             return
@@ -322,15 +327,18 @@ class StartTimes:
         return len(self._expected) + len(self._counted)
 
     def stored(self, now: float) -> dict[str, ClassHistory]:
-        """Return the histories to store, by class: first the classes with the most waiting requests, then the
-        last used.
+        """Return the histories to store, by class: those with the most waiting requests, then the last used;
+        of new requests as many again.
         """
         self._pass(now)
         ordered = list(reversed(self.histories))
         ordered.sort(key=lambda kind: -self.histories[kind].waiting)
-        for kind in ordered[:MOST_STORED]:
+        new = [kind for kind in ordered if self.histories[kind].lacks == EVALUATION]
+        waiting = [kind for kind in ordered if self.histories[kind].lacks != EVALUATION]
+        kinds = waiting[:MOST_STORED] + new[:MOST_STORED]
+        for kind in kinds:
             self._count_seconds(kind, now)
-        return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
+        return {kind: self.histories[kind].rounded() for kind in kinds}
 
     def adopt(self, histories: Histories, now: float) -> None:
         """Take over the stored measurements of how fast queues advanced, from a scheduler that ended, for
@@ -353,14 +361,16 @@ class StartTimes:
         history.lacks = lacks
         self.histories[kind] = history  # the most recently used class is the last one
         self._count_seconds(kind, now)
-        self._forget_classes()
         return history
 
     def _forget_classes(self) -> None:
-        idle: Iterator[str] = (kind for kind, history in self.histories.items() if not history.waiting)
-        for kind in [next(idle, "") for _ in range(len(self.histories) - MOST_CLASSES)]:
-            if kind and kind != next(reversed(self.histories)):
-                del self.histories[kind], self._at[kind]
+        """Forget the classes without requests that were used first."""
+        idle = [
+            kind for kind, each in self.histories.items() if not each.waiting and kind not in self._counted
+        ]
+        for kind in idle[: max(len(self.histories) - MOST_CLASSES, 0)]:
+            del self.histories[kind], self._at[kind]
+        self._most_classes = max(2 * len(self.histories) - MOST_CLASSES, MOST_CLASSES)
 
     def _count_seconds(self, kind: str, now: float) -> None:
         """Add the seconds since the last count to a class's waiting seconds, if any of its requests wait."""

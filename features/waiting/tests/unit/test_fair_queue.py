@@ -1,8 +1,11 @@
 """The order in which requests of several projects are served."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
+
+import pytest
 
 from bus.requests import Flavor
 from features.waiting.core.fair_queue import SERVED_SECONDS, FairItem, FairQueue, amounts_of
@@ -131,6 +134,41 @@ def test_requests_that_are_handled_now_count_after_another_project_begins() -> N
     for each in taken[100:]:
         queue.done(each)
     assert Counter(each.project for each in popped(queue, 100))["early"] in range(45, 56)
+
+
+def test_a_project_begins_at_the_smallest_share_whatever_was_taken_and_handled() -> None:
+    """The turn at which a project begins is compared with a computation from all projects."""
+    now, chance = [0.0], random.Random(1)
+    queue = FairQueue(lambda: now[0])
+    taken: list[FairItem] = []
+    for step in range(3000):
+        now[0] += chance.expovariate(10.0)
+        match chance.choice(("push", "push", "pop", "done", "weights" if step % 50 == 0 else "done")):
+            case "push":
+                queue.push(item(f"p{chance.randrange(40)}", step, VCPU=chance.uniform(1e-4, 1e-2)))
+            case "pop" if (found := queue.pop()) is not None:
+                taken.append(found)
+            case "done" if taken:
+                queue.done(taken.pop(chance.randrange(len(taken))))
+            case "weights":
+                queue.set_weights({"p1": chance.choice((1.0, 3.0)), "": 1.0})
+        turns = [
+            queue._turn(project, known, now[0])
+            for project, known in queue._projects.items()
+            if not known.is_idle
+        ]
+        assert queue._least() == pytest.approx(min([*turns, queue._reached]))
+        assert queue.projects == sum(bool(known.items) for known in queue._projects.values())
+
+
+def test_thousands_of_projects_begin_in_a_short_time() -> None:
+    queue = FairQueue(time.monotonic)
+    began = time.process_time()
+    for project in range(20_000):
+        queue.push(item(f"p{project}", project))
+        if project % 2:
+            queue.pop()
+    assert time.process_time() - began < 10.0  # with a pass over all projects for each: minutes
 
 
 def test_a_new_weight_applies_to_what_was_served_recently() -> None:
