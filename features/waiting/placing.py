@@ -252,7 +252,7 @@ class WaitingMoves:
             decision = decision_of(waits)
             return store.waiting(requested.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
-        async def park(waiting: Sequence[RequestedMove]) -> None:
+        async def store_waiting(waiting: Sequence[RequestedMove]) -> None:
             await self._placing.came_before(waiting)
             keeping = [(requested, entry(requested)) for requested in waiting if requested.state.begins]
             if not keeping:
@@ -269,7 +269,7 @@ class WaitingMoves:
                 stored.append((request, None if requested.behind else mark))
             store.enter_stored(stored, ours, moved)
 
-        return await self._placing.place_new(batch, aside, park)
+        return await self._placing.place_new(batch, aside, store_waiting)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
         batch = [self._course_of(item.queued, item.excluding) for item in woken]

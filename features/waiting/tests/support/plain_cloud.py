@@ -143,7 +143,7 @@ class PlainCloud:
 
     # Events
 
-    def park(
+    def wait(
         self,
         number: int,
         kind: str,
