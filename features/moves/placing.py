@@ -428,7 +428,7 @@ class MovePlacing:
         store_waiting: StoresWaiting | None = None,
     ) -> list[MoveOutcome]:
         """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
-        `aside` returns whether the search for a move is skipped, and `store_waiting` stores the moves that may
+        `aside` returns whether the search for a move is skipped, and `store_waiting` stores those that may
         wait.
         """
         new = [requested for requested in batch if requested.state.end is None]

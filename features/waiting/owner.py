@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
 import msgspec
+from msgspec import structs
 
 from bus.clock import Clock, moment_text
 from bus.decisions import Decision
@@ -155,7 +156,7 @@ class WaitingOwner:
             log.warning("could not release %d requests: %s", len(self._store.requests), problem)
 
     def _ended(self, others: list[OtherScheduler]) -> list[OtherScheduler]:
-        """Return the schedulers that stopped, or have sent no heartbeat for some time."""
+        """Return the schedulers whose end is recorded, or that have sent no heartbeat for some time."""
         now = self._clock.monotonic()
         self._received = {
             scheduler.owner: self._received[scheduler.owner]
@@ -167,7 +168,7 @@ class WaitingOwner:
             beat, since = self._received.get(scheduler.owner, (None, now))
             if beat != scheduler.beat:
                 self._received[scheduler.owner] = scheduler.beat, now
-            if scheduler.beat == queued.RELEASED or (beat == scheduler.beat and now - since > SILENT_SECONDS):
+            if scheduler.beat < 0 or (beat == scheduler.beat and now - since > SILENT_SECONDS):
                 ended.append(scheduler)
         return ended
 
@@ -177,6 +178,11 @@ class WaitingOwner:
         fewest, so that a single request does not wait for a flood.
         """
         store, clock, several = self._store, self._clock, 0
+        if before.beat >= 0:
+            async with store.database.write() as tx:
+                if not await queued.END(tx, owner=before.owner, beat=before.beat):
+                    return  # it goes on, or another scheduler has recorded its end
+            before = structs.replace(before, beat=queued.ENDED)
         store.starts.adopt([before.starts])
         adopted, page = list[QueuedRequest](), PAGE
         while page == PAGE and clock.monotonic() < until:
@@ -242,7 +248,7 @@ class WaitingOwner:
             found = await queued.find(tx, id_)
             if found is None:
                 held = held_named(ended.decision, self.held(await queued.roster(tx)))
-                return msgspec.structs.replace(ended, held=held)
+                return structs.replace(ended, held=held)
             entry = found.queued
             listed = await listing.waiting(tx, FindWaiting(requests=(entry.request,)))
             roster = await queued.roster(tx)
@@ -304,7 +310,7 @@ class WaitingOwner:
             hosts = ", ".join(f"{held.host} since {moment_text(held.since)}" for held in held_for[:3])
             more = f" and {len(held_for) - 3} more" if len(held_for) > 3 else ""
             wakes = f"{waits.wakes}; held for it: {hosts}{more}" if hosts else waits.wakes
-            answers.append(msgspec.structs.replace(waits, wakes=wakes, held=tuple(held_for)))
+            answers.append(structs.replace(waits, wakes=wakes, held=tuple(held_for)))
         return answers
 
 

@@ -113,7 +113,7 @@ class StoredHold(msgspec.Struct, frozen=True, array_like=True):
     move: bool = False
 
 
-RELEASED = -1  # the `beat` of a scheduler that stopped in order
+RELEASED, ENDED = -1, -2  # the `beat` of a scheduler that stopped in order, and of one that did not
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
 WAITS = f"kind <> '' AND NOT ({CANCELLED})"
 _TEXTS = "request kind project flavor message lacks wakes wakes_on decision story move"
@@ -246,13 +246,16 @@ _CANCELLED = sql(f"SELECT request FROM queued WHERE owner = :owner AND {CANCELLE
 _BEAT = sql("""
     INSERT INTO schedulers (owner, beat, reserved, rescued, starts, holds)
     VALUES (:owner, 0, :reserved, :rescued, :starts, :holds)
-    ON CONFLICT (owner) DO UPDATE SET beat = schedulers.beat + 1, reserved = excluded.reserved,
-    rescued = excluded.rescued, holds = excluded.holds,
+    ON CONFLICT (owner) DO UPDATE SET
+    beat = CASE WHEN schedulers.beat < 0 THEN 0 ELSE schedulers.beat + 1 END,
+    reserved = excluded.reserved, rescued = excluded.rescued, holds = excluded.holds,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
 _ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, holds FROM schedulers")
 SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
 RELEASE = sql(f"UPDATE schedulers SET beat = {RELEASED} WHERE owner = :owner")
+# Records the end of an owner that has sent no heartbeat since `beat`; its next heartbeat is a first one.
+END = sql(f"UPDATE schedulers SET beat = {ENDED} WHERE owner = :owner AND beat = :beat RETURNING owner")
 # Deletes the record of an owner that has no requests, and has sent no heartbeat since `beat`.
 BURY = sql(f"""
     DELETE FROM schedulers WHERE owner = :owner AND beat = :beat
@@ -403,8 +406,8 @@ async def owned_of(tx: Transaction, owner: str, requests: Collection[Id]) -> lis
 async def adopt(
     tx: Transaction, owner: str, before: "OtherScheduler", limit: int
 ) -> tuple[list[QueuedRequest], int]:
-    """Take over at most `limit` evaluated requests of the scheduler `before`, which ended. Return the
-    readable ones, and the number of all."""
+    """Take over at most `limit` evaluated requests of the scheduler `before`, whose end is recorded. Return
+    the readable ones, and the number of all."""
     rows = await _ADOPT(tx, owner=owner, before=before.owner, beat=before.beat, most=limit)
     return [request for row in rows if (request := _queued(row)) is not None], len(rows)
 
@@ -412,8 +415,8 @@ async def adopt(
 async def adopt_new(
     tx: Transaction, owner: str, before: "OtherScheduler", projects: Iterable[str], limit: int
 ) -> list[NewRequest]:
-    """Take over at most `limit` new requests of projects from the scheduler `before`, which ended. Return
-    them without their messages."""
+    """Take over at most `limit` new requests of projects from the scheduler `before`, whose end is recorded.
+    Return them without their messages."""
     values = [(project,) for project in projects]
     rows = await _ADOPT_NEW(tx, values, owner=owner, before=before.owner, beat=before.beat, most=limit)
     return [NewRequest(*row) for row in rows]
@@ -470,7 +473,8 @@ async def beat(
 ) -> bool:
     """Store a scheduler's heartbeat: its reserved hosts (`reserved`, and details in `holds`), its count of
     requests placed without a wake (`rescued`), and how fast its queues advance (`starts`; if empty, the
-    stored value remains). Return False if another scheduler took over its waiting requests.
+    stored value remains). Return False for a first heartbeat: if the scheduler has sent others, another
+    scheduler takes over its requests.
     """
     [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts, holds=holds)
     return bool(row["beat"] > 0)

@@ -223,11 +223,15 @@ async def test_a_released_scheduler_leaves_its_requests_without_strikes(store: D
 
 async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted_yet(store: Database) -> None:
     await add(store, "s1", kept(1))
+    await beat(store, "s1")
     ended = await beat(store, "s1")
     async with store.write() as tx:
         await queued.add_new(tx, "s1", [a_new(2, project="p")])
-    await beat(store, "s1")
-    async with store.write() as tx:
+        assert await queued.END(tx, owner="s1", beat=ended.beat)
+        assert not await queued.END(tx, owner="s1", beat=ended.beat)  # by another scheduler
+        assert not await queued.beat(tx, "s1", "{}", 0)  # so s1 compares its requests with those in memory
+        assert await queued.beat(tx, "s1", "{}", 0)
+        ended = replace(ended, beat=queued.ENDED)
         assert await queued.adopt(tx, "s2", ended, 9) == ([], 0)
         assert await queued.adopt_new(tx, "s2", ended, ["p"], 9) == []
 
