@@ -20,7 +20,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.protocol import Envelope
 from bus.sql.database import Database
-from bus.sql.failures import retrying
+from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
 from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.core.shares import ShareMeter, Size
@@ -201,7 +201,7 @@ class StoredRequests:
                 while self._low:
                     await self._read(next(iter(self._low)))
                 await self.flush()
-            except Unavailable as away:
+            except (Conflict, Unavailable) as away:
                 log.warning("the backlog waits for its database: %s", away)
                 self._due.set()
                 await asyncio.sleep(PATIENCE)

@@ -19,7 +19,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
 from bus.protocol import Delivery, QueueSpec, decode, is_suspect
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
+from bus.sql.failures import ATTEMPTS, Conflict
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
@@ -378,8 +378,11 @@ async def test_requests_that_return_to_a_scheduler_with_some_of_them_in_memory_a
         left = await broker.depth()
         async with broker.database.write() as tx:
             await queued.beat(tx, "s2", "{}", 0)
+        stored = backlog.stored.projects["p"]
+        unread = stored.rows - len(stored.open)
         await broker.adopted("s2", "s1")
         assert await broker.adopt(backlog, "s2") == left
+        assert stored.rows == left + unread  # until they are read
         served = {request.request for request in await serve(backlog, 5000, most=200)}
         assert served == {*sent}
         await until(lambda: not backlog.stored.projects)
@@ -508,21 +511,20 @@ async def test_a_retry_remains_stored_when_the_deletion_of_the_first_attempt_is_
         assert calls == [1, 1, 1]
 
 
-async def test_a_lost_race_at_a_deletion_does_not_end_the_scheduler(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["add_new", "drop_new"])
+async def test_lost_races_do_not_end_the_scheduler(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    failures = [Conflict("a deadlock")] * 3
-    drop = queued.drop_new
+    failures, works = [Conflict("a deadlock")] * (ATTEMPTS + 1), getattr(queued, step)
 
-    async def losing(*args: Any) -> None:
+    async def losing(*args: Any) -> Any:
         if failures:
             raise failures.pop()
-        await drop(*args)
+        return await works(*args)
 
-    monkeypatch.setattr(queued, "drop_new", losing)
+    monkeypatch.setattr(queued, step, losing)
     async with broker.backlog() as backlog:
         await broker.publish("p", 600)
-        await broker.stored()
         await serve(backlog, 600)
         await until(lambda: not backlog.stored.projects)
         assert not failures and not await broker.depth()

@@ -193,14 +193,14 @@ async def test_requests_of_an_ended_scheduler_are_adopted_page_by_page_and_once(
         assert (len(first), several) == (3, 3)
         rest, several = await queued.adopt(tx, "s3", ended, 3)
         assert (len(rest), several) == (2, 2)
-        await queued.BURY(tx, owner="s1", beat=ended.beat)  # without effect: it has requests
+        assert not await queued.BURY(tx, owner="s1", beat=ended.beat)  # it has requests
         adopted = await queued.adopt_new(tx, "s2", ended, ["p"], 2)
         assert {row.request for row in adopted} == {news[1].request, news[3].request}
         assert {row.strikes for row in adopted} == {1}
         assert len(await queued.adopt_new(tx, "s3", ended, ["p", "q"], 9)) == 4
         assert len(await queued.adopt_new(tx, "s2", ended, ["p", "q"], 9)) == 0
         assert [row.strikes for row in await queued.following(tx, "s2", "p", queued.FIRST, 9)] == [1, 1]
-        await queued.BURY(tx, owner="s1", beat=ended.beat)
+        assert await queued.BURY(tx, owner="s1", beat=ended.beat)
         assert await queued.roster(tx) == []
     assert len(await of(store, "s2")) == 3
 
