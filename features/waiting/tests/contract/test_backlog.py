@@ -515,7 +515,7 @@ async def test_a_retry_remains_stored_when_the_deletion_of_the_first_attempt_is_
 async def test_lost_races_do_not_end_the_scheduler(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    failures, works = [Conflict("a deadlock")] * (ATTEMPTS + 1), getattr(queued, step)
+    failures, works = [Conflict("a deadlock")] * ATTEMPTS, getattr(queued, step)
 
     async def losing(*args: Any) -> Any:
         if failures:
