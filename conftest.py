@@ -30,7 +30,7 @@ import pytest
 from berth.features import add_filters, add_messages
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
-from tests.support.quick_migrations import repeat_migrations
+from tests.support.quick_databases import repeat_migrations, run_sqlite_inline
 from tests.support.servers import Authority, ExternalServer, a_database, installed, url_of
 
 SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "600"))  # five times the longest test on two cores
@@ -156,6 +156,7 @@ def _limited(item: pytest.Item, what: str = "") -> AbstractContextManager[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    run_sqlite_inline(item.get_closest_marker("threads") is None)
     with _limited(item, "the setting up of "):
         return (yield)
 

@@ -106,7 +106,11 @@ def request_readers(settings: Any = None) -> tuple[Any, ...]:
 
 def module_of(feature: Feature, module: str) -> ModuleType | None:
     """Import a module of a feature; return None if the feature has no module of this name."""
-    name = f"{package_of(feature)}.{module}"
+    return _module_named(f"{package_of(feature)}.{module}")
+
+
+@cache  # looking for a module that is missing takes a millisecond
+def _module_named(name: str) -> ModuleType | None:
     try:
         is_there = find_spec(name) is not None
     except ModuleNotFoundError:  # the module's package is missing

@@ -391,18 +391,26 @@ async def test_a_stopping_worker_finishes_the_messages_in_hand(connect: Connect,
     assert len(handled) == 3
 
 
-async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None:
+@pytest.mark.parametrize("handled", [False, True], ids=["while it handles", "before its result is confirmed"])
+async def test_a_killed_worker_loses_nothing(
+    connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch, handled: bool
+) -> None:
     taken = asyncio.Event()
 
-    async def hold(request: BuildRequested) -> None:
+    async def hold(*_: object, **__: object) -> None:
         taken.set()
         await asyncio.Event().wait()
+
+    async def refuse(request: BuildRequested) -> BuildUnplaceable:
+        return no_host(request)
 
     listener = await bus.listen(topics.BUILD_UNPLACEABLE.at())
 
     async def first_life() -> None:
         async with Bus(connect()) as doomed:
-            await doomed.serve(scheduler(hold), asyncio.Event())
+            if handled:
+                monkeypatch.setattr(doomed.transport, "publish", hold)
+            await doomed.serve(scheduler(refuse if handled else hold), asyncio.Event())
 
     life = asyncio.create_task(first_life())
     worker = scheduler(hold)
@@ -412,10 +420,6 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
         await taken.wait()
     life.cancel()
     await asyncio.wait([life])
-
-    async def refuse(request: BuildRequested) -> BuildUnplaceable:
-        return no_host(request)
-
     async with serving(connect, scheduler(refuse)), asyncio.timeout(DEADLINE):
         message = await listener.get()
     assert message.request == a_small_request().request

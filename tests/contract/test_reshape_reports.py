@@ -233,6 +233,7 @@ async def test_a_cell_sees_the_holders_of_its_own_hosts_only(placement: Placemen
     assert [consumer.id for consumer in here.consumers] == [uid(2)]
 
 
+@pytest.mark.threads
 async def test_concurrent_claims_swaps_and_releases_lose_nothing(
     url: str, placement: Placement, every_commit: EveryCommit
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.envelopes import an_envelope, number_in
 from tests.support.servers import installed
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 SHARED = QueueSpec("shared", ("build.requested",))
 PRIVATE = QueueSpec("private", ("build.requested",), durable=False)
@@ -122,7 +122,6 @@ async def traffic(cluster: RabbitMQCluster, bus_name: str) -> AsyncIterator[Traf
         yield made
 
 
-@pytest.mark.soak
 async def test_after_the_kill_of_its_node_a_consumer_receives_at_another_within_15_seconds(
     cluster: RabbitMQCluster, traffic: Traffic
 ) -> None:
@@ -141,7 +140,6 @@ async def test_after_the_kill_of_its_node_a_consumer_receives_at_another_within_
     await until(is_whole)
 
 
-@pytest.mark.soak
 async def test_first_messages_during_the_election_of_a_leader_are_confirmed_within_15_seconds(
     cluster: RabbitMQCluster, bus_name: str
 ) -> None:
@@ -229,7 +227,6 @@ async def online(cluster: RabbitMQCluster, transport: RabbitTransport, queue: Qu
     return line.count("@")
 
 
-@pytest.mark.soak
 async def test_a_suspended_node_is_noticed_within_seconds(traffic: Traffic) -> None:
     node = traffic.node_of_reader()
     pid = node.pid

@@ -41,7 +41,7 @@ from tests.support.servers import find_jq, installed
 from tests.support.snippets import ROOT, snippets
 from tests.support.waiting import receive_all, until
 
-pytestmark = [pytest.mark.services]
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 RABBITMQ4 = ROOT / ".rabbitmq4"
 PAGE = [block.text for block in snippets(ROOT / "docs/howto/another-broker.md") if "tested" in block.marks]
@@ -284,7 +284,6 @@ async def read(inbox: Inbox, numbers: set[int]) -> None:
         delivery.done()
 
 
-@pytest.mark.soak
 async def test_no_message_is_lost_if_a_broker_is_killed_or_the_move_is_undone(
     move: BrokerMove, bus_name: str
 ) -> None:
@@ -404,7 +403,6 @@ async def client_at(settings: Settings, name: str) -> AsyncIterator[PatientBus]:
         yield bus
 
 
-@pytest.mark.soak
 async def test_no_build_is_lost_or_doubled_while_the_broker_is_replaced(
     move: BrokerMove, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:

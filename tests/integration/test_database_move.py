@@ -22,7 +22,7 @@ from tests.support.snippets import ROOT, snippets
 from tests.support.standby import execute
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.services]
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 PAGE = snippets(ROOT / "docs/howto/another-database.md")
 COPY, UNCOPIED, SWITCH, STAY = (snippet.text for snippet in PAGE)
@@ -151,7 +151,6 @@ async def test_a_missing_row_is_found_and_an_ended_move_leaves_the_old_database_
         assert await execute(old, f"SELECT count(*) FROM {catalog}") == 0
 
 
-@pytest.mark.soak
 async def test_builds_continue_on_the_new_server(
     restarted_rabbitmq: RabbitMQ, old: Postgres, new: Postgres, bus_name: str, tmp_path: Path
 ) -> None:

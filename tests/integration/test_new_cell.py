@@ -185,6 +185,7 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         await asyncpg.connect(_dsn(own.database.url))
 
 
+@pytest.mark.soak
 async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_their_users(
     site: CellMakersSite,
 ) -> None:

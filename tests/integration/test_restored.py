@@ -318,6 +318,7 @@ async def test_random_kills_of_any_process_lose_nothing(
     assert sum(berth.starts().values()) >= kills  # the last ones may not have started again
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_builds_continue_after_a_broker_outage(
     layout: str, restarted_rabbitmq: RabbitMQ, database_url: str, bus_name: str

@@ -115,6 +115,7 @@ async def test_stopping_delays_no_more_builds_than_killing(
             assert sum(late[signal.SIGTERM]) <= sum(late[signal.SIGKILL]) + 0.01, late
 
 
+@pytest.mark.soak
 async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
     amqp_url: str, database_url: str, bus_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

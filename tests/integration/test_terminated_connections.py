@@ -73,7 +73,8 @@ class _Client:
         await self.bus.publish(request)
 
 
-@pytest.mark.parametrize("seconds", [10, pytest.param(120, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seconds", [10, 120])
 async def test_no_request_is_lost_although_all_connections_to_postgresql_end_every_second(
     seconds: int, amqp_url: str, database_url: str, bus_name: str,
     record_property: Callable[[str, object], None],

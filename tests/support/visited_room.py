@@ -2,21 +2,24 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 from unittest.mock import patch
 
 import httpx
+from jinja2 import BytecodeCache, Environment
+from jinja2.bccache import Bucket
 
 from berth import composition
 from berth.control_room_setup import opened_pages
 from berth.features import declared
 from berth.settings import Settings
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.errors import Unroutable
+from bus.delivery.runner import Bus, PendingQuestions
+from bus.errors import NoAnswer, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import Query
 from bus.worker import Worker
@@ -130,6 +133,37 @@ def queries_with(bus: Bus, answered: Collection[str], answers: Mapping[str, Any]
     return queries
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Keeps compiled templates for the rooms of all tests of a process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._kept.get(bucket.checksum)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._kept[bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledTemplates()
+
+
+@contextmanager
+def _without_waiting_for_others(workers: Sequence[Worker]) -> Iterator[None]:
+    """Make queries that none of these workers answers fail at once, as they do after their time limit."""
+    answered = {row.query.name for worker in workers for row in worker.answers}
+    ask = PendingQuestions.ask
+
+    async def ask_running(self: Any, query: Query[Any, Any], *arguments: Any) -> Any:
+        if query.name not in answered:
+            raise NoAnswer(f"{query.name}: no worker runs that answers it")
+        return await ask(self, query, *arguments)
+
+    with patch.object(PendingQuestions, "ask", ask_running):
+        yield
+
+
 @asynccontextmanager
 async def a_visited_room(
     *workers: Worker,
@@ -138,14 +172,20 @@ async def a_visited_room(
     settings: Settings | None = None,
     patience: float = 30.0,
 ) -> AsyncIterator[VisitedRoom]:
-    """Run a control room whose pages wait up to `patience` seconds for their data."""
+    """Run a control room whose pages wait up to `patience` seconds for their data, but do not wait for
+    answers of workers that do not run.
+    """
     broker, set_clock = LocalBroker(), SetClock()
     events = Events(set_clock.clock, declared("PAGE_EVENTS"))
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, sent or {})
         tables = composition.queues, composition.agent_queues
-        with patch.object(frame, "PATIENCE", patience):
+        with (
+            patch.object(frame, "PATIENCE", patience),
+            patch.object(frame, "Environment", partial(Environment, bytecode_cache=_COMPILED)),
+            _without_waiting_for_others(workers),
+        ):
             async with opened_pages(settings, bus, queries, events, tables) as context:
                 app = pages_app(context)
                 way = httpx.ASGITransport(app)

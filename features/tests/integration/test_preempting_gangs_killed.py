@@ -83,12 +83,13 @@ class _Client:
         assert {self.ended[build].status for build in builds} == {"active"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("layout", "options", "count", "kills"),
     [
         pytest.param("separate", GANG, 4, 3, id="gangs"),
         *(
-            pytest.param(layout, options, count, 12, id=f"{what}-{layout}", marks=pytest.mark.soak)
+            pytest.param(layout, options, count, 12, id=f"{what}-{layout}")
             for what, options, count in (("builds", HALF, HOSTS + 2), ("gangs", GANG, 4))
             for layout in ("separate", "compact")
         ),

@@ -217,13 +217,12 @@ async def kill_workers(load: QuotaLoad, berth: ReplicatedBerth) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "trial",
     [
         pytest.param(QuotaTrial(2, 2, clients=4), id="2-2"),
-        pytest.param(
-            QuotaTrial(4, 12, clients=40, quiet=STUCK_SECONDS + 5), id="4-12", marks=pytest.mark.soak
-        ),
+        pytest.param(QuotaTrial(4, 12, clients=40, quiet=STUCK_SECONDS + 5), id="4-12"),
     ],
 )
 async def test_a_limit_is_never_exceeded_and_always_used(

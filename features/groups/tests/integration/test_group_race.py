@@ -128,7 +128,7 @@ async def test_concurrent_claims_swaps_and_releases_of_a_group(
         mine = range(seed * 10, seed * 10 + 5)
         known: dict[int, int] = {}
         kept: list[int] = []
-        for step in range(25):
+        for step in range(12):
             placement = chance.choice(racers)
             picked = chance.sample(mine, 2)
             claims = []
@@ -176,7 +176,7 @@ async def test_concurrent_claims_of_a_request_make_its_group_once(
     """Several schedulers may place one request at once, if the broker delivers it again."""
     topology = DomainConstraints(spread="host")
     async with processes(database_url, "affinity") as racers:
-        for number in range(200):
+        for number in range(50):
             claim = a_claim(number, on_hosts(number % HOSTS), parts=joining(uid(number, "8"), topology))
             results = await asyncio.gather(*(claimed(placement, an_order(claim)) for placement in racers))
             assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results

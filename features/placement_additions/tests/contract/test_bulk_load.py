@@ -178,6 +178,7 @@ class LoadingWriter(Writer):
         return ", ".join(result.did for result in results)
 
 
+@pytest.mark.threads
 async def test_tables_and_indexes_agree_after_random_loads_and_other_writes(
     url: str, placement: Placement
 ) -> None:

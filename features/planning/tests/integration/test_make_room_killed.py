@@ -38,7 +38,7 @@ from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.request_parts import with_parts
 from tests.support.waiting import in_time, receive_all, until
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 HOSTS = 6
 ROLES = ("scheduler", "placement", "conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2")
@@ -188,7 +188,6 @@ async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> 
         print(f"{len(site.requested)} builds, {len(made.goal.moved)} moves, 0 lost")
 
 
-@pytest.mark.soak
 async def test_a_rebalancing_goes_on_while_schedulers_are_killed(settings: Settings) -> None:
     async with loaded_site(settings, load=False) as site:
         hosts = await site.hosts()
@@ -224,7 +223,6 @@ async def test_a_rebalancing_goes_on_while_schedulers_are_killed(settings: Setti
         }
 
 
-@pytest.mark.soak
 async def test_a_plan_goes_on_without_its_command(settings: Settings, tmp_path: Path) -> None:
     async with loaded_site(settings) as site:
         command = await start(DYING, settings, tmp_path)

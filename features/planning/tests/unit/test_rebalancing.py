@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from random import Random
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -91,9 +91,9 @@ def test_a_plan_at_10000_hosts_takes_less_than_a_second() -> None:
     cloud = a_cloud(
         *(tuple(chance.choices((1, 2, 4), k=chance.randint(0, 8))) for _ in range(10_000)), whole=32.0
     )
-    began = perf_counter()
+    began = process_time()
     assert moves_of(cloud)
-    took = perf_counter() - began
+    took = process_time() - began
     print(f"10 moves at 10,000 hosts: {took:.3f} s")
     assert took < 1
 

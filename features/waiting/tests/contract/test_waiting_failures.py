@@ -11,6 +11,8 @@ import pytest
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.sql.statement import Transaction
+from features.waiting.core.waiting_queues import WaitingQueues
+from features.waiting.scheduler import SWEEP_SECONDS
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import QueuedRequest
@@ -204,3 +206,19 @@ async def test_a_cancelled_request_that_cannot_be_deleted_is_answered_and_delete
         assert world.placed == []
         reasons = partial(map, lambda one: one.decision.code)
         assert set(reasons(world.unplaceable)) == {"cancelled"}
+
+
+@in_virtual_time
+async def test_a_change_that_was_missed_is_found_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with waiting_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1)
+        await asyncio.sleep(1.0)
+        with monkeypatch.context() as missing:
+            missing.setattr(WaitingQueues, "changed", lambda *_: None)
+            await world.node(1)
+            await asyncio.sleep(1.0)
+        assert world.placed == []
+        await asyncio.sleep(SWEEP_SECONDS)
+        assert world.hosts() == ["host-1"]
+        assert (await world.waiting()).rescued == 1
