@@ -187,9 +187,9 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     more: Count | None = None  # `after` of the next page; None: this is the last page
     # project → number of waiting requests, for the query's `projects` that have any
     by_project: LargeMap[Text, Count] = field(default_factory=dict)
-    # project → number of requests in the backlog
+    # project → number of requests in the backlog; empty if the query names `requests`
     backlog: LargeMap[Text, Count] = field(default_factory=dict)
-    # project → its fraction of the resources of all requests that left the backlog in the last minute
+    # project → its fraction of the resources of all requests that were evaluated in the last minute
     shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
     holds: LongList[HeldHost] = ()  # for which requests the query's hosts (`on`) are held
 

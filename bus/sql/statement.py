@@ -5,7 +5,8 @@ In addition to SQL, a text may contain:
     :name            a parameter. PostgreSQL may need its type: CAST(:now AS bigint).
     {n: id int}      in a FROM or a JOIN: a table `n` with the rows that the caller passes, and its columns
                      with their types: int, float, str, bool or Json (a JSON column).
-    FOR ... OF x     row locks. They are omitted on SQLite, which locks the whole database.
+    FOR ... OF x     row locks, perhaps SKIP LOCKED. They are omitted on SQLite, which locks the whole
+                     database.
     json_agg         becomes json_group_array on SQLite, and json_build_object becomes json_object.
     EXACTLY(x.y)     converts a float column to a text with all digits.
     {others}         in the last of several statements that are executed `together`: the place in its WITH
@@ -283,7 +284,7 @@ class Rows:
         return copy
 
 
-_LOCKING = re.compile(r"FOR (NO KEY UPDATE|UPDATE|SHARE) OF \w+")
+_LOCKING = re.compile(r"FOR (NO KEY UPDATE|UPDATE|SHARE) OF \w+( SKIP LOCKED)?")
 _EXACTLY = re.compile(r"EXACTLY\((\w+\.\w+)\)")
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
 

@@ -9,7 +9,7 @@ from bus import parts
 from bus.messages import BuildRequested
 from bus.sql.statement import Transaction, sql
 from features.capacity_history.messages import CapacityFound, CapacitySample, FindCapacity
-from features.waiting.tables.parked import CANCELLED
+from features.waiting.tables.queued import WAITS
 
 # Each: seconds between samples, and seconds until they are replaced by means over the next longer interval.
 SPANS = ((300, 2 * 86400), (3600, 60 * 86400), (86400, 3 * 366 * 86400))
@@ -47,8 +47,8 @@ _MERGE = sql(f"""
 _PRUNE = sql("DELETE FROM capacity_samples WHERE span = :span AND at < CAST(:before AS bigint)")
 _WAITING = sql(f"""
     SELECT p.message, k.instances FROM (SELECT kind, min(request) AS request, sum(instances) AS instances
-    FROM parked WHERE NOT ({CANCELLED}) AND move = '' GROUP BY kind) k
-    JOIN parked p ON p.request = k.request
+    FROM queued WHERE {WAITS} AND move = '' GROUP BY kind) k
+    JOIN queued p ON p.request = k.request AND p.digest = 0
 """)
 
 _request = parts.stored_decoder(BuildRequested).decode

@@ -402,7 +402,9 @@ class RequestedMove:
 
 
 Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
-Parks = Callable[[Sequence[RequestedMove]], Awaitable[None]]  # stores moves that may wait for capacity
+StoresWaiting = Callable[
+    [Sequence[RequestedMove]], Awaitable[None]
+]  # stores moves that may wait for capacity
 
 
 class MovePlacing:
@@ -422,10 +424,14 @@ class MovePlacing:
         return await self.place_new([RequestedMove(request) for request in requests])
 
     async def place_new(
-        self, batch: Sequence[RequestedMove], aside: Aside | None = None, park: Parks | None = None
+        self,
+        batch: Sequence[RequestedMove],
+        aside: Aside | None = None,
+        store_waiting: StoresWaiting | None = None,
     ) -> list[MoveOutcome]:
         """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
-        `aside` returns whether the search for a move is skipped, and `park` stores the moves that may wait.
+        `aside` returns whether the search for a move is skipped, and `store_waiting` stores those that may
+        wait.
         """
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):
@@ -436,8 +442,8 @@ class MovePlacing:
             else:
                 self._postpone(requested, found.barred.why)
         await self.begin(new, aside)
-        if park is not None:
-            await park(
+        if store_waiting is not None:
+            await store_waiting(
                 [requested for requested in new if requested.state.taken is not None or requested.behind]
             )
         await self.finish(new)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from bus.clock import moment_text
 from bus.vocabulary import Id
 from features.waiting.core.reserved_hosts import Root, Roots
+from features.waiting.core.shares import Contender
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.core.waiting_shares import Contender
 from features.waiting.hosts import FittingHosts
 from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.settings import HELD_SHARE
 from features.waiting.start_estimates import StartEstimates
-from features.waiting.tables.parked import ParkedRequest, StoredHold
+from features.waiting.tables.queued import QueuedRequest, StoredHold
 from scheduler_worker.extension import HostLimit, KnownHosts, NoNarrowing, Order, Orders, SchedulerOptions
 
 
@@ -30,7 +30,7 @@ class HeldHosts(NoNarrowing):
             hosts.source, options.policy, hosts.now, orders.alternatives_of, self.sizes.of_request
         )
         self.queues = WaitingQueues(self.fitting, share, self._has_chance)
-        self.requests: dict[Id, ParkedRequest] = {}
+        self.requests: dict[Id, QueuedRequest] = {}
         self.starts = StartEstimates(hosts.clock)
         self.elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
@@ -71,7 +71,7 @@ class HeldHosts(NoNarrowing):
         zone = alternatives[0].question.zone if alternatives else ""
         return self.queues.barred(contender_of(order, now), zone, fits)
 
-    def barred(self, entry: ParkedRequest) -> frozenset[Root]:
+    def barred(self, entry: QueuedRequest) -> frozenset[Root]:
         """Return the hosts that a waiting request may not use, if it is evaluated like a new request."""
         excluded = self.queues.barred(entry.contender)
         waits = entry.request in self.queues

@@ -13,9 +13,9 @@ from bus.domains import ZONE
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from features.waiting.core.fair_queue import Size
 from features.waiting.core.fitting import HostsFound, admitted_permanently, distances, fitting
 from features.waiting.core.reserved_hosts import Prospect, Roots
+from features.waiting.core.shares import Size
 from features.waiting.core.waiting_queue import CapacityNeeded
 from scheduler_worker.extension import Alternative, ChoicePolicy, HostsNow, RuleError
 

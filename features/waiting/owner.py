@@ -1,9 +1,12 @@
-"""Takes over the waiting requests, and the backlog, of schedulers that send no heartbeats."""
+"""Takes over the requests of schedulers that send no heartbeats."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
+from msgspec import structs
 
 from bus.clock import Clock, moment_text
 from bus.decisions import Decision
@@ -12,20 +15,20 @@ from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, Wait
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.moves.messages import DecidedMove
-from features.waiting.cancelling import find_waiting
-from features.waiting.core.fair_queue import shares_of
 from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
-from features.waiting.start_estimates import Listed, expected_evaluation, paces_of
-from features.waiting.tables import backlog, listing, parked
-from features.waiting.tables.parked import FoundParked, OtherScheduler, ParkedRequest
+from features.waiting.start_estimates import Listed
+from features.waiting.tables import listing, queued
+from features.waiting.tables.queued import Depth, FoundQueued, OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0  # seconds after which another scheduler takes over the requests of a silent one
-PAGE = 500
+PAGE = 500  # requests that are taken over in one transaction
+ADOPTING_SECONDS = 1.0  # seconds of each heartbeat for takeovers
 KINDS = 50  # equivalence classes in one answer
 
 _encode = msgspec.json.Encoder().encode
@@ -59,20 +62,17 @@ class WaitingOwner:
         before = {*store.requests}
         async with store.database.write() as tx:
             if store.requests or store.entered:
+                self._backlog.measure_starts()
                 await store.live(tx, store.starts.encoded())
-                served, paces = (
-                    _encode(of_projects).decode()
-                    for of_projects in (self._backlog.served(), self._backlog.paces())
-                )
-                await parked.SERVED(tx, owner=store.name, served=served, paces=paces)
-            found: list[ParkedRequest] = []
+                served = _encode(self._backlog.served()).decode()
+                await queued.SERVED(tx, owner=store.name, served=served)
+            found: list[QueuedRequest] = []
             if store.taken_for_dead or unknown != self._compared:
                 found = await self._compare(tx, before)
-            others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
-            owners = await parked.owners(tx) | await backlog.owners(tx)
-            cancelled = await parked.cancelled(tx, store.name)
+            others = [scheduler for scheduler in await queued.roster(tx) if scheduler.owner != store.name]
+            cancelled = await queued.cancelled(tx, store.name)
             if cancelled:
-                await parked.drop(tx, cancelled)
+                await queued.drop(tx, cancelled)
         store.leave(cancelled)
         store.taken_for_dead = False
         for entry in found:
@@ -83,12 +83,13 @@ class WaitingOwner:
         if not self._missing:
             self._compared = unknown
         self._read_reserved(others)
-        left_behind = self._silent(others, owners - {store.name})
-        if left_behind:
+        ended = self._ended(others)
+        if ended:
             # nothing is taken over before the index is loaded: `seen` raises Unavailable
             _ = store.fitting.source.seen
-        for owner in left_behind:
-            await self._adopt(owner, others)
+        until = self._clock.monotonic() + ADOPTING_SECONDS
+        for scheduler in ended:
+            await self._adopt(scheduler, until)
         self._queue.recheck()
 
     def _read_reserved(self, others: list[OtherScheduler]) -> None:
@@ -98,7 +99,7 @@ class WaitingOwner:
         store, reserved = self._store, dict[Root, ReservedElsewhere]()
         store.held.elsewhere = {}
         for other in others:
-            holds = {hold.root: hold for hold in parked.holds_of(other)}
+            holds = {hold.root: hold for hold in queued.holds_of(other)}
             for root, key in _reserved(other.reserved).items():
                 if root in reserved and reserved[root].key <= key:
                     continue
@@ -110,7 +111,7 @@ class WaitingOwner:
                 reserved[root] = ReservedElsewhere(key, "" if hold.move else hold.project, hold.zone)
         store.queues.reserve_elsewhere(reserved)
 
-    async def _compare(self, tx: Transaction, before: set[Id]) -> list[ParkedRequest]:
+    async def _compare(self, tx: Transaction, before: set[Id]) -> list[QueuedRequest]:
         """Compare the stored requests of this scheduler with those in memory (`before`): leave requests that
         are not stored any more, or by another scheduler; return those that are to enter memory.
 
@@ -118,7 +119,7 @@ class WaitingOwner:
         only if two comparisons have missed it.
         """
         store = self._store
-        ours = await parked.owned(tx, store.name)
+        ours = await queued.owned(tx, store.name)
         if lost := sorted(before - ours):
             log.warning("%d requests are not stored, or wait with another scheduler now", len(lost))
             store.starts.forget(lost)
@@ -129,7 +130,7 @@ class WaitingOwner:
         if not again:
             return []
         self._missing = missing - again
-        return await parked.owned_of(tx, store.name, again)
+        return await queued.owned_of(tx, store.name, again)
 
     async def sweep(self) -> None:
         """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed. Also
@@ -144,48 +145,72 @@ class WaitingOwner:
         store.held.wake()
 
     async def release_ownership(self) -> None:
-        """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
+        """Let another scheduler take over this scheduler's requests immediately when it stops."""
         try:
-            await self._backlog.stored.release()
-            if not self._store.requests:
+            await self._backlog.stored.flush()
+            if not self._store.requests and not self._backlog.stored.projects:
                 return
             async with self._store.database.write() as tx:
-                await parked.RELEASE(tx, owner=self._store.name)
+                await queued.RELEASE(tx, owner=self._store.name)
         except Exception as problem:  # the worker stops even if its database is unreachable
             log.warning("could not release %d requests: %s", len(self._store.requests), problem)
 
-    def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
+    def _ended(self, others: list[OtherScheduler]) -> list[OtherScheduler]:
+        """Return the schedulers whose end is recorded, or that have sent no heartbeat for some time."""
         now = self._clock.monotonic()
-        beats = {scheduler.owner: scheduler.beat for scheduler in schedulers}
-        self._received = {owner: self._received[owner] for owner in beats.keys() & self._received.keys()}
-        for owner, beat in beats.items():
-            if owner not in self._received or self._received[owner][0] != beat:
-                self._received[owner] = beat, now
-        silent = {owner for owner, (_, at) in self._received.items() if now - at > SILENT_SECONDS}
-        return sorted((owners - beats.keys()) | silent)
+        self._received = {
+            scheduler.owner: self._received[scheduler.owner]
+            for scheduler in others
+            if scheduler.owner in self._received
+        }
+        ended = []
+        for scheduler in sorted(others, key=attrgetter("owner")):
+            beat, since = self._received.get(scheduler.owner, (None, now))
+            if beat != scheduler.beat:
+                self._received[scheduler.owner] = scheduler.beat, now
+            if scheduler.beat < 0 or (beat == scheduler.beat and now - since > SILENT_SECONDS):
+                ended.append(scheduler)
+        return ended
 
-    async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
-        store, more, several = self._store, True, 0
-        ended = [scheduler for scheduler in schedulers if scheduler.owner == before]
-        store.starts.adopt(scheduler.starts for scheduler in ended)
-        for scheduler in ended:
-            self._backlog.stored.paces.adopt(paces_of(scheduler.paces))
-        while more:
+    async def _adopt(self, before: OtherScheduler, until: float) -> None:
+        """Take over the requests of a scheduler that ended, page by page; the next heartbeat continues after
+        the time `until`. First those that lack something, then the new requests of the projects with the
+        fewest, so that a single request does not wait for a flood.
+        """
+        store, clock, several = self._store, self._clock, 0
+        if before.beat >= 0:
             async with store.database.write() as tx:
-                adopted, more = await parked.adopt(tx, store.name, before, PAGE)
-                if adopted:
+                if not await queued.END(tx, owner=before.owner, beat=before.beat):
+                    return  # it goes on, or another scheduler has recorded its end
+            before = structs.replace(before, beat=queued.ENDED)
+        store.starts.adopt([before.starts])
+        adopted, page = list[QueuedRequest](), PAGE
+        while page == PAGE and clock.monotonic() < until:
+            async with store.database.write() as tx:
+                adopted, page = await queued.adopt(tx, store.name, before, PAGE)
+                if page:
                     await store.live(tx)
             for entry in adopted:
                 store.enter_again(entry)
             store.doubt(adopted)
-            several += len(adopted)
-        several += await self._backlog.stored.adopt(before)
+            several += page
+        async with store.database.read() as tx:
+            depths = await queued.depths(tx, before.owner)
+        for projects in _in_pages(depths):
+            page = PAGE
+            while page == PAGE and clock.monotonic() < until:
+                async with store.database.write() as tx:
+                    new = await queued.adopt_new(tx, store.name, before, projects, PAGE)
+                    if new:
+                        await store.live(tx)
+                self._backlog.stored.on_adopted(new)
+                page = len(new)
+                several += page
         async with store.database.write() as tx:
-            for scheduler in ended:
-                await parked.BURY(tx, owner=before, beat=scheduler.beat)
-        self._received.pop(before, None)
+            if await queued.BURY(tx, owner=before.owner, beat=before.beat):
+                self._received.pop(before.owner, None)
         if several:
-            log.warning("adopted %d requests of %s", several, before or "an earlier process")
+            log.warning("adopted %d requests of %s", several, before.owner)
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""
@@ -195,8 +220,8 @@ class WaitingOwner:
             count = await listing.count(tx, question.project)
             by_project = await listing.counts(tx, question.projects)
             kinds = await listing.kinds(tx, question.project, KINDS)
-            roster = await parked.roster(tx)
-            backlogged = await backlog.counts(tx)
+            roster = await queued.roster(tx)
+            backlogged = {} if question.requests else await queued.new_counts(tx)
         end = question.after + len(found)
         return WaitingFound(
             waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
@@ -220,13 +245,13 @@ class WaitingOwner:
         `ended` with the hosts that it names and that are held for waiting requests.
         """
         async with self._store.database.read() as tx:
-            found = await find_waiting(tx, id_)
+            found = await queued.find(tx, id_)
             if found is None:
-                held = held_named(ended.decision, self.held(await parked.roster(tx)))
-                return msgspec.structs.replace(ended, held=held)
-            entry = found.parked
+                held = held_named(ended.decision, self.held(await queued.roster(tx)))
+                return structs.replace(ended, held=held)
+            entry = found.queued
             listed = await listing.waiting(tx, FindWaiting(requests=(entry.request,)))
-            roster = await parked.roster(tx)
+            roster = await queued.roster(tx)
         start_p50, start_p90 = self._expected(found, listed, roster)
         return DecisionFound(
             known=True,
@@ -247,7 +272,7 @@ class WaitingOwner:
     def held(self, roster: list[OtherScheduler]) -> list[HeldHost]:
         """Return the hosts that the schedulers of `roster` hold for waiting requests."""
         source = self._store.fitting.source
-        holds = [hold for scheduler in roster for hold in parked.holds_of(scheduler)]
+        holds = [hold for scheduler in roster for hold in queued.holds_of(scheduler)]
         names = {host.uuid: host.host for host in source.hosts()} if holds else {}
         return [
             HeldHost(
@@ -263,13 +288,13 @@ class WaitingOwner:
         ]
 
     def _expected(
-        self, found: FoundParked, listed: Listed, roster: list[OtherScheduler]
+        self, found: FoundQueued, listed: Listed, roster: list[OtherScheduler]
     ) -> tuple[float | None, float | None]:
         """Return when a request will start, or will be evaluated if it is in the backlog."""
-        message, place = found.parked.message, found.backlogged
-        if place is not None:
-            before, now = {place.owner: place.before}, self._clock.now()
-            start = expected_evaluation(message.project, priority_of(message.parts), before, roster, now)
+        message = found.queued.message
+        if found.before is not None:
+            before, priority = {found.owner: found.before}, priority_of(message.parts)
+            start = self._store.starts.expected_evaluation(message.project, priority, before, roster)
             return start or (None, None)
         for request in self._store.starts.estimated(listed, self._store.queues, roster):
             return request.start_p50, request.start_p90
@@ -285,8 +310,23 @@ class WaitingOwner:
             hosts = ", ".join(f"{held.host} since {moment_text(held.since)}" for held in held_for[:3])
             more = f" and {len(held_for) - 3} more" if len(held_for) > 3 else ""
             wakes = f"{waits.wakes}; held for it: {hosts}{more}" if hosts else waits.wakes
-            answers.append(msgspec.structs.replace(waits, wakes=wakes, held=tuple(held_for)))
+            answers.append(structs.replace(waits, wakes=wakes, held=tuple(held_for)))
         return answers
+
+
+def _in_pages(depths: Iterable[Depth]) -> list[list[str]]:
+    """Return projects by their number of requests, those together that have at most PAGE requests."""
+    requests = Counter[str]()
+    for depth in depths:
+        requests[depth.project] += depth.requests
+    pages, left = list[list[str]](), 0
+    for project in sorted(requests, key=lambda project: requests[project]):
+        if requests[project] > left:
+            pages.append([])
+            left = PAGE
+        pages[-1].append(project)
+        left -= requests[project]
+    return pages
 
 
 def held_named(decision: Decision, held: list[HeldHost], request: Id = "") -> tuple[HeldHost, ...]:

@@ -27,7 +27,7 @@ from features.waiting.results import (
     Woken,
 )
 from features.waiting.store import Marked, Marks, WaitingStore
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
     ComeAgain,
@@ -52,7 +52,7 @@ class WaitingBuilds:
         self.store = store
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
-    def polls(self, entry: ParkedRequest) -> bool:
+    def polls(self, entry: QueuedRequest) -> bool:
         """Return whether a request must be tried again although no event says that it fits."""
         polls = any(fallback.polls(entry.message) for fallback in self.scheduler.fallbacks)
         return polls and entry.start is None
@@ -66,7 +66,7 @@ class WaitingBuilds:
         orders = scheduler.begin(requests)
         outcomes: list[PlacingOutcome | None] = list(postponed(orders, scheduler.clock))
         trying: list[int] = []
-        waits: list[tuple[int, ParkedRequest, int | None]] = []
+        waits: list[tuple[int, QueuedRequest, int | None]] = []
         for index, order in enumerate(orders):
             request = order.request
             if outcomes[index] is not None:
@@ -100,7 +100,7 @@ class WaitingBuilds:
         return [outcome if outcome is not None else () for outcome in outcomes]
 
     async def _store_waiting(
-        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], marks: Marks
+        self, waits: Sequence[tuple[Order, QueuedRequest, int | None]], marks: Marks
     ) -> list[PlacingOutcome]:
         """Store requests that must wait; for a redelivered request return its earlier results again."""
         if not waits:
@@ -123,7 +123,7 @@ class WaitingBuilds:
         self.store.enter_stored(entries, ours, marks)
         return again
 
-    def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
+    def _with_instances(self, order: Order, entry: QueuedRequest, left: tuple[Id, ...]) -> QueuedRequest:
         message, fitting = with_instances(entry.message, left), self.store.fitting
         kind = fitting.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=fitting.wakes(kind))
@@ -135,11 +135,11 @@ class WaitingBuilds:
         return self.scheduler.outcome(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self.scheduler.begin([item.parked.message for item in woken])
+        orders = self.scheduler.begin([item.queued.message for item in woken])
         ends = await self.scheduler.place(self._narrowed(woken, orders))
-        return await self._results([item.parked for item in woken], ends)
+        return await self._results([item.queued for item in woken], ends)
 
-    async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
+    async def claimed(self, entries: Sequence[QueuedRequest]) -> list[tuple[QueuedRequest, Evaluated]]:
         """Return the results of the waiting builds that already hold hosts for all of their instances."""
         ending = self.scheduler.ending
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
@@ -153,21 +153,21 @@ class WaitingBuilds:
         return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self.scheduler.begin([item.parked.message for item in expired])
+        orders = self.scheduler.begin([item.queued.message for item in expired])
         ends = await self.scheduler.place(self._narrowed(expired, orders))
         last = [
-            (index, expired_order(orders[index], expired[index].parked, end.state))
+            (index, expired_order(orders[index], expired[index].queued, end.state))
             for index, end in enumerate(ends)
             if isinstance(end, events.TakenOver)
         ]
         fenced = await self.scheduler.place([order for _, order in last])
         for (index, _), end in zip(last, fenced, strict=True):
             ends[index] = end
-        return await self._results([item.parked for item in expired], ends)
+        return await self._results([item.queued for item in expired], ends)
 
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
         """End waiting requests without an evaluation; builds that hold hosts already are published."""
-        entries = [item.parked for item in woken]
+        entries = [item.queued for item in woken]
         orders = self._narrowed(woken, self.scheduler.begin([entry.message for entry in entries]))
         failed = Verdict(reason=why, decision=Decision(code=CRASHED))
         ending = [
@@ -179,18 +179,18 @@ class WaitingBuilds:
     def _narrowed(self, woken: Sequence[Woken], orders: Sequence[Order]) -> list[Order]:
         limit_of = self.store.held.limit_of
         return [
-            _waiting_since(order.limited(limit_of(item.excluding, order.request.project)), item.parked)
+            _waiting_since(order.limited(limit_of(item.excluding, order.request.project)), item.queued)
             for item, order in zip(woken, orders, strict=True)
         ]
 
-    async def _results(self, entries: Sequence[ParkedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
+    async def _results(self, entries: Sequence[QueuedRequest], ends: Sequence[events.End]) -> list[Evaluated]:
         results = [self._result(request, end) for request, end in zip(entries, ends, strict=True)]
         pairs = zip(entries, results, strict=True)
         ended = [(entry.message, result.messages) for entry, result in pairs if isinstance(result, Ended)]
         await self.store.refusals.add_builds(ended)
         return results
 
-    def _result(self, entry: ParkedRequest, end: events.End) -> Evaluated:
+    def _result(self, entry: QueuedRequest, end: events.End) -> Evaluated:
         match end:
             case events.Publish(messages=messages):
                 return Ended(messages)
@@ -207,7 +207,7 @@ class WaitingBuilds:
                 return RetryLater(PATIENCE)
 
 
-def _waiting_since(order: Order, entry: ParkedRequest) -> Order:
+def _waiting_since(order: Order, entry: QueuedRequest) -> Order:
     return structs.replace(order, times=structs.replace(order.times, waiting_since=entry.since))
 
 
@@ -243,7 +243,7 @@ class WaitingMoves:
             requested.behind = bool(wait_of(requested.asked.parts)) and store.is_behind(order, now)
             return requested.behind
 
-        def entry(requested: RequestedMove) -> ParkedRequest:
+        def entry(requested: RequestedMove) -> QueuedRequest:
             assert requested.order is not None
             context, taken = stored_context(requested.asked), requested.state.taken
             if taken is None:
@@ -252,7 +252,7 @@ class WaitingMoves:
             decision = decision_of(waits)
             return store.waiting(requested.order, now, seen, waits.why, decision, context, waits.wakes_on)
 
-        async def park(waiting: Sequence[RequestedMove]) -> None:
+        async def store_waiting(waiting: Sequence[RequestedMove]) -> None:
             await self._placing.came_before(waiting)
             keeping = [(requested, entry(requested)) for requested in waiting if requested.state.begins]
             if not keeping:
@@ -269,10 +269,10 @@ class WaitingMoves:
                 stored.append((request, None if requested.behind else mark))
             store.enter_stored(stored, ours, moved)
 
-        return await self._placing.place_new(batch, aside, park)
+        return await self._placing.place_new(batch, aside, store_waiting)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        batch = [self._course_of(item.parked, item.excluding) for item in woken]
+        batch = [self._course_of(item.queued, item.excluding) for item in woken]
         for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):
             if found is not None:
                 requested.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
@@ -283,17 +283,17 @@ class WaitingMoves:
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         now = self._scheduler.clock.now()
         batch = [
-            self._course_of(item.parked, item.excluding, waited=max(now - item.parked.since, 0.0))
+            self._course_of(item.queued, item.excluding, waited=max(now - item.queued.since, 0.0))
             for item in expired
         ]
         unknown = await self._placing.look_up(batch)
         for requested, item, found in zip(batch, expired, unknown, strict=True):
             if found is not None:
-                why = waited_for(item.parked, found.barred.why)
+                why = waited_for(item.queued, found.barred.why)
                 requested.take(Stopped(Barred(code="waited", why=why)))
         await self._placing.begin(batch)
         ending = [
-            (requested, expired_order(requested.order, item.parked, requested.state.taken.state))
+            (requested, expired_order(requested.order, item.queued, requested.state.taken.state))
             for requested, item in zip(batch, expired, strict=True)
             if requested.state.taken is not None and requested.order is not None and requested.state.begins
         ]
@@ -302,13 +302,13 @@ class WaitingMoves:
         return [self._result(requested) for requested in batch]
 
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
-        batch = [self._course_of(item.parked) for item in woken]
+        batch = [self._course_of(item.queued) for item in woken]
         for requested in batch:
             requested.take(Stopped(Barred(code=CRASHED, why=why)))
         await self._placing.finish(batch)
         return [self._result(requested) for requested in batch]
 
-    async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
+    async def recheck(self, waiting: Sequence[QueuedRequest]) -> Sequence[tuple[QueuedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
         results. Successive calls read different moves, until all were read. Publish the orders of moves that
         have already started: a started move may fit nowhere else.
@@ -331,7 +331,7 @@ class WaitingMoves:
         return list(zip(looked_at, results, strict=True))
 
     def _course_of(
-        self, entry: ParkedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
+        self, entry: QueuedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
     ) -> RequestedMove:
         assert entry.start is not None
         limit = self._store.held.limit_of(excluding, entry.message.project)

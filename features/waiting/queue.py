@@ -21,7 +21,7 @@ from features.waiting.placing import WaitingBuilds, WaitingMoves
 from features.waiting.results import PATIENCE, SOON, Ended, Results, RetryLater, StillWaiting, Woken
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Publish, log
 
 Evaluator = WaitingBuilds | WaitingMoves  # both return results in the sequence of requests
@@ -38,7 +38,7 @@ class _Lane:
     """The pending evaluations of one lane: all builds, or the moves of one cell."""
 
     woken: list[Woken] = field(default_factory=list)
-    expired: dict[Id, ParkedRequest] = field(default_factory=dict)
+    expired: dict[Id, QueuedRequest] = field(default_factory=dict)
     recheck: bool = False
     unsure: bool = False  # True if builds that may hold hosts must be checked
 
@@ -57,7 +57,7 @@ class WaitingQueue:
         self._send = publish
         self._clock = clock
         self._tries: dict[Id, int] = {}  # request → number of `RetryLater` results in succession
-        self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, still to be evaluated
+        self._preempting: list[QueuedRequest] = []  # waiting requests that may preempt, still to be evaluated
         self._pending: dict[str | None, _Lane] = {}
         self._running: dict[str | None, _Lane] = {}
         self._suspects = WaitingSuspects(store)
@@ -123,14 +123,14 @@ class WaitingQueue:
                 self._lane(entry).woken.append(Woken(entry, excluded))
         self._preempting = []
 
-    def _unexplained(self) -> list[ParkedRequest]:
+    def _unexplained(self) -> list[QueuedRequest]:
         """Return waiting requests, at most a batch, whose reason is outdated: no rule refuses them now."""
         store = self.store
         some = sorted(store.unexplained)[:BATCH]
         store.unexplained.difference_update(some)
         return [store.requests[request] for request in some if request in store.requests]
 
-    def _lane(self, entry: ParkedRequest) -> _Lane:
+    def _lane(self, entry: QueuedRequest) -> _Lane:
         return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
 
     async def _work(self, cell: str | None, lane: _Lane) -> None:
@@ -156,8 +156,8 @@ class WaitingQueue:
 
     async def _evaluate(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
         requests = self.store.requests
-        left = [item for item in woken if item.parked.request in requests]
-        woken = [replace(item, parked=requests[item.parked.request]) for item in left]
+        left = [item for item in woken if item.queued.request in requests]
+        woken = [replace(item, queued=requests[item.queued.request]) for item in left]
         if not woken:
             return
         try:
@@ -169,21 +169,21 @@ class WaitingQueue:
     def _put_back(self, woken: Sequence[Woken]) -> None:
         """Let requests be evaluated again after an error: some may hold hosts, or be published already."""
         for item in woken:
-            self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
-        self.store.doubt(item.parked for item in woken if item.parked.request in self.store.requests)
+            self.store.queues.requeue(item.queued.request, self._clock.monotonic() + PATIENCE)
+        self.store.doubt(item.queued for item in woken if item.queued.request in self.store.requests)
 
     async def _place(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
         seen, wakes_mark = self.store.fitting.source.seen, self.store.rule_waits.mark
         results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         for item, result in zip(woken, results, strict=True):
-            request = item.parked.request
+            request = item.queued.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
                 if request not in self.store.requests:  # the request was cancelled during the evaluation
                     continue
                 if not result.wakes_on:
                     self.store.queues.requeue(request)
-                elif not self.store.hold(item.parked, result.wakes_on, wakes_mark):
+                elif not self.store.hold(item.queued, result.wakes_on, wakes_mark):
                     self.store.queues.requeue(request, self._clock.monotonic())
             elif isinstance(result, RetryLater):
                 # The pause doubles with each failure, because a change wakes the request earlier.
@@ -191,12 +191,12 @@ class WaitingQueue:
                 pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
                 self.store.queues.requeue(request, self._clock.monotonic() + pause)
             elif item.swept and any(_is_placed(each) and not preempts(each) for each in result.messages):
-                self.store.rescue(item.parked)
-        entries = [item.parked for item in woken]
+                self.store.rescue(item.queued)
+        entries = [item.queued for item in woken]
         await self._become(evaluator, list(zip(entries, results, strict=True)), seen)
 
     async def _become(self, evaluator: Evaluator, results: Results, seen: int) -> None:
-        store, changed = self.store, list[ParkedRequest]()
+        store, changed = self.store, list[QueuedRequest]()
         for entry, result in results:
             left = store.requests.get(entry.request)  # builds may have been cancelled during the evaluation
             if left is None or isinstance(result, Ended):

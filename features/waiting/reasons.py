@@ -6,7 +6,7 @@ from bus.claims import RuleRefused
 from bus.decisions import Decision
 from bus.vocabulary import MAX_CAUSE
 from features.waiting.messages import wait_of
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Order, Shortage, Verdict
 
 
@@ -35,7 +35,7 @@ def waits_of(order: Order) -> Waits:
     return Waits(verdict.shortages, verdict.obstacle)
 
 
-def expired_order(order: Order, entry: ParkedRequest, last: Waits) -> Order:
+def expired_order(order: Order, entry: QueuedRequest, last: Waits) -> Order:
     """Return the order of an expired waiting request as failed; the reason names the missing capacity."""
     lacks = last.why if last.is_explained else entry.lacks
     decision = decision_of(last) if last.is_explained else entry.decision
@@ -44,7 +44,7 @@ def expired_order(order: Order, entry: ParkedRequest, last: Waits) -> Order:
     return structs.replace(order, verdict=verdict)
 
 
-def waited_for(entry: ParkedRequest, lacks: str) -> str:
+def waited_for(entry: QueuedRequest, lacks: str) -> str:
     return f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}"[:MAX_CAUSE]
 
 

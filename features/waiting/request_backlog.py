@@ -20,14 +20,13 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
-from bus.vocabulary import UNSAID_ID
-from features.waiting.core.backlog_paces import BacklogPace
-from features.waiting.core.fair_queue import FairItem, FairQueue, RecentlyServed
+from bus.sql.failures import Conflict
+from bus.vocabulary import UNSAID_ID, Id
+from features.waiting.core.fair_queue import FairItem, FairQueue
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.store import WaitingStore
-from features.waiting.stored_requests import PATIENCE, StoredDelivery, StoredRequests
-from features.waiting.tables import backlog
-from features.waiting.tables.backlog import Bundle
+from features.waiting.stored_requests import PATIENCE, StoredRequests
+from features.waiting.tables import queued
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ BOUND_OF_ONE = 2048  # the same limit while only one project has requests
 BOUND_OF_LIGHT = 4096  # the same limit for requests of light projects
 TAKEN_AT_ONCE = 2048
 PREFETCH = 20_000  # messages without acknowledgement: in a handler, in memory or being stored
-MOST_BUNDLED = 256
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light projects
 LIGHT = 16  # a project with at most this many requests is light
 BACKLOGGED = 256  # with more waiting requests, a new one is not placed within milliseconds
@@ -68,6 +66,7 @@ class _PlaceParts(msgspec.Struct, frozen=True):
 class _Place(msgspec.Struct, frozen=True):
     """The part of a build request that decides its place in the queue."""
 
+    request: Id
     project: str = UNSAID_ID
     priority: int = 0  # as clients may write it
     parts: _PlaceParts = _PlaceParts()
@@ -75,7 +74,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 _place = msgspec.json.Decoder(_Place).decode
 
-Arrived = dict[tuple[str, int], list[Delivery]]  # by project and priority
+Arrived = dict[tuple[str, int], list[tuple[Id, Delivery]]]  # by project and priority: requests
 
 
 class RequestBacklog:
@@ -84,12 +83,11 @@ class RequestBacklog:
     """
 
     def __init__(self, waiting: WaitingStore, clock: Clock, sizes: RequestSizes, calls: int) -> None:
+        self._waiting = waiting
         self._clock = clock
         self._sizes = sizes
         self._most_calls = calls
-        self._weights: Mapping[str, float] = {}
-        self._recent = RecentlyServed()
-        self._queue = FairQueue(self._weight_of)
+        self._queue = FairQueue(clock.monotonic)
         self.stored = StoredRequests(
             waiting.database, clock, waiting.name, waiting.live, self._queue, lambda e: sizes.of(e.body)
         )
@@ -115,23 +113,18 @@ class RequestBacklog:
         self._opened, self._more = asyncio.Event(), self.stored.more
         self._intake: asyncio.Task[None] | None = None
 
-    def _weight_of(self, project: str) -> float:
-        return self._weights.get(project, self._weights.get("", 1.0))
-
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights of projects; "" is the weight of all projects not listed."""
-        if weights != self._weights:
-            self._weights = weights
-            self._queue.reweigh()
+        self._queue.set_weights(weights)
 
     def served(self) -> dict[str, float]:
         """Return the total size of recently served requests (as fraction of the cloud), by project."""
-        return self._recent.sizes(self._clock.monotonic())
+        return self._queue.shares.sizes(self._clock.monotonic())
 
-    def paces(self) -> dict[str, BacklogPace]:
-        """Measure and return how fast the backlog of each project is served."""
+    def measure_starts(self) -> None:
+        """Measure how fast the new requests of each project are evaluated."""
         unstored = Counter(item.project for item in self._unstored) if self.stored.projects else {}
-        return self.stored.measured(unstored)
+        counts = {project: stored.counts for project, stored in self.stored.projects.items()}
+        self._waiting.starts.measure(counts, unstored)
 
     # Methods that the bus calls, as of any inbox
 
@@ -187,7 +180,7 @@ class RequestBacklog:
             with suppress(asyncio.CancelledError):
                 await self._intake
         await self._inbox.stop()
-        arrived = [delivery for deliveries in self._arrived.values() for delivery in deliveries]
+        arrived = [delivery for requests in self._arrived.values() for _, delivery in requests]
         for delivery in (*self._unusual, *arrived, *(item.value for item in self._unstored)):
             delivery.requeue()
         self._unusual.clear()
@@ -254,7 +247,6 @@ class RequestBacklog:
         self._served += 1
         self._unstored.pop(item, None)
         if self._is_backlogged:
-            self._recent.add(item.project, item.size, self._clock.monotonic())
             self.stored.on_taken(item.project)
         delivery: Delivery = item.value
         self._handled[id(delivery)] = item
@@ -276,11 +268,11 @@ class RequestBacklog:
             if not self._is_backlogged and now >= self._flooded_at + CALM_SECONDS:
                 self._young_until = now + YOUNG_SECONDS
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
-            for place, deliveries in self._sorted(arrived).items():
-                if self._may_stay_in_memory(place, len(deliveries)):
-                    self._enter(place, deliveries)
+            for place, requests in self._sorted(arrived).items():
+                if self._may_stay_in_memory(place, len(requests)):
+                    self._enter(place, requests)
                 else:
-                    self._arrived[place] += deliveries
+                    self._arrived[place] += requests
             if self._arrived and not self._storing:
                 self._storing, self._arrived = self._arrived, defaultdict(list)
                 group.create_task(self._store_arrived())
@@ -306,7 +298,7 @@ class RequestBacklog:
         while self._storing:
             try:
                 await self._store(self._storing)
-            except Unavailable as away:
+            except (Conflict, Unavailable) as away:
                 log.warning("the backlog cannot be stored: %s", away)
                 await asyncio.sleep(PATIENCE)
             self._storing, self._arrived = self._arrived, defaultdict(list)
@@ -327,15 +319,16 @@ class RequestBacklog:
                     self._several_until = self._clock.monotonic() + SEVERAL_SECONDS
                 self._last_project = place.project
             delivery.envelope.sent_at = min(delivery.envelope.sent_at or now, now)
-            waiting[place.project, place.priority or place.parts.waiting.priority].append(delivery)
+            priority = place.priority or place.parts.waiting.priority
+            waiting[place.project, priority].append((place.request, delivery))
         return waiting
 
-    def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:
+    def _enter(self, place: tuple[str, int], requests: Sequence[tuple[Id, Delivery]]) -> None:
         """Put messages of a project and priority (`place`) into the queue without storing them."""
         project, priority = place
-        for delivery in deliveries:
+        for request, delivery in requests:
             envelope = delivery.envelope
-            key = (-priority, envelope.sent_at, envelope.id)
+            key = (-priority, envelope.sent_at, request)
             item = FairItem(project, key, self._sizes.of(envelope.body), delivery)
             self._queue.push(item)
             self._unstored[item] = None
@@ -343,30 +336,25 @@ class RequestBacklog:
 
     async def _store(self, arrived: Arrived) -> None:
         """Store messages in the database, then acknowledge them."""
-        bundled = [
-            (self._bundle(project, priority, some), some)
-            for (project, priority), deliveries in arrived.items()
-            for first in range(0, len(deliveries), MOST_BUNDLED)
-            if (some := deliveries[first : first + MOST_BUNDLED])
+        received = [
+            (queued.new(request, *place, delivery.envelope), delivery)
+            for place, requests in arrived.items()
+            for request, delivery in requests
         ]
+        rows = {row.id: (row, delivery.envelope) for row, delivery in received}
         try:
-            await self.stored.add([bundle for bundle, _ in bundled])
+            with self._waiting.noting_unknown_commits():
+                owners = await self.stored.add([row for row, _ in rows.values()])
         except BaseException:
-            self.stored.abandon([bundle for bundle, _ in bundled])
-            for place, deliveries in arrived.items():
-                self._enter(place, deliveries)
+            for place, requests in arrived.items():
+                self._enter(place, requests)
             raise
-        for bundle, some in bundled:
-            opened = self.stored.on_stored(bundle)
-            for delivery in some:
-                delivery.done()
-                if opened is not None:
-                    self.stored.push(StoredDelivery(delivery.envelope, opened, self.stored))
+        for _, delivery in received:
+            delivery.done()
+        for row, envelope in rows.values():
+            if owners[row.id] == self._waiting.name:
+                self.stored.on_stored(row, envelope)
         self._more.set()
-
-    def _bundle(self, project: str, priority: int, deliveries: Sequence[Delivery]) -> Bundle:
-        envelopes = [delivery.envelope for delivery in deliveries]
-        return backlog.bundle(self._clock.uuid(), project, priority, envelopes)
 
 
 def _place_of(delivery: Delivery) -> _Place | None:

@@ -15,7 +15,8 @@ from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from features.waiting.core.fair_queue import Size, requested_amounts
+from features.waiting.core.fair_queue import requested_amounts
+from features.waiting.core.shares import Size
 
 RECENT = 30.0  # seconds after which cached capacities and sizes are computed again
 SOON = 1.0  # the same, if a class has no capacity

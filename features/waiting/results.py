@@ -9,7 +9,7 @@ from msgspec import Struct
 from bus.decisions import Decision
 from bus.vocabulary import Message
 from features.moves.core.start import MoveStart
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables.queued import QueuedRequest
 
 PATIENCE = 1.0  # seconds before a step that failed is repeated
 SOON = 0.2
@@ -19,7 +19,7 @@ SOON = 0.2
 class Woken:
     """A waiting request to evaluate now, and the hosts that it may not use."""
 
-    parked: ParkedRequest
+    queued: QueuedRequest
     excluding: frozenset[str]
     swept: bool = False  # True if only the periodic search of all hosts found a host for the request
 
@@ -50,4 +50,4 @@ class RetryLater(Struct, frozen=True):
 
 Evaluated = Ended | StillWaiting | RetryLater
 UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends a build or move that no conductor receives
-Results = Sequence[tuple[ParkedRequest, Evaluated]]
+Results = Sequence[tuple[QueuedRequest, Evaluated]]

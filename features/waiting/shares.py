@@ -62,7 +62,7 @@ async def show(
 ) -> None:
     """Show the weights of projects, how many of their requests are in the backlog, and how much was served.
 
-    The share is a project's part of all resources that were served from the backlog in the last minute.
+    The share is a project's part of the resources of all requests that were evaluated in the last minute.
     """
     async with cli.bus("share") as bus:
         shares = await fair_shares(bus)

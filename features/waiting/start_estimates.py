@@ -5,8 +5,7 @@ requests, and a scheduler that takes over waiting requests takes over the measur
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import structs
@@ -16,12 +15,11 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
-from features.waiting.core.backlog_paces import BacklogPace
 from features.waiting.core.calibration import P50, P90, Calibration, StartEstimate
-from features.waiting.core.start_times import ClassHistory, StartTimes, estimate
+from features.waiting.core.start_times import ClassHistory, NewCounts, StartTimes, estimate, new_kind
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.messages import priority_of
-from features.waiting.tables.parked import OtherScheduler, ParkedRequest
+from features.waiting.tables.queued import OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +33,11 @@ COMPARED = Counter(
     "berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start", ["queue"]
 )
 
-T = TypeVar("T")
 Histories = Mapping[str, ClassHistory]
 Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
-_decode_paces = msgspec.json.Decoder(dict[str, BacklogPace]).decode
 
 
 def show_calibration(queue: str, calibration: Calibration) -> None:
@@ -59,18 +55,18 @@ class StartEstimates:
         self._clock = clock
         self._idle = True  # True if no request waits and the last history is stored
 
-    def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
+    def enter(self, entry: QueuedRequest, position: int, lacks: str) -> None:
         now, priority = self._clock.monotonic(), priority_of(entry.message.parts)
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
 
-    def enter_refused(self, entry: ParkedRequest, wakes_on: str, position: int) -> None:
+    def enter_refused(self, entry: QueuedRequest, wakes_on: str, position: int) -> None:
         """Record that a request waits for commits with the key `wakes_on`. Its start is estimated from how
         fast equal requests with the same key have started.
         """
         kind, now = _refused_kind(entry.kind, wakes_on), self._clock.monotonic()
         self.times.enter(entry.request, kind, wakes_on, priority_of(entry.message.parts), position, now)
 
-    def of_first(self, entry: ParkedRequest) -> StartEstimate | None:
+    def of_first(self, entry: QueuedRequest) -> StartEstimate | None:
         """Return when the first request of a queue starts, as seconds from now; None: unknown."""
         return self.times.estimate(entry.kind, priority_of(entry.message.parts), 1, self._clock.monotonic())
 
@@ -89,6 +85,10 @@ class StartEstimates:
         for request in requests:
             self.times.forget(request, now)
 
+    def measure(self, new: Mapping[str, NewCounts], unstored: Mapping[str, int]) -> None:
+        """Measure how fast new requests are evaluated, by project; `unstored` are only in memory."""
+        self.times.measure(new, unstored, self._clock.monotonic())
+
     def encoded(self) -> str:
         """Return how fast the queues advance, as a JSON text for the heartbeat; empty if nothing changed."""
         if self._idle and not self.times.waiting:
@@ -96,6 +96,7 @@ class StartEstimates:
         self._idle = not self.times.waiting
         stored = self.times.stored(self._clock.monotonic())
         show_calibration("waiting", self.times.calibration)
+        show_calibration("backlog", self.times.evaluations)
         return _encode(stored).decode()
 
     def adopt(self, stored: Iterable[str]) -> None:
@@ -106,17 +107,35 @@ class StartEstimates:
     def expected(
         self, kind: str, priority: int, position: int, roster: Collection[OtherScheduler]
     ) -> tuple[float, float] | None:
-        """Return when a new request of an equivalence class will start (p50 and p90, seconds since 1970), or
-        None if unknown. Any scheduler may receive the request, so its largest position counts (`position`
-        here, or last of the class at a scheduler in `roster`), and the latest estimate of all schedulers.
+        """Return when a request of an equivalence class will start that comes next (p50 and p90, seconds
+        since 1970), or None if unknown. Any scheduler may receive the request, so its largest position counts
+        (`position` here, or last of the class at a scheduler in `roster`).
         """
         histories = [_histories(scheduler.starts) for scheduler in roster]
         waiting = [classes[kind].waiting for classes in histories if kind in classes]
         position = max(position, *(several + 1 for several in waiting), 1)
         starts = [estimate(classes, kind, priority, position) for classes in histories]
         starts.append(self.times.estimate(kind, priority, position, self._clock.monotonic()))
-        start = max(filter(None, starts), key=lambda each: each.p90, default=None)
-        now = self._clock.now()
+        return self._latest(starts)
+
+    def expected_evaluation(
+        self, project: str, priority: int, before: Mapping[str, int], roster: Collection[OtherScheduler]
+    ) -> tuple[float, float] | None:
+        """Return when a new request will be evaluated (p50 and p90, seconds since 1970), or None if unknown.
+        `before` has the number of stored requests before it, for each scheduler that may evaluate it. For a
+        scheduler without a history of the project, the others' histories are used.
+        """
+        kind = new_kind(project)
+        histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
+        known = {owner: classes for owner, classes in histories.items() if kind in classes}
+        return self._latest(
+            estimate(classes, kind, priority, requests + classes[kind].unstored + 1)
+            for owner, requests in before.items()
+            for classes in ([known[owner]] if owner in known else known.values())
+        )
+
+    def _latest(self, starts: Iterable[StartEstimate | None]) -> tuple[float, float] | None:
+        start, now = max(filter(None, starts), key=lambda each: each.p90, default=None), self._clock.now()
         return None if start is None else (now + start.p50, now + start.p90)
 
     def estimated(
@@ -147,30 +166,6 @@ class StartEstimates:
         return answers
 
 
-def expected_evaluation(
-    project: str, priority: int, before: Mapping[str, int], roster: Collection[OtherScheduler], now: float
-) -> tuple[float, float] | None:
-    """Return when a request of the backlog will be evaluated (p50 and p90, seconds since 1970), or None if
-    unknown. `before` has the number of its project's requests that precede it, for each scheduler that may
-    serve it; the latest estimate counts. For a scheduler without a pace of the project, the slowest other
-    scheduler's pace is used.
-    """
-    decoded = {scheduler.owner: paces_of(scheduler.paces) for scheduler in roster}
-    paces = {owner: projects[project] for owner, projects in decoded.items() if project in projects}
-    starts = [
-        pace.estimate(priority, requests)
-        for owner, requests in before.items()
-        for pace in ([paces[owner]] if owner in paces else paces.values())
-    ]
-    start = max(filter(None, starts), key=lambda each: each.p90, default=None)
-    return None if start is None else (now + start.p50, now + start.p90)
-
-
-def paces_of(text: str) -> dict[str, BacklogPace]:
-    """Decode a scheduler's stored paces, by project; return an empty mapping if they are unreadable."""
-    return _decoded(_decode_paces, text, "the backlog")
-
-
 def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float) -> WaitingRequest:
     if start is None:
         return request
@@ -194,12 +189,8 @@ def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histor
 
 def _histories(text: str) -> dict[str, ClassHistory]:
     """Decode the stored speed of queues, by class; return an empty mapping if it is unreadable."""
-    return _decoded(_decode, text, "queues")
-
-
-def _decoded(decode: Callable[[str], dict[str, T]], text: str, of: str) -> dict[str, T]:
     try:
-        return decode(text) if text else {}
+        return _decode(text) if text else {}
     except NOT_JSON as problem:
-        log.warning("the stored pace of %s cannot be read: %s", of, problem)
+        log.warning("the stored pace of queues cannot be read: %s", problem)
         return {}

@@ -24,8 +24,8 @@ from features.waiting.hosts import needs_of
 from features.waiting.messages import wait_of
 from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
-from features.waiting.tables import parked
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables import queued
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log
 
 BEHIND = "equal requests came before it"
@@ -39,7 +39,7 @@ class Marks(NamedTuple):
 
 
 # a request, and the mark (`WaitingQueues.mark`) of the search that found no host for it
-Marked = tuple[ParkedRequest, int | None]
+Marked = tuple[QueuedRequest, int | None]
 
 
 class WaitingStore:
@@ -81,7 +81,7 @@ class WaitingStore:
         self._changed = changed
         self._add = retrying(self._clock)(self._add_once)
 
-    def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
+    def enter(self, entry: QueuedRequest, mark: int | None = None) -> None:
         """Queue a request in memory. Only hosts changed since `mark` (a number; None: all) are evaluated."""
         self._enqueue(entry, mark)
         self.requests[entry.request] = entry
@@ -90,11 +90,11 @@ class WaitingStore:
             self.related.is_outdated = True
         self._moved()
 
-    def _enqueue(self, entry: ParkedRequest, mark: int | None = None) -> None:
+    def _enqueue(self, entry: QueuedRequest, mark: int | None = None) -> None:
         project = entry.contender.project
         self.queues.enter(entry.key, project, entry.kind, needs_of(entry.message), mark)
 
-    def enter_again(self, entry: ParkedRequest) -> None:
+    def enter_again(self, entry: QueuedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
         if entry.start is not None:
             [order] = self._scheduler.begin_for([asked_by(entry.start)])
@@ -106,7 +106,7 @@ class WaitingStore:
         self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.fitting.wakes(kind)))
 
-    def doubt(self, entries: Iterable[ParkedRequest]) -> None:
+    def doubt(self, entries: Iterable[QueuedRequest]) -> None:
         """Record requests that may already have claims, and wake the task that checks their claims."""
         self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
@@ -137,7 +137,7 @@ class WaitingStore:
     def marks(self) -> Marks:
         return Marks(self.regroupings, self.rule_waits.mark)
 
-    def hold(self, entry: ParkedRequest, wakes_on: str, mark: int) -> bool:
+    def hold(self, entry: QueuedRequest, wakes_on: str, mark: int) -> bool:
         """Let a request that a rule refused, and all equal requests of its project, wait for a commit with
         the key `wakes_on`. Return False without effect if requests that wait for this key were woken since
         `mark`, a count of wakes.
@@ -166,11 +166,11 @@ class WaitingStore:
         """Try requests again that wait for a commit with one of the keys."""
         self._try_again(self.rule_waits.wake(keys))
 
-    def refusal_lifted(self, first: ParkedRequest) -> list[ParkedRequest]:
+    def refusal_lifted(self, first: QueuedRequest) -> list[QueuedRequest]:
         """Let the requests equal to `first` wait for capacity, too, if a rule had refused them: `first` was
         tried again, and no rule refused it. Return them with the new reason.
         """
-        lifted = list[ParkedRequest]()
+        lifted = list[QueuedRequest]()
         for request in self.rule_waits.lift(first.message.project, first.kind):
             entry = replace(
                 self.requests[request],
@@ -192,13 +192,13 @@ class WaitingStore:
             self._moved()
             self.held.wake()
 
-    def due(self) -> list[ParkedRequest]:
+    def due(self) -> list[QueuedRequest]:
         """Return the waiting requests with an expired time limit, except requests being placed now."""
         now = self._clock.now()
         expired = [entry for entry in self.requests.values() if entry.until <= now]
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
-    def end_at(self, entry: ParkedRequest, until: float, **changed: Any) -> None:
+    def end_at(self, entry: QueuedRequest, until: float, **changed: Any) -> None:
         if (known := self.requests.get(entry.request)) is not None:
             self._remove([entry.request])
             self.enter(replace(known, until=until, **changed))
@@ -244,7 +244,7 @@ class WaitingStore:
         held = self.rule_waits.holds(order.request.project, kind)
         return held or self.queues.ahead(kind, contender_of(order, now))
 
-    def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
+    def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> QueuedRequest:
         """Return the row of a request that is to wait without a search: requests of its equivalence class
         wait already, so no host fits it."""
         kind, project = self.kind(order), order.request.project
@@ -268,9 +268,9 @@ class WaitingStore:
         decision: Decision,
         context: StoredContext,
         wakes_on: str = "",
-    ) -> ParkedRequest:
+    ) -> QueuedRequest:
         kind = self.kind(order)
-        return ParkedRequest(
+        return QueuedRequest(
             message=order.request,
             kind=kind,
             since=waits_since(order, now),
@@ -304,13 +304,13 @@ class WaitingStore:
         keys = {root: reservation.key for root, reservation in self.queues.reserved.own.items()}
         reserved, holds = (
             msgspec.json.encode(keys).decode(),
-            parked.encode_holds([*self.held.holds().values()]),
+            queued.encode_holds([*self.held.holds().values()]),
         )
-        if not await parked.beat(tx, self.name, reserved, self.rescued, starts, holds):
+        if not await queued.beat(tx, self.name, reserved, self.rescued, starts, holds):
             self.taken_for_dead = self.entered
         self.entered = True
 
-    async def add(self, to_store: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+    async def add(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         """Store new requests. Return the waiting move of each build that moves, and the ids of the requests
         stored for this scheduler.
         """
@@ -326,22 +326,22 @@ class WaitingStore:
             self.unknown_commits += 1
             raise
 
-    async def _add_once(self, to_store: Sequence[ParkedRequest]) -> tuple[dict[Id, Id], set[Id]]:
+    async def _add_once(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
         moves = [entry.start.asked for entry in reversed(to_store) if entry.start is not None]
         async with self.database.write() as tx:
             await self.live(tx)
-            first = await parked.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
+            first = await queued.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
             later = {move.move for move in moves} - {*first.values()}
             entries = [entry for entry in to_store if entry.request not in later]
-            return first, await parked.add(tx, self.name, entries)
+            return first, await queued.add(tx, self.name, entries)
 
-    async def lacking(self, changed: Sequence[ParkedRequest]) -> None:
+    async def lacking(self, changed: Sequence[QueuedRequest]) -> None:
         """Store the evaluations of changed requests, and those that an earlier call could not store."""
         self._unrecorded.update(entry.request for entry in changed)
         entries = [self.requests[request] for request in self._unrecorded if request in self.requests]
         if entries:
             async with self.database.write() as tx:
-                await parked.evaluated(tx, entries)
+                await queued.evaluated(tx, entries)
             self._changed()
         stored = {entry.request for entry in entries if self.requests.get(entry.request) is entry}
         self._unrecorded = {request for request in self._unrecorded - stored if request in self.requests}
@@ -350,10 +350,10 @@ class WaitingStore:
         if requests:
             with self.noting_unknown_commits():
                 async with self.database.write() as tx:
-                    await parked.drop(tx, requests)
+                    await queued.drop(tx, requests)
             self.leave(requests)
 
-    def rescue(self, entry: ParkedRequest) -> None:
+    def rescue(self, entry: QueuedRequest) -> None:
         """Count and log a waiting request that fitted a host although no change had woken it."""
         self.rescued += 1
         RESCUED.inc()

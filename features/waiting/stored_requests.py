@@ -1,15 +1,15 @@
-"""The stored part of the backlog: the bundles of requests in the database that this scheduler serves.
+"""The stored requests of this scheduler that were not evaluated yet.
 
-In memory are only the first bundles of each project. A bundle is deleted after each of its requests was
-placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery. The
-bundle counts the schedulers that ended with it; if there were two, the bus handles each of its requests
-alone.
+In memory are only the first ones of each project. A row is deleted after its request was handled: placed,
+refused, or stored as one that waits. After a crash requests are handled again, as after a redelivery; so are
+those that another scheduler has adopted while this one was paused. A row counts the schedulers that ended
+with it; if there were two, the bus handles its request alone.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -22,20 +22,18 @@ from bus.protocol import Envelope
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
-from bus.vocabulary import Id
-from features.waiting.core.backlog_paces import BacklogCounts, BacklogPace, BacklogPaces
-from features.waiting.core.fair_queue import FairItem, FairQueue, Key, ShareMeter, Size
-from features.waiting.start_estimates import show_calibration
-from features.waiting.tables import backlog
-from features.waiting.tables.backlog import Bundle, Depth
+from features.waiting.core.fair_queue import FairItem, FairQueue
+from features.waiting.core.shares import ShareMeter, Size
+from features.waiting.core.start_times import NewCounts
+from features.waiting.tables import queued
+from features.waiting.tables.queued import FIRST, LAST, NewId, NewKey, NewRequest
 
 log = logging.getLogger(__name__)
 
-LEAST_READ = 256  # if fewer requests of a project are in memory, the following bundles are read
+LEAST_READ = 256  # if fewer requests of a project are in memory, the following ones are read
 MOST_READ = 4096  # most requests of a project in memory; divided among projects, but at least LEAST_READ each
-READ_FOR = 128  # for every so many requests that should be in memory, one bundle is read at a time
-READ_AT_ONCE = 8  # most bundles read at a time: decoding each blocks the event loop for milliseconds
-SUSPECT_READ = 64  # requests read from suspect bundles: few, as all are suspects if this scheduler ends too
+READ_AT_ONCE = 2048  # most requests read at a time: decoding them blocks the event loop for milliseconds
+SUSPECT_READ = 64  # suspect requests read at a time: few, as all are suspects if this scheduler ends too
 PATIENCE = 1.0  # seconds before a retry if the database is unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
@@ -47,21 +45,13 @@ DEVIATION = Gauge(
 
 
 @dataclass(slots=True, eq=False)
-class OpenBundle:
-    """A stored bundle in memory, with the number of its requests that are not handled yet."""
-
-    id: Id
-    project: str
-    priority: int
-    left: int
-
-
-@dataclass(slots=True, eq=False)
 class StoredDelivery:
     """A stored request that was given to a handler, like a message of the broker."""
 
     envelope: Envelope
-    bundle: OpenBundle
+    id: NewId
+    project: str
+    priority: int
     requests: "StoredRequests"
     problem: str = ""
     crashes: int = 0
@@ -70,7 +60,7 @@ class StoredDelivery:
     def done(self) -> None:
         if not self.is_settled:
             self.is_settled = True
-            self.requests.on_done(self.bundle)
+            self.requests.on_done(self)
 
     def requeue(self) -> None:
         if not self.is_settled:
@@ -81,15 +71,26 @@ class StoredDelivery:
 class StoredProject:
     """The stored requests of one project."""
 
-    bundles: int = 0  # number of stored bundles
-    counts: BacklogCounts = field(default_factory=BacklogCounts)
-    open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory, by id
-    last: Key | None = None  # key of the bundle that was read last
-    is_suspect: bool = False  # True if a scheduler ended while it owned the unread bundles
+    rows: int = 0  # number of stored requests
+    counts: NewCounts = field(default_factory=NewCounts)
+    open: set[NewId] = field(default_factory=set)  # stored requests that were read, or never left memory
+    next: NewKey = FIRST  # all requests that were not read have this key or a later one
+    added: NewKey = LAST  # the lowest key of the requests that were added to those during the present read
+    is_suspect: bool = False  # True if a scheduler ended while it owned the unread requests
 
     @property
     def is_unread(self) -> bool:
-        return self.bundles > len(self.open)
+        return self.rows > len(self.open)
+
+    def add(self, row: NewRequest, *, into_memory: bool) -> None:
+        """Count a further stored request."""
+        if into_memory:
+            self.open.add(row.id)
+        else:
+            self.next = min(self.next, row.key) if self.is_unread else row.key
+            self.added = min(self.added, row.key)
+        self.rows += 1
+        self.counts.left[row.priority] += 1
 
 
 class StoredRequests:
@@ -111,61 +112,65 @@ class StoredRequests:
         self._database = database
         self._clock = clock
         self._shares = ShareMeter()
-        self.paces = BacklogPaces()
         self._owner = owner
         self._live = live
         self._queue = queue
         self._size_of = size_of
         self._low: dict[str, None] = {}  # projects with few stored requests in memory
-        self._ended: list[OpenBundle] = []
+        self._ended: list[StoredDelivery] = []  # handled, and still stored
         self._due = asyncio.Event()
         self.add = retrying(clock)(self._add_once)
+        self._drop = retrying(clock)(self._drop_once)
 
     def _to_read(self, project: str) -> int:
-        """Return how many further bundles of a project to read; 0 if enough of its requests are in memory for
-        a batch, which may take hundreds.
+        """Return how many further requests of a project to read; 0 if enough of them are in memory for a
+        batch, which may take hundreds.
         """
         stored = self.projects.get(project)
         if stored is None or not stored.is_unread:
             return 0
         ahead = SUSPECT_READ if stored.is_suspect else max(LEAST_READ, MOST_READ // len(self.projects))
-        if self._queue.count(project) >= ahead:
-            return 0
-        return max(min(ahead // READ_FOR, READ_AT_ONCE), 1)
+        return 0 if self._queue.count(project) >= ahead else min(ahead, READ_AT_ONCE)
 
     def has_unread(self, project: str) -> bool:
         stored = self.projects.get(project)
         return stored is not None and stored.is_unread
 
-    async def _add_once(self, bundles: Sequence[Bundle]) -> None:
-        """Store bundles of new requests."""
+    async def _add_once(self, requests: Sequence[NewRequest]) -> dict[NewId, str]:
+        """Store new requests; return the owner of each."""
         async with self._database.write() as tx:
             await self._live(tx)
-            await backlog.add(tx, self._owner, bundles)
+            return await queued.add_new(tx, self._owner, requests)
 
-    def on_stored(self, bundle: Bundle) -> OpenBundle | None:
-        """Record a new bundle. Return it if its requests may enter the queue now, because no unread request
-        precedes them; else None.
+    async def _drop_once(self, requests: Collection[NewId]) -> None:
+        async with self._database.write() as tx:
+            await queued.drop_new(tx, self._owner, requests)
+
+    def on_stored(self, row: NewRequest, envelope: Envelope) -> None:
+        """Record a request that was stored now. Put it into the queue, unless unread requests precede it or
+        many are in memory.
         """
-        stored = self.projects.setdefault(bundle.project, StoredProject())
-        opened = None
-        if self._queue.count(bundle.project) < MOST_READ and (
-            not stored.is_unread or stored.last is None or bundle.key < stored.last
-        ):
-            opened = OpenBundle(bundle.id, bundle.project, bundle.priority, bundle.requests)
-            if not stored.is_unread:
-                stored.last = max(stored.last or bundle.key, bundle.key)
-            stored.open[bundle.id] = opened
-        stored.bundles += 1
-        stored.counts.on_stored(bundle.priority, bundle.requests)
-        return opened
+        stored = self.projects.setdefault(row.project, StoredProject())
+        if row.id in stored.open:
+            return  # an earlier delivery was stored
+        is_first = not stored.is_unread or row.key < stored.next
+        into_memory = is_first and self._queue.count(row.project) < MOST_READ
+        stored.add(row, into_memory=into_memory)
+        if into_memory:
+            self.push(StoredDelivery(envelope, row.id, row.project, row.priority, self))
+
+    def on_adopted(self, rows: Iterable[NewRequest]) -> None:
+        """Record requests that this scheduler has taken over, and let them be read."""
+        for row in rows:
+            stored = self.projects.setdefault(row.project, StoredProject())
+            if row.id not in stored.open:  # another scheduler had adopted it from this one
+                stored.add(row, into_memory=False)
+                stored.is_suspect = True
+                self._low[row.project] = None
+        self._due.set()
 
     def on_taken(self, project: str) -> None:
-        """Count a request that was given to a handler while requests are stored. Start to read further
-        requests of its project if few are left in memory.
-        """
-        if (stored := self.projects.get(project)) is not None:
-            stored.counts.taken += 1
+        """Start to read further requests of a project if few are left in memory."""
         if self._to_read(project):
             self._low[project] = None
             self._due.set()
@@ -174,22 +179,21 @@ class StoredRequests:
         """Put a stored request into the queue. With `continues`, its project had further requests in the
         database while it had none in the queue, so the project keeps its share.
         """
-        envelope, bundle = delivery.envelope, delivery.bundle
-        key = (-bundle.priority, envelope.sent_at, envelope.id)
-        item = FairItem(bundle.project, key, self._size_of(envelope), delivery)
+        envelope = delivery.envelope
+        request, _ = delivery.id
+        key = (-delivery.priority, envelope.sent_at, request)
+        item = FairItem(delivery.project, key, self._size_of(envelope), delivery)
         self._queue.push(item, continues=continues)
         self.more.set()
 
-    def on_done(self, bundle: OpenBundle) -> None:
-        bundle.left -= 1
-        if (stored := self.projects.get(bundle.project)) is not None:
-            stored.counts.on_done(bundle.priority)
-        if not bundle.left:
-            self._ended.append(bundle)
-            self._due.set()
+    def on_done(self, delivery: StoredDelivery) -> None:
+        if (stored := self.projects.get(delivery.project)) is not None:
+            stored.counts.on_done(delivery.priority)
+        self._ended.append(delivery)
+        self._due.set()
 
     async def run(self) -> None:
-        """Delete the bundles with only handled requests, and read the following bundles."""
+        """Delete the requests that were handled, and read the following ones."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -203,95 +207,72 @@ class StoredRequests:
                 await asyncio.sleep(PATIENCE)
 
     async def flush(self) -> None:
-        """Delete the bundles with only handled requests."""
+        """Delete the requests that were handled."""
         ended, self._ended = self._ended, []
         if not ended:
             return
         try:
-            async with self._database.write() as tx:
-                await backlog.drop(tx, [bundle.id for bundle in ended])
+            await self._drop({delivery.id for delivery in ended})
         except BaseException:
             self._ended += ended
             raise
-        for bundle in ended:
-            stored = self.projects.get(bundle.project)
-            if stored is not None and stored.open.pop(bundle.id, None) is not None:
-                stored.bundles -= 1
-                if not stored.bundles:
-                    del self.projects[bundle.project]
+        for delivery in ended:
+            stored = self.projects.get(delivery.project)
+            if stored is not None and delivery.id in stored.open:
+                stored.open.remove(delivery.id)
+                stored.rows -= 1
+                if not stored.rows:
+                    del self.projects[delivery.project]
 
     async def _read(self, project: str) -> None:
-        """Read the next bundles of a project if few of its requests are left in the queue."""
-        read = self._to_read(project)
-        if not read:
+        """Read the next requests of a project if few of them are left in the queue."""
+        most = self._to_read(project)
+        if not most:
             self._low.pop(project, None)
             return
         stored = self.projects[project]
-        most, before = read + len(stored.open), stored.bundles
+        stored.added = LAST
         async with self._database.read() as tx:
-            bundles = await backlog.following(tx, self._owner, project, most)
-        if len(bundles) < most and stored.bundles == before:  # none was stored during the read
-            stored.bundles = len(stored.open.keys() | {bundle.id for bundle in bundles})
-        bundles = [bundle for bundle in bundles if bundle.id not in stored.open]
-        stored.is_suspect = any(bundle.strikes for bundle in bundles)
-        bundles = list(takewhile(lambda bundle: not bundle.strikes, bundles)) or bundles[:1]
-        if bundles and bundles[0].strikes:
+            rows = await queued.following(tx, self._owner, project, stored.next, most)
+        if len(rows) < most and stored.added == LAST:
+            stored.rows = len(stored.open | {row.id for row in rows})
+            if not stored.rows:
+                del self.projects[project]
+        unread = [row for row in rows if row.id not in stored.open]
+        stored.is_suspect = any(row.strikes for row in unread)
+        if unread and unread[0].strikes:
+            unread = list(takewhile(attrgetter("strikes"), unread[:SUSPECT_READ]))
+            strikes = {row.id: row.strikes + 1 for row in unread}
             async with self._database.write() as tx:
-                await backlog.strike(tx, [bundles[0].id])
+                await queued.strike_new(tx, self._owner, strikes)
+        else:
+            unread = list(takewhile(lambda row: not row.strikes, unread))
         self._low.pop(project, None)
-        for bundle in bundles:
-            stored.last = bundle.key
-            opened = OpenBundle(bundle.id, project, bundle.priority, bundle.requests)
-            stored.open[bundle.id] = opened
-            for envelope in bundle.opened():
-                self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes), continues=True)
-
-    def abandon(self, bundles: Sequence[Bundle]) -> None:
-        """Delete bundles that could not be stored: their commit may have succeeded nevertheless."""
-        self._ended += [OpenBundle(bundle.id, bundle.project, bundle.priority, 0) for bundle in bundles]
-        self._due.set()
-
-    async def adopt(self, before: str) -> int:
-        """Take over the stored requests of the scheduler `before`; return how many."""
-        async with self._database.write() as tx:
-            adopted = await backlog.adopt(tx, self._owner, before)
-            if adopted:
-                await self._live(tx)
-            depths = await backlog.depths(tx, self._owner) if adopted else []
-        self._read_adopted(depths)
-        return adopted
+        if last := (unread or rows)[-1:]:
+            stored.next = min(last[0].key, stored.added)
+        for row in unread:
+            stored.open.add(row.id)
+            delivery = StoredDelivery(row.envelope, row.id, project, row.priority, self, crashes=row.strikes)
+            self.push(delivery, continues=True)
+        if not unread and stored.is_unread:
+            self._low[project] = None  # only requests in memory were read
 
     async def recount(self, tx: Transaction) -> None:
-        """Read the stored requests that this scheduler does not know: the commit that gave them to it seemed
-        to fail.
+        """Let the requests be read that are stored for this scheduler, and that it does not know: the commit
+        that stored or adopted them seemed to fail.
         """
-        bundles = Counter[str]()
-        depths = await backlog.depths(tx, self._owner)
-        for depth in depths:
-            bundles[depth.project] += depth.bundles
-        known = {project: stored.bundles for project, stored in self.projects.items()}
-        self._read_adopted([each for each in depths if bundles[each.project] > known.get(each.project, 0)])
-
-    def _read_adopted(self, depths: Sequence[Depth]) -> None:
-        """Let all bundles of the projects in `depths` be read."""
-        for project, of_project in groupby(sorted(depths), attrgetter("project")):
-            by_priority = {depth.priority: depth for depth in of_project}
+        found = sorted(await queued.depths(tx, self._owner))
+        for project, of_project in groupby(found, attrgetter("project")):
+            left = Counter({depth.priority: depth.requests for depth in of_project})
             stored = self.projects.setdefault(project, StoredProject())
-            bundles = sum(depth.bundles for depth in by_priority.values())
-            stored.bundles = max(bundles, len(stored.open))
-            stored.counts = BacklogCounts(
-                Counter({priority: depth.requests for priority, depth in by_priority.items()})
-            )
+            if left.total() <= stored.rows:
+                continue
+            stored.rows = left.total()
+            stored.counts = NewCounts(left)
+            stored.next = stored.added = FIRST
             stored.is_suspect = True
             self._low[project] = None
         self._due.set()
-
-    async def release(self) -> None:
-        """Delete the bundles with only handled requests, and leave all other bundles to another scheduler."""
-        await self.flush()
-        if self.projects:
-            async with self._database.write() as tx:
-                await backlog.RELEASE(tx, owner=self._owner)
 
     def measure(self) -> None:
         """Set the metrics of the stored requests, and of the shares in which their projects are served."""
@@ -299,11 +280,3 @@ class StoredRequests:
         PROJECTS.set(len(self.projects))
         self._shares.measure(self._queue.progress(self.projects), self._clock.monotonic())
         DEVIATION.set(self._shares.deviation)
-        show_calibration("backlog", self.paces.calibration)
-
-    def measured(self, unstored: Mapping[str, int]) -> dict[str, BacklogPace]:
-        """Measure how fast each project is served, of which `unstored` requests are only in memory. Return
-        the paces to store.
-        """
-        counts = {project: stored.counts for project, stored in self.projects.items()}
-        return self.paces.measure(counts, unstored, self._clock.monotonic())

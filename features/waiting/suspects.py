@@ -12,7 +12,7 @@ from dataclasses import replace
 from bus.vocabulary import Id
 from features.waiting.results import Evaluated, Woken
 from features.waiting.store import WaitingStore
-from features.waiting.tables import parked
+from features.waiting.tables import queued
 from scheduler_worker.extension import log
 
 ALONE = 2  # at one strike, the ended scheduler owned the request; at two, another one evaluated it
@@ -34,14 +34,14 @@ class WaitingSuspects:
         """Evaluate waiting requests: with ALONE or more strikes one by one; with MAX_STRIKES they fail
         without an evaluation. Return the results in the order of `woken`.
         """
-        if not any(item.parked.strikes for item in woken):
+        if not any(item.queued.strikes for item in woken):
             return list(await evaluate(woken))
         results: dict[Id, Evaluated] = {}
-        apart = [[item] for item in woken if item.parked.strikes >= ALONE]
-        together = [item for item in woken if item.parked.strikes < ALONE]
+        apart = [[item] for item in woken if item.queued.strikes >= ALONE]
+        together = [item for item in woken if item.queued.strikes < ALONE]
         for some in (*apart, together) if together else apart:
             async with self._turns:
-                suspects = {item.parked.request: item.parked.strikes for item in some if item.parked.strikes}
+                suspects = {item.queued.request: item.queued.strikes for item in some if item.queued.strikes}
                 if max(suspects.values(), default=0) >= MAX_STRIKES:
                     log.error("request %s fails: %s", *suspects, WHY)
                     found = await fail(some, WHY)
@@ -49,8 +49,8 @@ class WaitingSuspects:
                     await self._store_strikes({request: strikes + 1 for request, strikes in suspects.items()})
                     found = await evaluate(some)
                     await self._absolve(suspects)
-            results |= zip((item.parked.request for item in some), found, strict=True)
-        return [results[item.parked.request] for item in woken]
+            results |= zip((item.queued.request for item in some), found, strict=True)
+        return [results[item.queued.request] for item in woken]
 
     async def _absolve(self, suspects: Mapping[Id, int]) -> None:
         await self._store_strikes(dict.fromkeys(suspects, 0))
@@ -60,4 +60,4 @@ class WaitingSuspects:
     async def _store_strikes(self, strikes: Mapping[Id, int]) -> None:
         if strikes:
             async with self._store.database.write() as tx:
-                await parked.strike(tx, strikes)
+                await queued.strike(tx, strikes)

@@ -7,13 +7,12 @@ from msgspec import structs
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
-from features.waiting.start_estimates import expected_evaluation
 from features.waiting.store import WaitingStore
-from features.waiting.tables import backlog, parked
-from features.waiting.tables.parked import OtherScheduler
+from features.waiting.tables import queued
+from features.waiting.tables.queued import OtherScheduler
 from features.what_if.messages import BacklogPlace, WhatIfAnswered
 from scheduler_worker.extension import Scheduler
 
@@ -38,8 +37,8 @@ class WhatIfWaits:
         if answer.refusal:
             return answer
         async with self._waiting.database.read() as tx:
-            before = await backlog.before(tx, request.project, priority_of(request.parts))
-            roster = await parked.roster(tx) if before or not answer.fits else []
+            before = await queued.before(tx, request.project, priority_of(request.parts))
+            roster = await queued.roster(tx) if before or not answer.fits else []
         if not answer.fits:
             held = held_named(answer.decision, self._held(roster))
             answer = structs.replace(answer, held=held)
@@ -60,8 +59,8 @@ class WhatIfWaits:
         self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
     ) -> BacklogPlace:
         """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
-        now, weight = self._scheduler.clock.now(), await self._weight(request.project)
-        start = expected_evaluation(request.project, priority_of(request.parts), before, roster, now)
+        weight, priority = await self._weight(request.project), priority_of(request.parts)
+        start = self._waiting.starts.expected_evaluation(request.project, priority, before, roster)
         start_p50, start_p90 = start or (None, None)
         return BacklogPlace(
             before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90

@@ -23,8 +23,8 @@ from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 3
-_ALWAYS = 9
-_FORGETFUL = 104  # a seed in whose world killed agents lose their disks
+_ALWAYS = 0
+_FORGETFUL = 113  # a seed in whose world killed agents lose their disks
 _GROUPS = [
     pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _ALWAYS else pytest.mark.soak)
     for at in range(0, SEEDS, _AT_ONCE)
@@ -111,7 +111,7 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
 
 
 _HEADROOM = [
-    pytest.param((6, 10), id="6-10"),
+    pytest.param((1, 2), id="1-2"),
     *(
         pytest.param(range(at, at + 20), id=f"{at}-{at + 19}", marks=pytest.mark.soak)
         for at in range(0, 1000, 20)

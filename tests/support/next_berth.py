@@ -24,7 +24,7 @@ PACKAGES = (
     "scheduler_worker",
 )
 # package → table to which the next version's migration adds a column; it also adds a table
-COLUMNS = {"placement_worker": "consumers", "scheduler_worker": "parked", "cell_conductor": "builds"}
+COLUMNS = {"placement_worker": "consumers", "scheduler_worker": "queued", "cell_conductor": "builds"}
 MIGRATION = '''
 """Add a column and a table."""
 

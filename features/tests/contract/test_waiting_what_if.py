@@ -11,9 +11,9 @@ from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
 from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
-from features.waiting.core.backlog_paces import BacklogPace
+from features.waiting.core.start_times import EVALUATION, MEMORIES, ClassHistory, new_kind
 from features.waiting.owner import SILENT_SECONDS
-from features.waiting.tables import backlog, parked
+from features.waiting.tables import queued
 from features.waiting.tests.contract.test_waiting import LARGE, in_zone
 from features.what_if.messages import WHAT_IF, WhatIf
 from scheduler_worker.core.order import CANCELLED
@@ -105,18 +105,18 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         weight = SetQuota(project="p", limits={WEIGHT: 3})
         await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=weight))
         request = a_request(1, flavor=METAL, project="p")
-        bundle = backlog.bundle(uid(9), "p", 0, [envelope_of(request, world.clock)])
-        pace = BacklogPace(served=10.0, seconds=50.0, squares=10.0, samples=50.0, unstored=3)
-        paces = msgspec.json.encode({"p": pace}).decode()
+        row = queued.new(request.request, "p", 0, envelope_of(request, world.clock))
+        advances, seconds = [10.0] * len(MEMORIES), [50.0] * len(MEMORIES)
+        history = ClassHistory(lacks=EVALUATION, advances=advances, seconds=seconds, unstored=3)
+        starts = msgspec.json.encode({new_kind("p"): history}).decode()
         async with world.kept.write() as tx:
-            await parked.beat(tx, "killed", "{}", 0)
-            await backlog.add(tx, "killed", [bundle])
-            await parked.SERVED(tx, owner="killed", served="{}", paces=paces)
+            await queued.beat(tx, "killed", "{}", 0, starts)
+            await queued.add_new(tx, "killed", [row])
         assert (await world.waiting()).backlog == {"p": 1}
         [build] = request.instances
         found = await world.bus.asker(topics.DECISION)(FindDecision(id=build))
         assert (found.waits, found.decision.code) == (True, "backlog")
-        assert "at most 0 requests of its project before it" in found.reason
+        assert "with 0 requests of its project before it" in found.reason
         assert found.start_p50 is not None and found.start_p90 is not None
         assert 10.0 < found.start_p50 - world.clock.now() < 25.0  # 4 requests at 0.2 a second
         for priority, before in ((0, 1), (1, None)):

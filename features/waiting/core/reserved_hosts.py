@@ -19,7 +19,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
-from features.waiting.core.waiting_shares import QueueKey, Rank
+from features.waiting.core.shares import QueueKey, Rank
 from features.waiting.settings import HELD_SHARE
 
 Root = str

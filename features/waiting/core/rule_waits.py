@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from bus.vocabulary import Id
-from features.waiting.core.waiting_shares import QueueKey
+from features.waiting.core.shares import QueueKey
 
 REMEMBERED = 10_000  # keys for which the last wake is stored
 

@@ -1,12 +1,18 @@
-"""Estimates when waiting requests start, from the recent speed of their queues, and corrects itself.
+"""Estimates when waiting requests start, and new requests are evaluated, from the recent speed of their
+queues, and corrects itself.
 
 A class of requests *advances* when one of its waiting requests leaves the queue. Its pace is a pair: the
 number of advances, and the seconds in which the class had waiting requests; older advances count less. The
 estimates are corrected by comparison with actual waits (`core/calibration.py`).
+
+The new requests of a project are a class that is only counted, once a second, because there are many. They
+leave in batches: an advance is as many requests as left together recently. A few of them are *probes*, whose
+estimates are compared.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -22,8 +28,16 @@ CHANGED = 2.0  # two averages differ by more than so many standard deviations: t
 LEAST_ADVANCES = 2.0  # with fewer advances of a class, the pace of related classes is used
 EXTRAPOLATION = 0.2  # variance per (log (position ÷ advances))², for positions beyond the measured ones
 PACE_CHANGES = 0.01  # variance of the logarithm of the pace (10 %): it may change before the request starts
-MOST_CLASSES = 256  # classes with a history in memory
-MOST_STORED = 64  # classes in the stored history
+# The same for new requests, whose pace depends on the floods of other projects: at least, and for each
+# (log (1 + minutes until the evaluation))².
+EVALUATION_CHANGES, LATER_CHANGES = 0.1, 0.3
+MOST_CLASSES = 512  # classes with a history in memory
+MOST_STORED = 128  # classes in the stored history, and as many of new requests
+EVALUATION = "evaluation"  # what new requests lack
+SIZES = 8  # the number of requests that left together is averaged over about so many measurements
+MOST_PROBES = 16  # probes of a project at a time: more would all be late after one change of the pace
+MOST_PROBED = 64  # projects with probes at a time
+GOLDEN = 0.618034  # multiples of it, modulo 1, are spread evenly
 
 
 def _zeros() -> list[float]:
@@ -40,8 +54,21 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
     seconds: list[float] = msgspec.field(default_factory=_zeros)
     waiting: int = 0
     corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
+    together: float = 1.0  # number of requests of an advance
+    unstored: int = 0  # new requests that are only in memory: they precede the stored ones
 
-    def pace(self, position: int) -> tuple[float, float]:
+    def advance(self, requests: int, seconds: float = 0.0) -> None:
+        """Count requests that left the queue, at equal distances in the last `seconds`."""
+        if not requests:
+            self.seconds[:] = [before + seconds for before in self.seconds]
+            return
+        advances = requests / self.together
+        for at, memory in enumerate(MEMORIES):
+            left = (1 - 1 / memory) ** advances
+            self.advances[at] = self.advances[at] * left + memory * (1 - left)
+            self.seconds[at] = self.seconds[at] * left + seconds / advances * memory * (1 - left)
+
+    def pace(self, position: float) -> tuple[float, float]:
         """Return a number of requests that left the queue and the seconds that this took, to estimate the
         start of the request at this position. They are averages over many recent advances (`MEMORIES`): as
         many as the position requires, unless the pace has changed, so that averages over fewer advances
@@ -67,10 +94,16 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
             [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
         )
         corrections = {priority: each.rounded() for priority, each in self.corrections.items()}
-        return ClassHistory(self.lacks, advances, seconds, self.waiting, corrections)
+        together = float(f"{self.together:.5g}")
+        return ClassHistory(self.lacks, advances, seconds, self.waiting, corrections, together, self.unstored)
 
 
 Histories = Mapping[str, ClassHistory]
+
+
+def new_kind(project: str) -> str:
+    """Return the class of the new requests of a project."""
+    return f"new {project}"
 
 
 def estimate(histories: Histories, kind: str, priority: int, position: int) -> StartEstimate | None:
@@ -78,7 +111,7 @@ def estimate(histories: Histories, kind: str, priority: int, position: int) -> S
     no history of the class or of classes that lack the same resources.
     """
     history = histories.get(kind)
-    spread = None if history is None else _spread(histories, history, position)
+    spread = None if history is None else _spread(histories, history, position / history.together)
     if history is None or spread is None:
         return None
     correction = history.corrections.get(priority) or _any_correction(history)
@@ -89,10 +122,11 @@ def _any_correction(history: ClassHistory) -> Correction:
     return next(iter(history.corrections.values()), Correction())
 
 
-def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple[float, float] | None:
+def _spread(histories: Histories, history: ClassHistory, position: float) -> tuple[float, float] | None:
     """Return the mean and the standard deviation of the logarithm of the seconds until the request at a
     position starts; None: too few measurements.
     """
+    position = max(position, 1.0)
     advances, seconds = history.pace(position)
     if advances < LEAST_ADVANCES:
         related = [other.pace(position) for other in histories.values() if other.lacks == history.lacks]
@@ -105,7 +139,10 @@ def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple
         return None
     mean, variance = log_wait(position, advances, seconds)
     beyond = max(math.log(position / advances), 0.0)
-    return mean, math.sqrt(variance + PACE_CHANGES + EXTRAPOLATION * beyond**2)
+    changes = PACE_CHANGES
+    if history.lacks == EVALUATION:
+        changes = EVALUATION_CHANGES + LATER_CHANGES * math.log1p(math.exp(mean) / 60.0) ** 2
+    return mean, math.sqrt(variance + changes + EXTRAPOLATION * beyond**2)
 
 
 @dataclass(slots=True)
@@ -116,6 +153,46 @@ class _Expected:
     priority: int
     due: tuple[float, float] | None  # times of p50 and p90; None: no estimate was possible
     open: list[bool] = field(default_factory=lambda: [True, True])
+
+
+@dataclass(slots=True, eq=False)
+class NewCounts:
+    """Counts of one project's stored requests that are not evaluated, by priority."""
+
+    left: Counter[int] = field(default_factory=Counter)
+    done: Counter[int] = field(default_factory=Counter)  # evaluated since these counts began
+
+    def on_done(self, priority: int) -> None:
+        self.left[priority] -= 1
+        self.done[priority] += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Probe:
+    """The estimate of a new request that is evaluated when `target` requests of its priority are."""
+
+    expected: _Expected
+    target: int
+
+
+@dataclass(slots=True, eq=False)
+class _Counted:
+    """The counts of a class at its last measurement (`at`), and its probes."""
+
+    counts: NewCounts
+    at: float
+    done: dict[int, int]
+    probes: list[_Probe] = field(default_factory=list)
+
+    def evaluated(self, probe: _Probe, now: float) -> float | None:
+        """Return when a probe was evaluated, if the requests since the last measurement were evaluated at
+        equal distances; None: not yet.
+        """
+        priority = probe.expected.priority
+        before, done = self.done.get(priority, 0), self.counts.done[priority]
+        if done < probe.target:
+            return None
+        return self.at + (now - self.at) * (probe.target - before) / max(done - before, 1)
 
 
 class StartTimes:
@@ -129,6 +206,65 @@ class StartTimes:
         self._expected: dict[Id, _Expected] = {}
         self._due: list[tuple[float, int, Id]] = []  # a heap: time of a quantile, quantile, request
         self.calibration = Calibration()
+        self.evaluations = Calibration()  # of new requests
+        self._counted: dict[str, _Counted] = {}  # by class
+        self._probes = 0  # number of probes until now
+        self._most_classes = MOST_CLASSES  # with more, `enter` forgets those without requests
+
+    def measure(self, new: Mapping[str, NewCounts], unstored: Mapping[str, int], now: float) -> None:
+        """Measure how fast the new requests of each project are evaluated; both mappings are by project."""
+        present = {new_kind(project): counts for project, counts in new.items()}
+        for kind, counted in list(self._counted.items()):
+            self._measure(kind, counted, now)
+            if present.get(kind) is not counted.counts:  # the project has no new requests, or other ones
+                self.histories[kind].waiting = 0
+                del self._counted[kind]
+        for project, counts in new.items():
+            kind = new_kind(project)
+            history = self._class(kind, EVALUATION, now)
+            if kind not in self._counted:
+                self._counted[kind] = _Counted(counts, now, dict(counts.done))
+            history.waiting, history.unstored = counts.left.total(), unstored.get(project, 0)
+        for kind in sorted(present, key=lambda kind: -present[kind].left.total())[:MOST_PROBED]:
+            self._probe(kind, self._counted[kind], now)
+        self._forget_classes()
+
+    def _measure(self, kind: str, counted: _Counted, now: float) -> None:
+        history = self.histories[kind]
+        requests = counted.counts.done.total() - sum(counted.done.values())
+        if requests:
+            first = history.advances[0] == 0.0
+            history.together += (requests - history.together) / (1 if first else SIZES)
+            history.together = max(history.together, 1.0)
+        history.advance(requests, now - counted.at)
+        waiting = list[_Probe]()
+        for probe in counted.probes:
+            at, expected = counted.evaluated(probe, now), probe.expected
+            for quantile in (P50, P90):
+                late = expected.due is not None and expected.due[quantile] < (now if at is None else at)
+                if late or at is not None:
+                    self._compare(expected, quantile, late=late)
+            if at is None and any(expected.open):
+                waiting.append(probe)
+        counted.at, counted.done, counted.probes = now, dict(counted.counts.done), waiting
+
+    def _probe(self, kind: str, counted: _Counted, now: float) -> None:
+        """Estimate when a new request of a project is evaluated, at a position that varies."""
+        counts = counted.counts
+        history = self.histories[kind]
+        if history.waiting <= 0 or len(counted.probes) >= MOST_PROBES:
+            return
+        self._probes += 1
+        before = rest = int(self._probes * GOLDEN % 1.0 * history.waiting)
+        for priority in sorted(counts.left, reverse=True):
+            if rest < counts.left[priority]:
+                history.corrections.setdefault(priority, self.evaluations.new_correction())
+                start = estimate(self.histories, kind, priority, before + history.unstored + 1)
+                if start is not None:
+                    expected = _Expected(kind, priority, (now + start.p50, now + start.p90))
+                    counted.probes.append(_Probe(expected, counts.done[priority] + rest + 1))
+                return
+            rest -= counts.left[priority]
 
     def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
         """Record that a request waits at a position of its equivalence class (`kind`) for resource classes
@@ -146,6 +282,8 @@ class StartTimes:
             correction = history.corrections[priority] = self.calibration.new_correction()
         start = estimate(self.histories, kind, priority, position)
         history.waiting += 1
+        if len(self.histories) > self._most_classes:
+            self._forget_classes()
         if start is None:
             self._expected[request] = _Expected(kind, priority, None)
             return
@@ -162,11 +300,7 @@ class StartTimes:
         if expected is None:
             return
         self.forget(request, now)
-        history = self.histories[expected.kind]
-        for at, memory in enumerate(MEMORIES):
-            left = 1 - 1 / memory
-            history.advances[at] = history.advances[at] * left + 1
-            history.seconds[at] *= left
+        self.histories[expected.kind].advance(1)
         if started and expected.due is not None:
             for quantile in (P50, P90):
                 self._compare(expected, quantile, late=False)
@@ -190,18 +324,21 @@ class StartTimes:
 
     @property
     def waiting(self) -> int:
-        return len(self._expected)
+        return len(self._expected) + len(self._counted)
 
     def stored(self, now: float) -> dict[str, ClassHistory]:
-        """Return the histories to store, by class: first the classes with the most waiting requests, then the
-        last used.
+        """Return the histories to store, by class: those with the most waiting requests, then the last used;
+        of new requests as many again.
         """
         self._pass(now)
         ordered = list(reversed(self.histories))
         ordered.sort(key=lambda kind: -self.histories[kind].waiting)
-        for kind in ordered[:MOST_STORED]:
+        new = [kind for kind in ordered if self.histories[kind].lacks == EVALUATION]
+        waiting = [kind for kind in ordered if self.histories[kind].lacks != EVALUATION]
+        kinds = waiting[:MOST_STORED] + new[:MOST_STORED]
+        for kind in kinds:
             self._count_seconds(kind, now)
-        return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
+        return {kind: self.histories[kind].rounded() for kind in kinds}
 
     def adopt(self, histories: Histories, now: float) -> None:
         """Take over the stored measurements of how fast queues advanced, from a scheduler that ended, for
@@ -224,21 +361,23 @@ class StartTimes:
         history.lacks = lacks
         self.histories[kind] = history  # the most recently used class is the last one
         self._count_seconds(kind, now)
-        self._forget_classes()
         return history
 
     def _forget_classes(self) -> None:
-        idle: Iterator[str] = (kind for kind, history in self.histories.items() if not history.waiting)
-        for kind in [next(idle, "") for _ in range(len(self.histories) - MOST_CLASSES)]:
-            if kind and kind != next(reversed(self.histories)):
-                del self.histories[kind], self._at[kind]
+        """Forget the classes without requests that were used first."""
+        idle = [
+            kind for kind, each in self.histories.items() if not each.waiting and kind not in self._counted
+        ]
+        for kind in idle[: max(len(self.histories) - MOST_CLASSES, 0)]:
+            del self.histories[kind], self._at[kind]
+        self._most_classes = max(2 * len(self.histories) - MOST_CLASSES, MOST_CLASSES)
 
     def _count_seconds(self, kind: str, now: float) -> None:
         """Add the seconds since the last count to a class's waiting seconds, if any of its requests wait."""
         history, since = self.histories[kind], now - self._at[kind]
         self._at[kind] = now
-        if history.waiting:
-            history.seconds[:] = [seconds + since for seconds in history.seconds]
+        if history.waiting and history.lacks != EVALUATION:  # new requests: by `measure`
+            history.advance(0, since)
 
     def _pass(self, now: float) -> None:
         """Count a request as late for a quantile if it still waits after the time of the quantile."""
@@ -255,5 +394,6 @@ class StartTimes:
         if not expected.open[quantile]:
             return
         expected.open[quantile] = False
-        correction = self.histories[expected.kind].corrections[expected.priority]
-        self.calibration.compare(correction, quantile, late=late)
+        history = self.histories[expected.kind]
+        calibration = self.evaluations if history.lacks == EVALUATION else self.calibration
+        calibration.compare(history.corrections[expected.priority], quantile, late=late)

@@ -9,10 +9,9 @@ from itertools import takewhile
 from typing import Protocol
 
 from bus.vocabulary import Id
-from features.waiting.core.fair_queue import Size
 from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import ReservingCloud, Root, Roots
-from features.waiting.core.waiting_shares import QueueKey, Rank, WaitingShares
+from features.waiting.core.shares import QueueKey, Rank, Shares, Size
 
 REMEMBERED = 20_000  # changes of hosts that are remembered for evaluations in progress
 
@@ -63,7 +62,7 @@ class ClassQueue:
         """Return how many requests of the class precede `key`, plus 1."""
         return bisect_left(self.waiting, key) + sum(tried < key for tried in self.trying) + 1
 
-    def preceding(self, other: Rank, shares: WaitingShares, now: float) -> int:
+    def preceding(self, other: Rank, shares: Shares, now: float) -> int:
         """Return how many waiting requests of the class precede one of another project that comes after the
         first of them.
         """
@@ -109,7 +108,7 @@ class Turns:
     after that of the next project; it may get a further turn in the same step.
     """
 
-    def __init__(self, ready: Iterable[ClassQueue], shares: WaitingShares, now: float) -> None:
+    def __init__(self, ready: Iterable[ClassQueue], shares: Shares, now: float) -> None:
         self._shares = shares
         self._now = now
         self._heap = [(self._rank(queue), queue.kind, queue) for queue in ready]

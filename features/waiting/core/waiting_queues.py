@@ -4,7 +4,7 @@ Requests of one equivalence class (of one project) wait in one queue, the highes
 first. Each queue watches an amount that a host must have free before any of its requests can fit; a change of
 a host concerns a queue only if its amount is free there. If a host fits several queues, the queue whose first
 request has precedence gets as many instances there as fit, then the next queue. The precedence between queues
-is that of priority, then of the turns of their projects (`waiting_shares`), then of age.
+is that of priority, then of the turns of their projects (`shares`), then of age.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bus.vocabulary import Id
-from features.waiting.core.fair_queue import Size
 from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import (
     MOST_ASKED,
@@ -22,8 +21,8 @@ from features.waiting.core.reserved_hosts import (
     Root,
     Roots,
 )
+from features.waiting.core.shares import Contender, QueueKey, Rank, Shares, Size
 from features.waiting.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
-from features.waiting.core.waiting_shares import Contender, QueueKey, Rank, WaitingShares
 from features.waiting.settings import HELD_SHARE
 
 TOO_MANY = 2_000  # with more changes of hosts in one step, every queue evaluates all hosts
@@ -37,7 +36,7 @@ class WaitingQueues:
     def __init__(
         self, hosts: HostData, held_share: float = HELD_SHARE, has_chance: HasChance = lambda request: True
     ) -> None:
-        self.shares = WaitingShares()
+        self.shares = Shares()
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}

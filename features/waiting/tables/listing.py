@@ -5,7 +5,7 @@ from collections.abc import Collection
 from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Id
-from features.waiting.tables.parked import CANCELLED
+from features.waiting.tables.queued import WAITS
 
 MOST_BUILDS = 4  # most builds listed for one request
 
@@ -14,8 +14,8 @@ _LISTED = "request kind priority since until project flavor instances lacks wake
 _FIELDS = _LISTED.split()
 _READ = ("owner", *_FIELDS)
 _LINE = f"""
-    (SELECT parked.*, row_number() OVER (PARTITION BY kind, wakes_on
-    ORDER BY priority DESC, since, request) AS position FROM parked WHERE NOT ({CANCELLED})) AS line
+    (SELECT queued.*, row_number() OVER (PARTITION BY kind, wakes_on
+    ORDER BY priority DESC, since, request) AS position FROM queued WHERE {WAITS}) AS line
     """
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"
 _LIST = sql(f"""
@@ -28,18 +28,18 @@ _LIST_THESE = sql(f"""
     JOIN {_LINE} ON line.request = n.request OR line.request = moving_builds.move {_IN_ORDER}
 """)
 _KINDS = sql(f"""
-    SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked
-    WHERE NOT ({CANCELLED}) AND {_OF_PROJECT} GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
+    SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM queued
+    WHERE {WAITS} AND {_OF_PROJECT} GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
 """)
-_COUNT = sql(f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED}) AND {_OF_PROJECT}")
+_COUNT = sql(f"SELECT count(*) AS waiting FROM queued WHERE {WAITS} AND {_OF_PROJECT}")
 _COUNT_BY_PROJECT = sql(f"""
-    SELECT parked.project, count(*) AS waiting FROM {{n: project str}}
-    JOIN parked ON parked.project = n.project WHERE NOT ({CANCELLED}) GROUP BY parked.project
+    SELECT queued.project, count(*) AS waiting FROM {{n: project str}}
+    JOIN queued ON queued.project = n.project WHERE {WAITS} GROUP BY queued.project
 """)
 _BUILDS_OF = sql("""
-    SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,
-    row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth
-    FROM {n: request str} JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most
+    SELECT build, of FROM (SELECT queued_builds.build, queued_builds.request AS of,
+    row_number() OVER (PARTITION BY queued_builds.request ORDER BY queued_builds.build) AS nth
+    FROM {n: request str} JOIN queued_builds ON queued_builds.request = n.request) AS those WHERE nth <= :most
 """)
 _INSTANCES = sql("SELECT m.build, m.move FROM {n: request str} JOIN moving_builds m ON m.move = n.request")
 
@@ -82,12 +82,12 @@ async def counts(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
     return {row["project"]: int(row["waiting"]) for row in rows}
 
 
-_PARKED = sql("""
-    SELECT n.id, parked.project FROM {n: id str} JOIN parked_builds b ON b.build = n.id OR b.request = n.id
-    JOIN parked ON parked.request = b.request
+_PROJECTS = sql("""
+    SELECT n.id, queued.project FROM {n: id str} JOIN queued_builds b ON b.build = n.id OR b.request = n.id
+    JOIN queued ON queued.request = b.request AND queued.digest = 0
 """)
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
     """Return, by id, the project of each build or request that waits for a host."""
-    return {row["id"]: row["project"] for row in await _PARKED(tx, [(id_,) for id_ in ids])}
+    return {row["id"]: row["project"] for row in await _PROJECTS(tx, [(id_,) for id_ in ids])}

@@ -3,13 +3,13 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from berth.features import packages
 from bus.clock import Clock
@@ -19,22 +19,22 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
 from bus.protocol import Delivery, QueueSpec, decode, is_suspect
 from bus.sql.database import Database
+from bus.sql.failures import ATTEMPTS, Conflict
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
-from features.waiting.core import fair_queue
-from features.waiting.core.backlog_paces import BacklogPace
-from features.waiting.core.fair_queue import shares_of
+from features.waiting.core import shares
+from features.waiting.core.shares import shares_of
+from features.waiting.core.start_times import ClassHistory, new_kind
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import BATCH_SECONDS, LEAST_BATCH, PREFETCH, RequestBacklog
 from features.waiting.request_sizes import RequestSizes
-from features.waiting.start_estimates import StartEstimates, paces_of
+from features.waiting.start_estimates import StartEstimates
 from features.waiting.store import WaitingStore
-from features.waiting.stored_requests import DEVIATION
-from features.waiting.tables import backlog as stored_backlog
-from features.waiting.tables import parked
-from features.waiting.tables.backlog import Bundle
+from features.waiting.stored_requests import DEVIATION, SUSPECT_READ
+from features.waiting.tables import queued
+from features.waiting.tables.queued import FIRST, NewId, NewRequest
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -72,10 +72,16 @@ class Broker:
     @asynccontextmanager
     async def backlog(self, owner: str = "s1") -> AsyncIterator[RequestBacklog]:
         async def live(tx: Transaction) -> None:
-            await parked.beat(tx, owner, "{}", 0)
+            await queued.beat(tx, owner, "{}", 0)
 
-        store = cast(WaitingStore, SimpleNamespace(database=self.database, name=owner, live=live))
-        backlog = RequestBacklog(store, self.clock, SIZES, 2)
+        store = SimpleNamespace(
+            database=self.database,
+            name=owner,
+            live=live,
+            noting_unknown_commits=nullcontext,
+            starts=StartEstimates(self.clock),
+        )
+        backlog = RequestBacklog(cast(WaitingStore, store), self.clock, SIZES, 2)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
         running = asyncio.create_task(backlog.run())
         try:
@@ -90,7 +96,7 @@ class Broker:
         """Return a scheduler's owner of waiting requests, of which there are none."""
 
         async def live(tx: Transaction, starts: str = "") -> None:
-            await parked.beat(tx, name, "{}", 0, starts)
+            await queued.beat(tx, name, "{}", 0, starts)
 
         store = SimpleNamespace(
             database=self.database,
@@ -99,7 +105,7 @@ class Broker:
             entered=True,
             taken_for_dead=False,
             live=live,
-            starts=StartEstimates(self.clock),
+            starts=backlog._waiting.starts,
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
             held=SimpleNamespace(elsewhere={}),
@@ -138,7 +144,19 @@ class Broker:
 
     async def depth(self) -> int:
         async with self.database.read() as tx:
-            return sum((await stored_backlog.counts(tx)).values())
+            return sum((await queued.new_counts(tx)).values())
+
+    async def adopted(self, owner: str, before: str, projects: Sequence[str] = ("p",)) -> list[NewRequest]:
+        """Let a scheduler take over new requests of one that ended, without knowing them."""
+        async with self.database.write() as tx:
+            [ended] = [known for known in await queued.roster(tx) if known.owner == before]
+            return await queued.adopt_new(tx, owner, ended, projects, 10_000)
+
+    async def adopt(self, backlog: RequestBacklog, before: str) -> int:
+        """Take over the new requests of project p of a scheduler that ended; return how many."""
+        adopted = await self.adopted(backlog.stored._owner, before)
+        backlog.stored.on_adopted(adopted)
+        return len(adopted)
 
     async def stored(self) -> None:
         """Wait until all messages are stored, except the few that the backlog holds only in memory."""
@@ -187,27 +205,6 @@ async def serve(backlog: RequestBacklog, several: int, most: int = 16) -> list[B
     return served
 
 
-async def test_a_request_that_is_stored_during_a_read_is_read_later(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with broker.backlog() as backlog:
-        sent = await broker.publish("p", 5000)
-        await broker.stored()
-        following, late = stored_backlog.following, list[str]()
-
-        async def followed_by_another(tx: Transaction, *args: Any) -> list[Bundle]:
-            bundles = await following(tx, *args)
-            if len(bundles) < args[-1] and not late:  # the rest of the requests
-                before = backlog.stored.projects["p"].bundles
-                late.extend(await broker.publish("p"))
-                await until(lambda: backlog.stored.projects["p"].bundles > before)
-            return bundles
-
-        monkeypatch.setattr(stored_backlog, "following", followed_by_another)
-        served = await serve(backlog, 5001, most=200)
-        assert late and [request.request for request in served] == [*sent, *late]
-
-
 async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
     async with broker.backlog() as backlog:
         sent = await broker.publish("p", 20)
@@ -252,9 +249,9 @@ async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
         is_open = asyncio.Event()
         add = backlog.stored.add
 
-        async def add_later(bundles: Sequence[Bundle]) -> None:
+        async def add_later(requests: Sequence[NewRequest]) -> dict[NewId, str]:
             await is_open.wait()
-            await add(bundles)
+            return await add(requests)
 
         monkeypatch.setattr(backlog.stored, "add", add_later)
         await broker.publish("flood", 3000)
@@ -283,7 +280,7 @@ async def test_a_batch_after_a_request_of_another_project_is_followed_by_a_pause
 
 async def test_batches_are_as_large_as_can_be_placed_in_time(broker: Broker) -> None:
     now = 0.0  # not the time of the machine: on a busy one, a batch of any size takes long
-    broker.clock = replace(broker.clock, monotonic=lambda: now)
+    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: now)
     async with broker.backlog() as backlog:
 
         async def size(seconds: float) -> int:
@@ -316,7 +313,7 @@ async def test_shares_follow_the_weights_within_5_percent(
         served = Counter(request.project for request in await serve(backlog, 2000))
         assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
         assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
-        monkeypatch.setattr(fair_queue, "PERIOD_SECONDS", 0.0)
+        monkeypatch.setattr(shares, "PERIOD_SECONDS", 0.0)
         backlog.stored.measure()
         assert 0.0 < DEVIATION._value.get() < 0.05
 
@@ -334,17 +331,55 @@ async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -
 
 
 async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) -> None:
-    async with broker.backlog("s1") as dead:
+    async with broker.backlog("s1") as ended:
         sent = await broker.publish("p", 2000)
         await broker.stored()
-        handled = {request.request for request in await serve(dead, 300)}
-        await batch(dead)
+        handled = {request.request for request in await serve(ended, 300)}
+        await batch(ended)
     async with broker.backlog("s2") as backlog:
-        async with broker.database.read() as tx:
-            assert await stored_backlog.owners(tx) == {"s1"}
-        left = await backlog.stored.adopt("s1")
+        left = await broker.adopt(backlog, "s1")
         served = {request.request for request in await serve(backlog, left)}
     assert served | handled == {*sent}
+
+
+async def test_a_paused_scheduler_handles_requests_that_another_has_adopted_without_effect(
+    broker: Broker,
+) -> None:
+    async with broker.backlog("s1") as paused:
+        await broker.publish("p", 2000)
+        await broker.stored()
+        await serve(paused, BOUND)  # those that are not stored
+        handled = await batch(paused, 300)
+        async with broker.backlog("s2") as backlog:
+            left = await broker.adopt(backlog, "s1")
+            for delivery in handled:
+                delivery.done()
+            paused.handled(handled)
+            await paused.stored.flush()
+            assert await broker.depth() == left
+            served = {request.request for request in await serve(backlog, left)}
+            assert {parsed(delivery).request for delivery in handled} <= served
+            await until(lambda: not backlog.stored.projects)
+
+
+async def test_requests_that_return_to_a_scheduler_with_some_of_them_in_memory_are_read(
+    broker: Broker,
+) -> None:
+    async with broker.backlog("s1") as backlog:
+        sent = await broker.publish("p", 5000)
+        await broker.stored()
+        left = await broker.depth()
+        async with broker.database.write() as tx:
+            await queued.beat(tx, "s2", "{}", 0)
+        stored = backlog.stored.projects["p"]
+        unread = stored.rows - len(stored.open)
+        await broker.adopted("s2", "s1")
+        assert await broker.adopt(backlog, "s2") == left
+        assert stored.rows == left + unread  # until they are read
+        served = {request.request for request in await serve(backlog, 5000, most=200)}
+        assert served == {*sent}
+        await until(lambda: not backlog.stored.projects)
+        assert not await broker.depth()
 
 
 def lost_after_commit(works: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -358,71 +393,171 @@ def lost_after_commit(works: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
     return failing
 
 
-async def test_a_backlog_is_served_although_its_takeover_seemed_to_fail(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_backlog_is_served_although_its_takeover_seemed_to_fail(broker: Broker) -> None:
     async with broker.backlog("s1"):
         sent = await broker.publish("p", 2000)
         await broker.stored()
     left = await broker.depth()
     async with broker.backlog("s2") as backlog:
-        with monkeypatch.context() as patch, pytest.raises(Unavailable):
-            patch.setattr(stored_backlog, "adopt", lost_after_commit(stored_backlog.adopt))
-            await backlog.stored.adopt("s1")
+        await broker.adopted("s2", "s1")
         async with broker.database.read() as tx:
             await backlog.stored.recount(tx)
         served = {request.request for request in await serve(backlog, left)}
     assert len(served) == left and served <= {*sent}
 
 
-async def test_requests_whose_storing_seemed_to_fail_do_not_stay_stored(
+@pytest.mark.parametrize("how", ["arrives", "is adopted", "is found by a recount"])
+async def test_a_request_that_becomes_stored_during_a_read_is_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its key may be before those that are being read, and its row is not among them."""
+    late = a_request(100_000, flavor=SMALL, project="p")
+    row = queued.new(late.request, "p", 0, replace(envelope_of(late, broker.clock), sent_at=1.0))
+    async with broker.backlog() as backlog:
+        sent = await broker.publish("p", 5000)
+        await broker.stored()
+        following, added = queued.following, list[int]()
+
+        async def followed(tx: Transaction, *args: Any) -> list[NewRequest]:
+            rows = await following(tx, *args)
+            if len(rows) < args[-1] and not added:  # the rest of the requests
+                added.append(len(rows))
+                asyncio.get_running_loop().create_task(add())
+                await until(done.is_set)
+            return rows
+
+        async def add() -> None:
+            async with broker.database.write() as tx:
+                await queued.add_new(tx, "s1", [row])
+            if how == "arrives":
+                backlog.stored.on_stored(row, row.envelope)
+            elif how == "is adopted":
+                backlog.stored.on_adopted([row])
+            else:
+                async with broker.database.read() as tx:
+                    await backlog.stored.recount(tx)
+            done.set()
+
+        done = asyncio.Event()
+        monkeypatch.setattr(queued, "following", followed)
+        served = [request.request for request in await serve(backlog, 5001, most=200)]
+        assert added and {*served} == {*sent, late.request}
+
+
+async def test_requests_whose_storing_seemed_to_fail_are_served_and_do_not_stay_stored(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker.backlog() as backlog:
         with monkeypatch.context() as patch:
-            patch.setattr(stored_backlog, "add", lost_after_commit(stored_backlog.add))
+            patch.setattr(queued, "add_new", lost_after_commit(queued.add_new))
             sent = await broker.publish("p", BOUND + 100)
             assert [request.request for request in await serve(backlog, 200)] == sent[:200]
         assert len(await serve(backlog, BOUND - 100)) == BOUND - 100
-        for _ in range(500):
-            if not (depth := await broker.depth()):
-                break
-            await asyncio.sleep(0.01)
-        assert depth == 0
+        async with broker.database.read() as tx:
+            await backlog.stored.recount(tx)
+        again = await serve(backlog, await broker.depth())
+        assert {request.request for request in again} <= {*sent}
+        await until(lambda: not backlog.stored.projects)
+        assert not await broker.depth()
+
+
+async def test_each_message_of_a_request_is_stored_and_handled_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
+    monkeypatch.setattr(backlog_module, "LIGHT", 0)
+    request = a_request(1, flavor=SMALL, project="p")
+    message, other = (envelope_of(each, broker.clock) for each in (request, replace(request, name="other")))
+    messages = [message, message, other, replace(message, attempt=2)]
+    async with broker.backlog() as backlog:
+        await broker.transport.publish(messages, expected=[True] * 4)
+        await until(lambda: broker.unacknowledged() == 0)
+        assert await broker.depth() == 3
+        assert sorted(each.name for each in await serve(backlog, 3)) == ["", "", "other"]
+        await until(lambda: not backlog.stored.projects)
+    assert not await broker.depth()
+
+
+async def test_a_retry_remains_stored_when_the_deletion_of_the_first_attempt_is_repeated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
+    monkeypatch.setattr(backlog_module, "LIGHT", 0)
+    message = envelope_of(a_request(1, flavor=SMALL, project="p"), broker.clock)
+    async with broker.backlog() as backlog:
+        await broker.transport.publish([message], expected=[True])
+        await until(lambda: bool(backlog.stored.projects))
+        drop, calls = backlog.stored._drop, list[int]()
+
+        async def uncertain(requests: Collection[NewId]) -> None:
+            calls.append(len(requests))
+            if len(calls) == 2:
+                await broker.transport.publish([replace(message, attempt=2)], expected=[True])
+                await until(lambda: broker.unacknowledged() == 0)
+            await drop(requests)
+            if len(calls) == 1:
+                raise Unavailable("the connection was lost after the commit")
+
+        monkeypatch.setattr(backlog.stored, "_drop", uncertain)
+        await serve(backlog, 2)
+        await until(lambda: not backlog.stored.projects)
+        assert calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize("step", ["add_new", "drop_new"])
+async def test_lost_races_do_not_end_the_scheduler(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    failures, works = [Conflict("a deadlock")] * ATTEMPTS, getattr(queued, step)
+
+    async def losing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await works(*args)
+
+    monkeypatch.setattr(queued, step, losing)
+    async with broker.backlog() as backlog:
+        await broker.publish("p", 600)
+        await serve(backlog, 600)
+        await until(lambda: not backlog.stored.projects)
+        assert not failures and not await broker.depth()
 
 
 async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(broker: Broker) -> None:
     requests = [a_request(number, flavor=SMALL, project="p") for number in range(800)]
-    messages = [envelope_of(request, broker.clock) for request in requests]
-    bundles = [stored_backlog.bundle(uid(at), "p", 0, messages[at : at + 200]) for at in range(0, 800, 200)]
+    rows = [queued.new(each.request, "p", 0, envelope_of(each, broker.clock)) for each in requests]
     async with broker.database.write() as tx:
-        await stored_backlog.add(tx, "s0", bundles)
+        await queued.beat(tx, "s0", "{}", 0)
+        await queued.add_new(tx, "s0", rows)
     for ended, owner in (("s0", "s1"), ("s1", "s2")):
         async with broker.backlog(owner) as backlog:
-            await backlog.stored.adopt(ended)
+            await broker.adopt(backlog, ended)
+            async with broker.database.write() as tx:
+                await queued.beat(tx, owner, "{}", 0)
             assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
-            assert len(backlog.stored.projects["p"].open) == 1  # small batches
-    async with broker.database.write() as tx:
-        kept = await stored_backlog.following(tx, "s2", "p", 4)
-        assert [each.strikes for each in kept] == [3, 1, 1, 1]
-        await stored_backlog.RELEASE(tx, owner="s2")  # a clean stop
-        assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
+            assert len(backlog.stored.projects["p"].open) == SUSPECT_READ
+    async with broker.database.read() as tx:
+        kept = await queued.following(tx, "s2", "p", FIRST, 1000)
+        assert [each.strikes for each in kept] == [3] * SUSPECT_READ + [1] * (800 - SUSPECT_READ)
 
 
-async def test_a_released_backlog_has_no_owner(broker: Broker) -> None:
+async def test_a_scheduler_that_stops_releases_its_backlog(broker: Broker) -> None:
     async with broker.backlog("s1") as backlog:
         await broker.publish("p", 1000)
         await broker.stored()
-        await backlog.stored.release()
-    async with broker.database.read() as tx:
-        assert await stored_backlog.owners(tx) == {""}
+        await serve(backlog, BOUND + 1)
+        await broker.owner("s1", backlog).release_ownership()
+        left = await broker.depth()
+    async with broker.backlog("s2") as backlog:
+        await broker.owner("s2", backlog).beat()
+        assert len(await serve(backlog, left)) == left
+        async with broker.database.read() as tx:
+            assert "s1" not in {known.owner for known in await queued.roster(tx)}
 
 
 async def place_of(request: str, tx: Transaction) -> int:
     """Return how many stored requests of project p are older."""
-    bundles = await stored_backlog.following(tx, "s1", "p", 1000)
-    opened = sorted((each.sent_at, each.id, each) for bundle in bundles for each in bundle.opened())
-    return [decode(BuildRequested, each.body).request for *_, each in opened].index(request)
+    return [row.request for row in await queued.following(tx, "s1", "p", FIRST, 1000)].index(request)
 
 
 async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> None:
@@ -432,68 +567,46 @@ async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> N
         request = a_request(500, flavor=SMALL, project="p")
         async with broker.database.read() as tx:
             for id_ in (request.request, *request.instances):
-                found = await stored_backlog.find(tx, id_)
+                found = await queued.find(tx, id_)
                 assert found is not None
-                assert found.message == request
+                assert found.queued.message == request
                 assert (found.owner, found.before) == ("s1", await place_of(request.request, tx))
-            assert await stored_backlog.find(tx, uid(77, "f")) is None
+            assert await queued.find(tx, uid(77, "f")) is None
 
 
-async def test_the_pace_of_each_project_is_measured_also_after_a_takeover(broker: Broker) -> None:
+async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted_by_a_successor(
+    broker: Broker,
+) -> None:
     passed = [0.0]
     broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
 
-    async def measured(backlog: RequestBacklog) -> BacklogPace:
-        backlog.paces()
-        for _ in range(5):
-            await serve(backlog, 20)
-            passed[0] += 1.0
-            paces = backlog.paces()
-        return paces["p"]
-
-    async with broker.backlog() as backlog:
-        assert backlog.paces() == {}
-        await broker.publish("p", 150)
-        await until(lambda: backlog.buffered == 150)
-        await broker.publish("p", 1500, priority=1)
-        await broker.stored()
-        await serve(backlog, 900)
-        pace = await measured(backlog)
-        assert 90 < pace.served < 100 and 4.5 < pace.seconds < 5.0
-        assert pace.unstored == 150
-        counts = backlog.stored.projects["p"].counts
-        assert (counts.left[1], counts.done[1], counts.taken) == (500, 1000, 1000)
-    stored = await broker.depth()
-    async with broker.backlog("s2") as successor:
-        await successor.stored.adopt("s1")
-        assert successor.stored.projects["p"].counts.left.total() == stored
-        assert 90 < (await measured(successor)).served < 100
-
-
-async def test_the_pace_is_stored_with_the_heartbeat_and_adopted_by_a_successor(broker: Broker) -> None:
-    passed = [0.0]
-    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: passed[0])
+    def history(backlog: RequestBacklog) -> ClassHistory:
+        return backlog._waiting.starts.times.histories[new_kind("p")]
 
     async def beat(owner: WaitingOwner) -> None:
-        passed[0] += 3.0
+        passed[0] += 1.0
         await owner.beat()
 
     async with broker.backlog() as backlog:
         owner = broker.owner("s1", backlog)
-        await broker.publish("p", 3000)
+        await broker.publish("p", 150)
+        await until(lambda: backlog.buffered == 150)
+        await broker.publish("p", 2500, priority=1)
         await broker.stored()
+        await beat(owner)
         for _ in range(6):
-            await beat(owner)
             await serve(backlog, 20)
-    async with broker.database.read() as tx:
-        [stored] = await parked.roster(tx)
-    pace = paces_of(stored.paces)["p"]
-    assert pace.samples > 4.0
+            await beat(owner)
+        measured = history(backlog)
+        assert (measured.waiting, measured.unstored, measured.together) == (2380, 150, 20.0)
+        assert measured.advances[-1] == pytest.approx(6.0, abs=0.1)
+        assert measured.seconds[-1] == pytest.approx(6.0, abs=0.1)
     async with broker.backlog("s2") as backlog:
         owner = broker.owner("s2", backlog)
-        for _ in range(3):
+        for _ in range(8):
             await beat(owner)
-        assert backlog.stored.paces.paces["p"].samples >= pace.samples * 0.9
+        assert history(backlog).advances[-1] >= measured.advances[-1] * 0.9
+        assert history(backlog).waiting == await broker.depth() >= 2380
 
 
 async def test_without_a_database_requests_are_served_from_memory(
@@ -501,7 +614,7 @@ async def test_without_a_database_requests_are_served_from_memory(
 ) -> None:
     async with broker.backlog() as backlog:
 
-        def unreachable(bundles: object) -> Awaitable[None]:
+        def unreachable(requests: object) -> Awaitable[None]:
             raise Unavailable("the database is away")
 
         with monkeypatch.context() as patch:

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -31,7 +31,7 @@ from features.waiting.request_backlog import (
 )
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.store import WaitingStore
-from features.waiting.tables import parked
+from features.waiting.tables import queued
 from tests.support.scheduler_builders import a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import waiting_world
@@ -69,10 +69,13 @@ class Flooded:
     @asynccontextmanager
     async def backlog(self) -> AsyncIterator[RequestBacklog]:
         async def live(tx: Transaction) -> None:
-            await parked.beat(tx, "s1", "{}", 0)
+            await queued.beat(tx, "s1", "{}", 0)
 
         await self.transport.declare(QUEUE)
-        store = cast(WaitingStore, SimpleNamespace(database=self.database, name="s1", live=live))
+        one = SimpleNamespace(
+            database=self.database, name="s1", live=live, noting_unknown_commits=nullcontext
+        )
+        store = cast(WaitingStore, one)
         backlog = RequestBacklog(store, self.clock, SIZES, CALLS)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
         tasks = [asyncio.create_task(backlog.run()), asyncio.create_task(self._serve(backlog))]

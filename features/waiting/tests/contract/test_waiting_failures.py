@@ -14,8 +14,8 @@ from bus.sql.statement import Transaction
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.scheduler import SWEEP_SECONDS
 from features.waiting.store import WaitingStore
-from features.waiting.tables import parked
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables import queued
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.refusals import RefusalRecords
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
@@ -92,13 +92,13 @@ async def test_an_evaluation_that_could_not_be_stored_is_stored_with_the_next_on
         stored.extend(entry.lacks for entry in entries)
 
     async with waiting_world() as world:
-        monkeypatch.setattr(parked, "evaluated", evaluated)
+        monkeypatch.setattr(queued, "evaluated", evaluated)
         entry = SimpleNamespace(request="r", lacks="1 VCPU")
         store: Any = SimpleNamespace(
             database=world.kept, requests={"r": entry}, _unrecorded=set(), _changed=lambda: None
         )
         with pytest.raises(Unavailable):
-            await WaitingStore.lacking(store, [cast(ParkedRequest, entry)])
+            await WaitingStore.lacking(store, [cast(QueuedRequest, entry)])
         await WaitingStore.lacking(store, [])
         await WaitingStore.lacking(store, [])
     assert stored == ["1 VCPU"]
@@ -113,7 +113,7 @@ async def test_a_published_request_that_cannot_be_deleted_is_published_and_delet
         await world.node(1, free=False)
         await world.ask(1)
         await asyncio.sleep(1.0)
-        failed = fail_once(monkeypatch, parked, "drop", fail)
+        failed = fail_once(monkeypatch, queued, "drop", fail)
         await world.node(1)
         await world.until(1, world.placed)
         assert await ended(world) and failed == ["drop"]
@@ -155,7 +155,7 @@ async def test_a_taken_over_request_is_evaluated_although_the_takeover_seemed_to
         await world.ask(1)
         await asyncio.sleep(1.0)
         await world.kill("s1")
-        failed = fail_once(monkeypatch, parked, "adopt", after_commit)
+        failed = fail_once(monkeypatch, queued, "adopt", after_commit)
         await world.scheduler("s2")
         await asyncio.sleep(15.0)
         await world.node(1)
@@ -195,7 +195,7 @@ async def test_a_cancelled_request_that_cannot_be_deleted_is_answered_and_delete
         await world.node(1, free=False)
         build = await world.ask(1)
         await asyncio.sleep(1.0)
-        failed = fail_once(monkeypatch, parked, "drop", fail)
+        failed = fail_once(monkeypatch, queued, "drop", fail)
         await world.say(BuildCancelRequested(build=build))
         await world.until(1, world.cancelled)
         assert world.cancelled[0].waited

@@ -40,7 +40,7 @@ from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.placing import WaitingMoves
 from features.waiting.results import Ended
 from features.waiting.suspects import MAX_STRIKES, WHY
-from features.waiting.tables import parked
+from features.waiting.tables import queued
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, a_request
@@ -433,7 +433,7 @@ async def test_a_waiting_move_whose_evaluation_ended_four_schedulers_is_refused(
         await waits(movers)
         await movers.world.kill("s1")
         async with movers.world.kept.write() as tx:
-            await parked.strike(tx, {move.move: MAX_STRIKES})
+            await queued.strike(tx, {move.move: MAX_STRIKES})
         await movers.host(2, ROOMY)
         await movers.world.scheduler("s2")
         await movers.world.until(1, movers.refused)

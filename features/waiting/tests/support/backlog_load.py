@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from features.waiting.core.backlog_paces import BacklogCounts, BacklogPaces
 from features.waiting.core.calibration import StartEstimate
 from features.waiting.core.fair_queue import FairItem, FairQueue
+from features.waiting.core.start_times import NewCounts, StartTimes, new_kind
 
 SIZE = {"VCPU": 0.0001}
 EVERY = 50  # of each project's arriving requests, every so many is compared with its estimate
@@ -35,13 +35,14 @@ class ServedBacklog:
     batch: int
     chance: random.Random
     weights: dict[str, float] = field(default_factory=dict)
-    paces: BacklogPaces = field(default_factory=BacklogPaces)
+    times: StartTimes = field(default_factory=StartTimes)
     waits: list[tuple[float, StartEstimate]] = field(default_factory=list)
     unknown: int = 0
 
     def __post_init__(self) -> None:
-        self._queue = FairQueue(lambda project: self.weights.get(project, 1.0))
-        self._counts: dict[str, BacklogCounts] = {}
+        self._queue = FairQueue()
+        self._queue.set_weights(self.weights)
+        self._counts: dict[str, NewCounts] = {}
         self._arrived = Counter[tuple[str, int]]()
         self._done = Counter[tuple[str, int]]()
         self._asked: defaultdict[Place, list[tuple[float, StartEstimate]]] = defaultdict(list)
@@ -60,15 +61,15 @@ class ServedBacklog:
                     self._arrive(flood, arriving, now)
             self._serve(now, step)
             if number % 10 == 0:
-                self.paces.measure(self._counts, {}, now)
+                self.times.measure(self._counts, {}, now)
             if number % round(QUESTION_SECONDS / step) == 0:
                 self._ask_at_random(now)
             number += 1
 
     def _arrive(self, flood: Flood, requests: int, now: float) -> None:
         project, priority = flood.project, flood.priority
-        counts = self._counts.setdefault(project, BacklogCounts())
-        counts.on_stored(priority, requests)
+        counts = self._counts.setdefault(project, NewCounts())
+        counts.left[priority] += requests
         for _ in range(requests):
             self._arrived[project, priority] += 1
             place = project, priority, self._arrived[project, priority]
@@ -79,10 +80,10 @@ class ServedBacklog:
 
     def _ask(self, place: Place, now: float) -> None:
         project, priority, number = place
-        counts, pace = self._counts[project], self.paces.paces.get(project)
+        counts = self._counts[project]
         before = number - 1 - self._done[project, priority]
         before += sum(left for other, left in counts.left.items() if other > priority)
-        start = None if pace is None else pace.estimate(priority, before)
+        start = self.times.estimate(new_kind(project), priority, before + 1, now)
         if start is None:
             self.unknown += 1
         else:
@@ -110,7 +111,6 @@ class ServedBacklog:
     def _pop(self) -> list[FairItem]:
         batch: list[FairItem] = []
         while len(batch) < self.batch and (item := self._queue.pop()) is not None:
-            self._counts[item.project].taken += 1
             batch.append(item)
         return batch
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from features.waiting.core.fair_queue import Size
 from features.waiting.core.fitting import HostsFound
 from features.waiting.core.reserved_hosts import Prospect
+from features.waiting.core.shares import QueueKey, Size
 from features.waiting.core.waiting_queue import CapacityNeeded, NextRequest
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.core.waiting_shares import QueueKey
 from features.waiting.settings import HELD_SHARE
 
 Amounts = dict[str, int]
@@ -144,7 +143,7 @@ class PlainCloud:
 
     # Events
 
-    def park(
+    def wait(
         self,
         number: int,
         kind: str,

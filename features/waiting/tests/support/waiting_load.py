@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.tests.support.plain_cloud import Amounts, PlainCloud
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from features.waiting.core.reserved_hosts import ReservedElsewhere
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}
@@ -33,16 +33,16 @@ def held_of(cloud: PlainCloud) -> dict[str, str]:
 @pytest.mark.parametrize(("share", "held"), [(0.1, 6), (0.5, 30), (1.0, 31), (0.0, 1)])
 def test_a_project_holds_at_most_a_share_of_all_hosts_and_at_least_one(share: float, held: int) -> None:
     cloud = a_cloud(60, free=30, share=share)
-    cloud.park(0, "whole", needs=31, project="p")
+    cloud.wait(0, "whole", needs=31, project="p")
     cloud.plays()
     assert len(held_of(cloud)) == held
 
 
 def test_the_requests_of_one_project_share_its_limit() -> None:
     cloud = a_cloud(40, free=0)
-    cloud.park(0, "whole", needs=3, project="p", since=0)
-    cloud.park(1, "small", needs=12, project="p", since=1)
-    cloud.park(2, "other", needs=12, project="q", since=2)
+    cloud.wait(0, "whole", needs=3, project="p", since=0)
+    cloud.wait(1, "small", needs=12, project="p", since=1)
+    cloud.wait(2, "other", needs=12, project="q", since=2)
     cloud.plays()
     by_request = list(held_of(cloud).values())
     assert by_request.count("r00000") == 3
@@ -51,7 +51,7 @@ def test_the_requests_of_one_project_share_its_limit() -> None:
 
 def test_hosts_that_another_scheduler_holds_for_an_older_request_of_the_project_count() -> None:
     cloud = a_cloud(40, free=0)
-    cloud.park(0, "whole", needs=9, project="p", since=5.0)
+    cloud.wait(0, "whole", needs=9, project="p", since=5.0)
     elsewhere = {f"h{number}": ReservedElsewhere((0, 1.0, "older"), "p") for number in range(37, 40)}
     elsewhere |= {"h30": ReservedElsewhere((0, 9.0, "younger"), "p")}
     elsewhere |= {"h31": ReservedElsewhere((0, 1.0, "another"), "q")}
@@ -62,7 +62,7 @@ def test_hosts_that_another_scheduler_holds_for_an_older_request_of_the_project_
 
 def test_a_request_for_more_instances_than_all_hosts_could_ever_take_holds_none() -> None:
     cloud = a_cloud(60, free=30, share=1.0)
-    cloud.park(0, "whole", needs=61, project="p")
+    cloud.wait(0, "whole", needs=61, project="p")
     cloud.plays()
     assert held_of(cloud) == {}
 
@@ -70,7 +70,7 @@ def test_a_request_for_more_instances_than_all_hosts_could_ever_take_holds_none(
 def test_a_request_without_a_chance_to_start_in_time_holds_no_host() -> None:
     cloud = a_cloud(10, free=0)
     cloud.hopeless.add("r00000")
-    cloud.park(0, "whole", project="p")
+    cloud.wait(0, "whole", project="p")
     cloud.plays()
     assert held_of(cloud) == {}
     cloud.hopeless.clear()
@@ -81,10 +81,10 @@ def test_a_request_without_a_chance_to_start_in_time_holds_no_host() -> None:
 
 def test_the_last_host_of_a_zone_that_others_name_is_not_held() -> None:
     cloud = a_cloud(4, free=0, share=1.0, east=1)
-    cloud.park(0, "whole", needs=4, project="p", since=0)
+    cloud.wait(0, "whole", needs=4, project="p", since=0)
     cloud.plays()
     assert len(held_of(cloud)) == 4
-    cloud.park(1, "east", project="q", since=1)
+    cloud.wait(1, "east", project="q", since=1)
     cloud.plays()
     assert "h00" not in held_of(cloud)
     cloud.frees("h00", VCPU=2)
@@ -93,8 +93,8 @@ def test_the_last_host_of_a_zone_that_others_name_is_not_held() -> None:
 
 def test_the_last_host_of_a_zone_is_held_for_a_request_that_names_the_zone_itself() -> None:
     cloud = a_cloud(2, free=0, east=1)
-    cloud.park(0, "whole-east", project="p", since=0)
-    cloud.park(1, "east", project="q", since=1)
+    cloud.wait(0, "whole-east", project="p", since=0)
+    cloud.wait(1, "east", project="q", since=1)
     cloud.plays()
     assert held_of(cloud) == {"h00": "r00000"}
     cloud.frees("h00", VCPU=2)
@@ -104,8 +104,8 @@ def test_the_last_host_of_a_zone_is_held_for_a_request_that_names_the_zone_itsel
 def test_a_waiting_request_gets_the_only_host_of_its_zone_where_it_fits_although_it_is_held() -> None:
     cloud = a_cloud(12, free=0, share=0.1, east=3)
     cloud.hosts["h00"].free["VCPU"] = 1  # nearest to what the large request lacks
-    cloud.park(0, "whole", project="p", since=0)
-    cloud.park(1, "east", project="q", since=1)
+    cloud.wait(0, "whole", project="p", since=0)
+    cloud.wait(1, "east", project="q", since=1)
     cloud.plays()
     assert held_of(cloud) == {"h00": "r00000"}
     cloud.frees("h00", VCPU=1)
@@ -115,8 +115,8 @@ def test_a_waiting_request_gets_the_only_host_of_its_zone_where_it_fits_although
 def test_a_held_host_is_tried_when_the_other_hosts_of_the_zone_are_full_again() -> None:
     cloud = a_cloud(12, free=0, share=0.1, east=2)
     cloud.hosts["h00"].free["VCPU"] = 3
-    cloud.park(0, "whole", project="p", since=0)
-    cloud.park(1, "east", project="q", since=1, needs=1)
+    cloud.wait(0, "whole", project="p", since=0)
+    cloud.wait(1, "east", project="q", since=1, needs=1)
     cloud.hosts["h01"].free["VCPU"] = 2
     cloud.queues.settle(0.0)
     cloud.hosts["h01"].free["VCPU"] = 0  # a request of another scheduler takes it
@@ -126,7 +126,7 @@ def test_a_held_host_is_tried_when_the_other_hosts_of_the_zone_are_full_again() 
 def test_a_new_request_may_use_held_hosts_of_its_zone_only_if_it_fits_on_no_other() -> None:
     cloud = a_cloud(12, free=0, east=2)
     cloud.hosts["h00"].free["VCPU"] = 4
-    cloud.park(0, "whole", project="p", since=0)
+    cloud.wait(0, "whole", project="p", since=0)
     cloud.plays()
     new = Contender("q", 0, 5.0)
     asked: list[frozenset[str]] = []
@@ -143,7 +143,7 @@ def test_a_new_request_may_use_held_hosts_of_its_zone_only_if_it_fits_on_no_othe
 
 def test_a_held_host_knows_since_when_it_is_held_for_the_request() -> None:
     cloud = a_cloud(10, free=0)
-    cloud.park(0, "whole", project="p", since=0)
+    cloud.wait(0, "whole", project="p", since=0)
     cloud.plays(now=3.0)
     [root] = held_of(cloud)
     cloud.frees(root, VCPU=1)
@@ -162,7 +162,7 @@ def test_no_limit_is_exceeded_in_random_clouds(seed: int) -> None:
             cloud.frees(root, VCPU=min(int(chance.integers(1, 5)), 8 - cloud.hosts[root].free["VCPU"]))
         else:
             kind, project = chance.choice([*KINDS]), chance.choice(["p", "q"])
-            cloud.park(step, kind, needs=int(chance.integers(1, 9)), project=project, since=float(step))
+            cloud.wait(step, kind, needs=int(chance.integers(1, 9)), project=project, since=float(step))
         cloud.plays(now=float(step))
         own = cloud.queues.reserved.own
         named = {cloud.named_zone(kind) for _, kind, _, _ in cloud.waiting.values()} - {""}

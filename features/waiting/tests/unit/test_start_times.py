@@ -1,13 +1,22 @@
 """Estimates of the start times of waiting requests: their values, and their calibration in virtual time."""
 
 import random
+from collections import Counter
 
 import msgspec
 import pytest
 
 from bus.clock import Clock
 from features.waiting.core.calibration import P50, P90
-from features.waiting.core.start_times import MOST_CLASSES, ClassHistory, StartTimes, estimate
+from features.waiting.core.start_times import (
+    MOST_CLASSES,
+    MOST_STORED,
+    ClassHistory,
+    NewCounts,
+    StartTimes,
+    estimate,
+    new_kind,
+)
 from features.waiting.start_estimates import ERROR, StartEstimates
 from features.waiting.tests.support.compared_waits import ComparedWaits
 from features.waiting.tests.support.waiting_load import PATTERNS, LoadedCloud
@@ -128,6 +137,30 @@ def test_only_recent_classes_are_remembered_and_waiting_ones_always() -> None:
         times.leave(f"r{number}", 1.0, started=True)
     assert len(times.histories) == MOST_CLASSES
     assert {"first", f"k{2 * MOST_CLASSES - 1}"} <= times.histories.keys()
+
+
+def test_classes_that_lack_capacity_are_stored_beside_many_projects_with_new_requests() -> None:
+    times = StartTimes()
+    for number in range(5):
+        times.enter(f"r{number}", "small", "VCPU", 0, number + 1, 0.0)
+    times.measure({f"p{number}": NewCounts(Counter({0: 100})) for number in range(2 * MOST_STORED)}, {}, 1.0)
+    stored = times.stored(1.0)
+    assert "small" in stored and len(stored) == MOST_STORED + 1
+
+
+def test_projects_whose_new_requests_are_all_handled_are_measured_among_many_classes() -> None:
+    times, new = (
+        StartTimes(),
+        {f"p{number}": NewCounts(Counter({0: 10})) for number in range(MOST_CLASSES + 8)},
+    )
+    times.measure(new, {}, 0.0)
+    for _ in range(10):
+        new["p0"].on_done(0)
+    for now in (1.0, 2.0):
+        times.measure(new, {}, now)
+    assert times.histories[new_kind("p0")].advances[-1] > 0.0
+    times.measure({}, {}, 3.0)
+    assert len(times.histories) == MOST_CLASSES
 
 
 def replayed(name: str, waits: int, seed: int) -> ComparedWaits:

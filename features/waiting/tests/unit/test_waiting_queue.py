@@ -6,7 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from features.waiting.core.fitting import HostsFound
-from features.waiting.core.waiting_shares import Contender
+from features.waiting.core.shares import Contender
 from features.waiting.tests.support.plain_cloud import PlainCloud, of_project
 
 METAL = {f"CUSTOM_{index}": {f"CUSTOM_{index}": 1} for index in range(50)}
@@ -23,7 +23,7 @@ def test_a_freed_host_wakes_only_its_request_class() -> None:
     hosts = {f"h{index}": {name: 1} for index, name in enumerate(METAL)}
     cloud = full(PlainCloud(hosts, METAL))
     for number in range(10_000):
-        cloud.park(number, f"CUSTOM_{number % 50}", since=number)
+        cloud.wait(number, f"CUSTOM_{number % 50}", since=number)
     assert cloud.plays() == []
     cloud.asked.clear()
     cloud.frees("h7", CUSTOM_7=1)
@@ -34,7 +34,7 @@ def test_a_freed_host_wakes_only_its_request_class() -> None:
 def test_higher_priority_goes_first_and_then_the_oldest() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     for number, (priority, since) in enumerate([(0, 1.0), (5, 3.0), (5, 2.0), (9, 9.0)]):
-        cloud.park(number, "small", priority=priority, since=since)
+        cloud.wait(number, "small", priority=priority, since=since)
     cloud.frees("h", VCPU=8)
     assert [request for request, _ in cloud.plays()] == ["r00003", "r00002", "r00001", "r00000"]
 
@@ -54,9 +54,9 @@ def test_a_freed_host_serves_the_first_fitting_request_and_then_the_next(
     """The large one keeps the other host, which is nearer to what it lacks."""
     cloud = full(PlainCloud({"h": {"VCPU": 16}, "kept": {"VCPU": 16}}, {"small": SMALL, "large": LARGE}))
     cloud.hosts["kept"].free["VCPU"] = 7
-    cloud.park(0, "large", since=0)
-    cloud.park(1, "small", since=1)
-    cloud.park(2, "small", since=2)
+    cloud.wait(0, "large", since=0)
+    cloud.wait(1, "small", since=1)
+    cloud.wait(2, "small", since=2)
     assert cloud.plays() == []
     assert set(cloud.queues.reserved.own) == {"kept"}
     cloud.frees("h", VCPU=freed)
@@ -65,9 +65,9 @@ def test_a_freed_host_serves_the_first_fitting_request_and_then_the_next(
 
 def test_small_requests_cannot_starve_a_large_one() -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
-    cloud.park(0, "large", since=0)
+    cloud.wait(0, "large", since=0)
     for number in range(1, 9):
-        cloud.park(number, "small", since=number)
+        cloud.wait(number, "small", since=number)
     cloud.plays()
     [kept] = cloud.queues.reserved.own
     other = {"h1": "h2", "h2": "h1"}[kept]
@@ -82,9 +82,9 @@ def test_small_requests_cannot_starve_a_large_one() -> None:
 def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
     hosts = {"h1": {"VCPU": 4}, "gpu": {"VCPU": 4, "GPU": 1}}
     cloud = full(PlainCloud(hosts, {"small": SMALL, "large": LARGE, "gpu": {"GPU": 1}}))
-    cloud.park(0, "large", since=0)  # there is no such host at all
-    cloud.park(1, "gpu", since=1)
-    cloud.park(2, "small", since=2)
+    cloud.wait(0, "large", since=0)  # there is no such host at all
+    cloud.wait(1, "gpu", since=1)
+    cloud.wait(2, "small", since=2)
     cloud.plays()
     assert set(cloud.queues.reserved.own) == {"gpu", "h1"}  # for the gpu, and for the small one
     cloud.frees("gpu", VCPU=4)
@@ -96,7 +96,7 @@ def test_a_request_that_no_host_can_ever_fit_reserves_nothing() -> None:
 def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
     cloud.hosts["h"].free["VCPU"] = 6
-    cloud.park(0, "large", priority=3, since=0)
+    cloud.wait(0, "large", priority=3, since=0)
     cloud.plays()
     assert cloud.queues.barred(Contender("", 3, 5.0)) == {"h"}
     assert cloud.queues.barred(Contender("", 4, 5.0)) == frozenset()
@@ -108,8 +108,8 @@ def test_new_requests_do_not_use_capacity_reserved_for_earlier_ones() -> None:
 def test_a_waiting_request_keeps_only_the_freed_hosts_that_it_needs() -> None:
     hosts = {f"h{number}": {"VCPU": 8} for number in range(4)}
     cloud = full(PlainCloud(hosts, {"small": SMALL, "other": SMALL}))
-    cloud.park(0, "small", since=0)
-    cloud.park(1, "other", since=1)
+    cloud.wait(0, "small", since=0)
+    cloud.wait(1, "other", since=1)
     cloud.queues.settle(0.0)
     for root in hosts:
         cloud.frees(root, VCPU=2)
@@ -123,8 +123,8 @@ def test_hosts_are_kept_for_waiting_requests_beyond_those_tried_in_one_step() ->
     hosts = {f"h{number}": {"VCPU": 8} for number in range(4)}
     cloud = full(PlainCloud(hosts, {"small": SMALL, "other": SMALL}))
     for number in range(3):
-        cloud.park(number, "small", since=number)
-    cloud.park(3, "other", since=3)
+        cloud.wait(number, "small", since=number)
+    cloud.wait(3, "other", since=3)
     cloud.queues.settle(0.0)
     for root in hosts:
         cloud.frees(root, VCPU=2)
@@ -159,7 +159,7 @@ def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
     cloud.hosts["h"].refuses.add("small")
     cloud.hosts["h"].passing = True
     cloud.hosts["other"].free = {"VCPU": 0}
-    cloud.park(1, "small")
+    cloud.wait(1, "small")
     assert cloud.plays(now=10.0) == []
     cloud.frees("other", VCPU=2)
     assert [turn.request for turn in cloud.queues.next_requests(10.5)] == ["r00001"]
@@ -173,7 +173,7 @@ def test_a_check_due_during_trials_runs_once_when_they_return() -> None:
 
 def test_a_request_that_did_not_fit_is_not_woken_before_a_change() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.park(1, "small", needs=5)  # there is never room for five
+    cloud.wait(1, "small", needs=5)  # there is never room for five
     cloud.frees("h", VCPU=8)
     assert cloud.plays() == []
     cloud.asked.clear()
@@ -203,7 +203,7 @@ def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]
     cloud = SeenFromAfar({root: {"VCPU": 2} for root in ("h1", "h2", "h3")}, {"small": SMALL})
     for root in refusing:
         cloud.hosts[root].refuses = {"small"}
-    cloud.park(1, "small")
+    cloud.wait(1, "small")
     cloud.queues.everything()
     turns = 0
     while called := cloud.queues.next_requests(0.0):
@@ -216,7 +216,7 @@ def test_unexamined_hosts_are_tried_once_after_fruitless_ones(refusing: set[str]
 
 def test_all_of_a_request_wait_together() -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.park(1, "small", needs=3)
+    cloud.wait(1, "small", needs=3)
     cloud.frees("h1", VCPU=2)
     cloud.frees("h2", VCPU=2)
     assert cloud.plays() == []
@@ -227,7 +227,7 @@ def test_all_of_a_request_wait_together() -> None:
 def test_a_request_is_tried_until_it_is_queued_again() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     for number in range(2):
-        cloud.park(number, "small", since=number)
+        cloud.wait(number, "small", since=number)
     cloud.frees("h", VCPU=2)
     [turn] = cloud.queues.next_requests(0.0)
     assert [cloud.queues.is_tried(request) for request in cloud.waiting] == [True, False]
@@ -237,7 +237,7 @@ def test_a_request_is_tried_until_it_is_queued_again() -> None:
 
 def test_a_host_that_changes_during_a_fruitless_attempt_is_tried_again() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.park(0, "small")
+    cloud.wait(0, "small")
     cloud.frees("h", VCPU=2)
     [turn] = cloud.queues.next_requests(0.0)
     cloud.frees("h", VCPU=2)
@@ -249,7 +249,7 @@ def test_a_host_that_changes_during_a_fruitless_attempt_is_tried_again() -> None
 def test_a_change_during_a_refused_claim_does_not_shorten_the_pause_before_the_next_attempt() -> None:
     """Because the refusal itself is such a change."""
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.park(0, "small")
+    cloud.wait(0, "small")
     cloud.frees("h", VCPU=2)
     [turn] = cloud.queues.next_requests(0.0)
     cloud.queues.changed(["h"])
@@ -260,7 +260,7 @@ def test_a_change_during_a_refused_claim_does_not_shorten_the_pause_before_the_n
 
 def test_the_sweep_finds_missed_requests() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
-    cloud.park(1, "small")
+    cloud.wait(1, "small")
     cloud.plays()
     cloud.hosts["h"].free["VCPU"] = 8
     assert cloud.plays() == []
@@ -343,20 +343,20 @@ def free(cloud: PlainCloud, chance: random.Random) -> None:
 def test_a_request_whose_class_is_unknown_may_enter_later() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {}))
     with pytest.raises(KeyError):
-        cloud.park(0, "small")
+        cloud.wait(0, "small")
     assert "r00000" not in cloud.queues
     cloud.kinds["small"] = SMALL
-    cloud.park(0, "small")
+    cloud.wait(0, "small")
     cloud.frees("h", VCPU=2)
     assert cloud.plays() == [("r00000", "h")]
 
 
 def test_a_gang_is_tried_again_when_a_host_that_another_request_tried_is_released() -> None:
     cloud = full(PlainCloud({"a": {"VCPU": 2}, "b": {"VCPU": 2}}, {"pair": {"VCPU": 2}, "one": {"VCPU": 1}}))
-    cloud.park(0, "pair", needs=2)
+    cloud.wait(0, "pair", needs=2)
     cloud.frees("a", VCPU=2)
     assert cloud.plays() == []
-    cloud.park(1, "one", since=1, priority=1)
+    cloud.wait(1, "one", since=1, priority=1)
     [one] = cloud.queues.next_requests(0.0)
     cloud.frees("b", VCPU=2)
     [pair] = cloud.queues.next_requests(0.0)
@@ -367,7 +367,7 @@ def test_a_gang_is_tried_again_when_a_host_that_another_request_tried_is_release
 
 def test_a_host_is_tried_once_more_when_capacity_held_for_another_choice_is_released() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 2}}, {"small": {"VCPU": 2}}))
-    cloud.park(0, "small")
+    cloud.wait(0, "small")
     cloud.frees("h", VCPU=2)
     for released in ("held for another choice", "held for this request"):
         tried = cloud.queues.next_requests(0.0)

@@ -1,5 +1,6 @@
 """The scheduler's database: waiting requests, their owners, and decisions about unplaceable builds."""
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
@@ -12,6 +13,8 @@ from sqlalchemy import text
 
 from berth.features import packages
 from berth.operations.stored_builds import held_by_cell
+from bus.clock import Clock
+from bus.context import envelope_of
 from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
@@ -31,8 +34,8 @@ from features.moves.messages import HandoverReported, decided_move
 from features.moves.placing import refusal_of
 from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
 from features.moves.tests.support.move_builders import a_build_that_stands, a_move
-from features.waiting.tables import listing, parked
-from features.waiting.tables.parked import ParkedRequest
+from features.waiting.tables import listing, queued
+from features.waiting.tables.queued import OtherScheduler, QueuedRequest
 from scheduler_worker import hosts
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.hosts import HostBook, HostRecords
@@ -53,21 +56,20 @@ async def store(open_database: Callable[..., Database]) -> Database:
     return database
 
 
-def kept(number: int, *, since: float = 0.0, kind: str = "k", **fields: object) -> ParkedRequest:
+def kept(number: int, *, since: float = 0.0, kind: str = "k", **fields: object) -> QueuedRequest:
     message = a_request(number, wait="30m", **fields)  # type: ignore[arg-type]
-    return ParkedRequest(message, kind, since, since + 1800.0, 7, "no room", "1 VCPU free", DECISION)
+    return QueuedRequest(message, kind, since, since + 1800.0, 7, "no room", "1 VCPU free", DECISION)
 
 
-async def add(store: Database, owner: str, *those: ParkedRequest) -> set[str]:
+async def add(store: Database, owner: str, *those: QueuedRequest) -> set[str]:
     async with store.write() as tx:
-        return await parked.add(tx, owner, those)
+        return await queued.add(tx, owner, those)
 
 
-async def of(store: Database, owner: str) -> list[ParkedRequest]:
+async def of(store: Database, owner: str) -> list[QueuedRequest]:
     async with store.read() as tx:
-        ids = await parked.owned(tx, owner)
-        found = await parked.find(tx, ids) if ids else []
-    return sorted([one.parked for one in found], key=lambda one: one.request)
+        found = await queued.owned_of(tx, owner, await queued.owned(tx, owner))
+    return sorted(found, key=lambda one: one.request)
 
 
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
@@ -84,15 +86,43 @@ async def test_a_waiting_request_is_stored_once_and_completely(store: Database) 
     assert await add(store, "s1", again, kept(4), kept(4)) == {uid(1, "a"), uid(4, "a")}
     assert await of(store, "s1") == [one, kept(2), kept(4)]  # a later version of a stored request is ignored
     async with store.write() as tx:
-        await parked.drop(tx, [uid(1, "a"), uid(9, "a")])
+        await queued.drop(tx, [uid(1, "a"), uid(9, "a")])
     assert await of(store, "s1") == [kept(2), kept(4)]
+
+
+def a_new(number: int, **fields: Any) -> queued.NewRequest:
+    message = kept(number, **fields).message
+    return queued.new(message.request, message.project, 0, envelope_of(message, Clock()))
+
+
+async def test_a_new_request_is_stored_once_until_its_scheduler_has_handled_it(store: Database) -> None:
+    row = a_new(1, project="p")
+    retry = queued.new(row.request, "p", 0, replace(row.envelope, attempt=2))
+    async with store.write() as tx:
+        assert await queued.add_new(tx, "s1", [row]) == {row.id: "s1"}
+        assert await queued.add_new(tx, "s2", [row, retry]) == {row.id: "s1", retry.id: "s2"}
+        assert await queued.new_counts(tx) == {"p": 2}
+        assert await queued.owned(tx, "s1") == set()
+        assert await listing.count(tx) == 0
+        await queued.drop_new(
+            tx, "s2", [row.id]
+        )  # as a scheduler that was paused, and whose rows were adopted
+        assert await queued.new_counts(tx) == {"p": 2}
+    assert await add(store, "s2", kept(1, project="p")) == {row.request}
+    assert await add(store, "s1", kept(1, project="p")) == set()
+    async with store.write() as tx:
+        await queued.drop_new(tx, "s1", [row.id])  # of one message: the retry and what waits remain
+        assert await queued.following(tx, "s2", "p", queued.FIRST, 9) == [retry]
+        await queued.drop(tx, [row.request])
+        assert await queued.following(tx, "s2", "p", queued.FIRST, 9) == [retry]
+        assert await queued.owned(tx, "s2") == set()
 
 
 async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
     await add(store, "s1", kept(1, project="p"), kept(2, project="p"), kept(3, project="q"), kept(4))
     await add(store, "s2", kept(5, project="p"), kept(6, project="r"))
     async with store.write() as tx:
-        await parked.cancel(tx, {uid(2, "a"): "deleted"})
+        await queued.cancel(tx, {uid(2, "a"): "deleted"})
         assert await listing.counts(tx, ("p", "r", "unknown", "p")) == {"p": 2, "r": 1}
         assert await listing.counts(tx, ()) == {}
 
@@ -100,9 +130,9 @@ async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
 async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
     await add(store, "s1", kept(1))
     later = msgspec.structs.replace(DECISION, considered=9)
-    changed = ParkedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
+    changed = QueuedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
     async with store.write() as tx:
-        await parked.evaluated(tx, [changed])
+        await queued.evaluated(tx, [changed])
     assert await of(store, "s1") == [changed]
 
 
@@ -110,15 +140,15 @@ async def test_a_waiting_request_is_found_by_its_id_and_each_of_its_builds(store
     await add(store, "s1", kept(1, instances=3))
     for id_, known in ((uid(1, "a"), 1), (uid(1002, "b"), 1), (uid(5, "b"), 0)):
         async with store.read() as tx:
-            assert len(await parked.find(tx, [id_])) == known
+            assert (await queued.find(tx, id_) is not None) == known
     async with store.write() as tx:
-        left = await parked.without(tx, kept(1, instances=3, at_least=3), [uid(1000, "b")])
+        left = await queued.without(tx, kept(1, instances=3, at_least=3), [uid(1000, "b")])
     assert left.message.instances == (uid(1001, "b"), uid(1002, "b"))
     assert left.message.at_least == 2
     [one] = await of(store, "s1")
     assert one.message == left.message
     async with store.read() as tx:
-        assert await parked.find(tx, [uid(1000, "b")]) == []
+        assert await queued.find(tx, uid(1000, "b")) is None
 
 
 async def test_waiting_requests_are_listed_in_order_with_their_positions(store: Database) -> None:
@@ -141,42 +171,112 @@ async def test_waiting_requests_are_listed_in_order_with_their_positions(store: 
         counted = [(kind.kind, kind.flavor, kind.requests) for kind in await listing.kinds(tx, "", 9)]
     assert counted == [("k", "small", 3), ("other", "large", 1)]
     async with store.write() as tx:
-        await parked.cancel(tx, {first: "cancelled"})
-        assert await parked.cancelled(tx, "s1") == [first]
-        assert await parked.cancelled(tx, "s2") == []
+        await queued.cancel(tx, {first: "cancelled"})
+        assert await queued.cancelled(tx, "s1") == [first]
+        assert await queued.cancelled(tx, "s2") == []
     assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]
 
 
-async def test_requests_of_a_dead_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
+async def beat(store: Database, owner: str) -> OtherScheduler:
+    async with store.write() as tx:
+        await queued.beat(tx, owner, "{}", 0)
+        return next(known for known in await queued.roster(tx) if known.owner == owner)
+
+
+async def test_requests_of_an_ended_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
     await add(store, "s1", *map(kept, range(1, 6)))
+    news = [a_new(number, project="pq"[number % 2]) for number in range(11, 17)]
+    ended = await beat(store, "s1")
     async with store.write() as tx:
-        first, more = await parked.adopt(tx, "s2", "s1", 3)
-    assert (len(first), more) == (3, True)
-    async with store.write() as tx:
-        rest, more = await parked.adopt(tx, "s3", "s1", 3)
-    assert (len(rest), more) == (2, False)
+        await queued.add_new(tx, "s1", news)
+        first, several = await queued.adopt(tx, "s2", ended, 3)
+        assert (len(first), several) == (3, 3)
+        rest, several = await queued.adopt(tx, "s3", ended, 3)
+        assert (len(rest), several) == (2, 2)
+        assert not await queued.BURY(tx, owner="s1", beat=ended.beat)  # it has requests
+        adopted = await queued.adopt_new(tx, "s2", ended, ["p"], 2)
+        assert {row.request for row in adopted} == {news[1].request, news[3].request}
+        assert {row.strikes for row in adopted} == {1}
+        assert len(await queued.adopt_new(tx, "s3", ended, ["p", "q"], 9)) == 4
+        assert len(await queued.adopt_new(tx, "s2", ended, ["p", "q"], 9)) == 0
+        assert [row.strikes for row in await queued.following(tx, "s2", "p", queued.FIRST, 9)] == [1, 1]
+        assert await queued.BURY(tx, owner="s1", beat=ended.beat)
+        assert await queued.roster(tx) == []
     assert len(await of(store, "s2")) == 3
+
+
+async def test_a_released_scheduler_leaves_its_requests_without_strikes(store: Database) -> None:
+    await add(store, "s1", dataclasses.replace(kept(1)))
+    row = a_new(2, project="p")
+    await beat(store, "s1")
     async with store.write() as tx:
-        await parked.RELEASE(tx, owner="s2")
-        assert await parked.owners(tx) == {"", "s3"}
+        await queued.add_new(tx, "s1", [row])
+        await queued.strike(tx, {uid(1, "a"): 1})
+        await queued.strike_new(tx, "s1", {row.id: 3})
+        await queued.RELEASE(tx, owner="s1")
+        [released] = await queued.roster(tx)
+        assert released.beat == queued.RELEASED
+        [one], _ = await queued.adopt(tx, "s2", released, 9)
+        [other] = await queued.adopt_new(tx, "s2", released, ["p"], 9)
+        assert one.strikes == other.strikes == 0
+
+
+async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted_yet(store: Database) -> None:
+    await add(store, "s1", kept(1))
+    await beat(store, "s1")
+    ended = await beat(store, "s1")
+    async with store.write() as tx:
+        await queued.add_new(tx, "s1", [a_new(2, project="p")])
+        assert await queued.END(tx, owner="s1", beat=ended.beat)
+        assert not await queued.END(tx, owner="s1", beat=ended.beat)  # by another scheduler
+        assert not await queued.beat(tx, "s1", "{}", 0)  # so s1 compares its requests with those in memory
+        assert await queued.beat(tx, "s1", "{}", 0)
+        ended = replace(ended, beat=queued.ENDED)
+        assert await queued.adopt(tx, "s2", ended, 9) == ([], 0)
+        assert await queued.adopt_new(tx, "s2", ended, ["p"], 9) == []
+
+
+async def test_two_schedulers_that_adopt_at_the_same_time_share_the_requests(store: Database) -> None:
+    await add(store, "s1", *map(kept, range(1, 100)))
+    news = [a_new(number, project="p") for number in range(100, 400)]
+    ended = await beat(store, "s1")
+    async with store.write() as tx:
+        await queued.add_new(tx, "s1", news)
+
+    async def adopt(owner: str) -> tuple[int, int]:
+        async with store.write() as tx:
+            _, several = await queued.adopt(tx, owner, ended, 50)
+            return several, len(await queued.adopt_new(tx, owner, ended, ["p"], 200))
+
+    async def drop() -> None:  # the ended scheduler was only paused
+        async with store.write() as tx:
+            await queued.drop_new(tx, "s1", [row.id for row in news[::7]])
+
+    first, second, _ = await asyncio.gather(adopt("s2"), adopt("s3"), drop())
+    async with store.read() as tx:
+        counts = {
+            owner: sum(depth.requests for depth in await queued.depths(tx, owner)) for owner in ("s2", "s3")
+        }
+        assert (len(await queued.owned(tx, "s2")), counts["s2"]) == first
+        assert (len(await queued.owned(tx, "s3")), counts["s3"]) == second
 
 
 async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: Database) -> None:
     async with store.write() as tx:
-        assert not await parked.beat(tx, "s1", "{}", 0)  # the first beat adds the scheduler
-        assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
-        [one] = await parked.roster(tx)
+        assert not await queued.beat(tx, "s1", "{}", 0)  # the first beat adds the scheduler
+        assert await queued.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
+        [one] = await queued.roster(tx)
         assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
-        await parked.BURY(tx, owner="s1", beat=0)  # without effect: the beat has changed since
-        assert await parked.beat(tx, "s1", "{}", 2)
-        await parked.BURY(tx, owner="s1", beat=2)
-        assert not await parked.beat(tx, "s1", "{}", 2)
+        await queued.BURY(tx, owner="s1", beat=0)  # without effect: the beat has changed since
+        assert await queued.beat(tx, "s1", "{}", 2)
+        await queued.BURY(tx, owner="s1", beat=2)
+        assert not await queued.beat(tx, "s1", "{}", 2)
 
 
 async def test_an_unreadable_row_does_not_delay_other_waiting_requests(store: Database) -> None:
     await add(store, "s1", kept(1), kept(2))
     async with store.write() as tx:
-        await tx.execute(text("UPDATE parked SET message = 'x' WHERE request = :r"), {"r": uid(1, "a")})
+        await tx.execute(text("UPDATE queued SET message = 'x' WHERE request = :r"), {"r": uid(1, "a")})
     assert await of(store, "s1") == [kept(2)]
 
 
@@ -244,14 +344,14 @@ def a_start(number: int, build: int, **fields: Any) -> MoveStart:
     return start
 
 
-def a_kept_move(number: int, build: int, **fields: Any) -> ParkedRequest:
+def a_kept_move(number: int, build: int, **fields: Any) -> QueuedRequest:
     start = a_start(number, build, **fields)
-    return ParkedRequest(start.request(), "m", 1.0, 1801.0, 7, "no room", "any", DECISION, start=start)
+    return QueuedRequest(start.request(), "m", 1.0, 1801.0, 7, "no room", "any", DECISION, start=start)
 
 
 async def reserve(store: Database, **moves: str) -> dict[str, str]:
     async with store.write() as tx:
-        return await parked.one_of_each(tx, moves)
+        return await queued.one_of_each(tx, moves)
 
 
 async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Database) -> None:
@@ -260,8 +360,9 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Data
     await add(store, "s1", one, kept(2))
     assert await of(store, "s1") == [kept(2), one]
     async with store.read() as tx:
-        assert [found.parked for found in await parked.find(tx, [uid(1, "e")])] == [one]
-        assert await parked.find(tx, [build]) == []
+        found = await queued.find(tx, uid(1, "e"))
+        assert found is not None and found.queued == one
+        assert await queued.find(tx, build) is None
         listed = await listing.waiting(tx, FindWaiting())
         assert await listing.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
     assert [(request.request, request.builds, request.move) for request, _ in listed] == [
@@ -271,7 +372,7 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Data
     start = msgspec.structs.replace(a_start(1, 5, priority=3), attempt=2, generation=9)
     later = dataclasses.replace(one, start=start, lacks="other", seen=8)
     async with store.write() as tx:
-        await parked.evaluated(tx, [later, kept(2)])
+        await queued.evaluated(tx, [later, kept(2)])
     assert await of(store, "s1") == [kept(2), later]
 
 
@@ -281,7 +382,7 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
     assert await reserve(store, **{build: second, uid(6, "b"): first}) == {build: first, uid(6, "b"): first}
     assert await reserve(store, **{build: first}) == {build: first}
     async with store.write() as tx:
-        await parked.drop(tx, [first])
+        await queued.drop(tx, [first])
     assert await reserve(store, **{build: second}) == {build: second}
 
 
