@@ -137,6 +137,8 @@ async def room(
     answered = ("providers", *(row.query.name for worker in CELLS for row in worker.answers))
     async with a_visited_room(REGION, *CELLS, answered=answered, settings=settings) as visited:
         monkeypatch.setattr(visited.bus, "deliver", records.take)
+        for module in (module for pages in pages_of_features() for module in getattr(pages, "PATIENCE", ())):
+            monkeypatch.setattr(module, "PATIENCE", 0.0)
         yield visited
 
 

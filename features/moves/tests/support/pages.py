@@ -3,6 +3,7 @@
 from typing import Any
 
 from bus.worker import Worker, answers, on
+from features.moves import plan_requests
 from features.moves.messages import (
     FIND_MOVES,
     MOVE_PROGRESS,
@@ -19,6 +20,7 @@ from tests.support.ids import uid
 from tests.support.waiting import in_time
 
 MOVE = uid(9)
+PATIENCE = (plan_requests,)  # modules whose questions are repeated so long, and are not answered
 OPEN_HOST, DRAINED_HOST = uid(1, "a"), uid(2, "a")  # of the tests of roles
 
 PAGES = {"moves": "/moves", "move": "/moves/{move}"}
