@@ -74,7 +74,9 @@ class WaitingOwner:
             if cancelled:
                 await queued.drop(tx, cancelled)
         store.leave(cancelled)
-        store.taken_for_dead = False
+        if store.taken_for_dead:  # an adoption that began before this heartbeat may commit after it
+            store.taken_for_dead = False
+            store.unknown_commits += 1
         for entry in found:
             if entry.request not in store.requests and entry.request not in cancelled:
                 log.warning("request %s is stored, and was not in memory: it is evaluated", entry.request)
@@ -187,9 +189,8 @@ class WaitingOwner:
         adopted, page = list[QueuedRequest](), PAGE
         while page == PAGE and clock.monotonic() < until:
             async with store.database.write() as tx:
+                await store.live(tx)  # first, as where requests are stored: else the two deadlock
                 adopted, page = await queued.adopt(tx, store.name, before, PAGE)
-                if page:
-                    await store.live(tx)
             for entry in adopted:
                 store.enter_again(entry)
             store.doubt(adopted)
@@ -200,9 +201,8 @@ class WaitingOwner:
             page = PAGE
             while page == PAGE and clock.monotonic() < until:
                 async with store.database.write() as tx:
+                    await store.live(tx)
                     new = await queued.adopt_new(tx, store.name, before, projects, PAGE)
-                    if new:
-                        await store.live(tx)
                 self._backlog.stored.on_adopted(new)
                 page = len(new)
                 several += page

@@ -21,8 +21,9 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
 from bus.protocol import Delivery, Inbox, is_suspect
 from bus.sql.failures import Conflict
-from bus.vocabulary import UNSAID_ID, Id
+from bus.vocabulary import UNSAID_ID, Id, KeystoneId
 from features.waiting.core.fair_queue import FairItem, FairQueue
+from features.waiting.messages import Priority
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.store import WaitingStore
 from features.waiting.stored_requests import PATIENCE, StoredRequests
@@ -34,6 +35,7 @@ BOUND = 256  # requests that may wait in memory; further requests are stored
 BOUND_OF_ONE = 2048  # the same limit while only one project has requests
 BOUND_OF_LIGHT = 4096  # the same limit for requests of light projects
 TAKEN_AT_ONCE = 2048
+STORED_AT_ONCE = 2048  # encoding them blocks the event loop for tens of milliseconds
 PREFETCH = 20_000  # messages without acknowledgement: in a handler, in memory or being stored
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light projects
 LIGHT = 16  # a project with at most this many requests is light
@@ -56,7 +58,7 @@ SERVED_IN_FLOOD = 16
 
 
 class _PlaceWait(msgspec.Struct, frozen=True):
-    priority: int = 0
+    priority: Priority = 0
 
 
 class _PlaceParts(msgspec.Struct, frozen=True):
@@ -67,8 +69,8 @@ class _Place(msgspec.Struct, frozen=True):
     """The part of a build request that decides its place in the queue."""
 
     request: Id
-    project: str = UNSAID_ID
-    priority: int = 0  # as clients may write it
+    project: KeystoneId = UNSAID_ID
+    priority: Priority = 0  # as clients may write it
     parts: _PlaceParts = _PlaceParts()
 
 
@@ -335,26 +337,27 @@ class RequestBacklog:
         self._more.set()
 
     async def _store(self, arrived: Arrived) -> None:
-        """Store messages in the database, then acknowledge them."""
-        received = [
-            (queued.new(request, *place, delivery.envelope), delivery)
-            for place, requests in arrived.items()
-            for request, delivery in requests
-        ]
-        rows = {row.id: (row, delivery.envelope) for row, delivery in received}
-        try:
-            with self._waiting.noting_unknown_commits():
-                owners = await self.stored.add([row for row, _ in rows.values()])
-        except BaseException:
-            for place, requests in arrived.items():
-                self._enter(place, requests)
-            raise
-        for _, delivery in received:
-            delivery.done()
-        for row, envelope in rows.values():
-            if owners[row.id] == self._waiting.name:
-                self.stored.on_stored(row, envelope)
-        self._more.set()
+        """Store messages in the database, STORED_AT_ONCE in a transaction, and then acknowledge them."""
+        messages = [(place, *each) for place, requests in arrived.items() for each in requests]
+        for at in range(0, len(messages), STORED_AT_ONCE):
+            received = [
+                (queued.new(request, *place, delivery.envelope), delivery)
+                for place, request, delivery in messages[at : at + STORED_AT_ONCE]
+            ]
+            rows = {row.id: (row, delivery.envelope) for row, delivery in received}
+            try:
+                with self._waiting.noting_unknown_commits():
+                    owners = await self.stored.add([row for row, _ in rows.values()])
+            except BaseException:
+                for place, request, delivery in messages[at:]:
+                    self._enter(place, [(request, delivery)])
+                raise
+            for _, delivery in received:
+                delivery.done()
+            for row, envelope in rows.values():
+                if owners[row.id] == self._waiting.name:
+                    self.stored.on_stored(row, envelope)
+            self._more.set()
 
 
 def _place_of(delivery: Delivery) -> _Place | None:
@@ -366,6 +369,7 @@ def _place_of(delivery: Delivery) -> _Place | None:
     body = bytes(delivery.envelope.body)
     try:
         body.decode()
-        return None if b"\0" in body else _place(body)
+        place = _place(body)
     except NOT_JSON:
         return None
+    return None if b"\0" in body or "\0" in place.project else place

@@ -154,7 +154,8 @@ class StoredRequests:
         if row.id in stored.open:
             return  # an earlier delivery was stored
         is_first = not stored.is_unread or row.key < stored.next
-        into_memory = is_first and self._queue.count(row.project) < MOST_READ
+        most = max(LEAST_READ, MOST_READ // len(self.projects))
+        into_memory = is_first and self._queue.count(row.project) < most
         stored.add(row, into_memory=into_memory)
         if into_memory:
             self.push(StoredDelivery(envelope, row.id, row.project, row.priority, self))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from bus.sql.failures import ATTEMPTS, Conflict
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
+from features.waiting import stored_requests
 from features.waiting.core import shares
 from features.waiting.core.shares import shares_of
 from features.waiting.core.start_times import ClassHistory, new_kind
@@ -656,3 +658,47 @@ def test_batches_of_requests_begin(
         await database.close()
 
     in_time()
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 3_000_000_000}, {"project": "a\0b"}], ids=str)
+async def test_requests_with_values_that_no_database_stores_are_left_to_the_bus(
+    broker: Broker, wrong: dict[str, Any]
+) -> None:
+    """More of them than may wait in memory."""
+    async with broker.backlog() as backlog:
+        valid = envelope_of(a_request(1, flavor=SMALL, project="p"), broker.clock)
+        body = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(bytes(valid.body)) | wrong))
+        several = [replace(valid, id=uid(number), body=body) for number in range(2 * BOUND)]
+        await broker.transport.publish(several, expected=[True] * len(several))
+        await broker.publish("p")
+        for _ in several:
+            [delivery] = await batch(backlog, 1)
+            assert delivery.envelope.body == body
+            delivery.done()
+            backlog.handled([delivery])
+        assert [request.project for request in await serve(backlog, 1)] == ["p"]
+        assert await broker.depth() == 0
+
+
+async def test_the_requests_in_memory_are_bounded_for_all_projects_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_requests, "MOST_READ", 300)
+    monkeypatch.setattr(stored_requests, "LEAST_READ", 10)
+    async with broker.backlog() as backlog:
+        for project in map(str, range(10)):
+            await broker.publish(project, 300)
+        await broker.stored()
+        assert backlog.buffered < 10 * 300 / 2
+
+
+async def test_a_scheduler_that_was_taken_for_dead_compares_its_requests_twice(broker: Broker) -> None:
+    """An adoption that began before its first heartbeat may commit after it."""
+    async with broker.backlog() as backlog:
+        owner = broker.owner("s1", backlog)
+        owner._store.taken_for_dead = True
+        compared = []
+        backlog.stored.recount = cast(Any, lambda tx: compared.append(tx) or asyncio.sleep(0))  # type: ignore[func-returns-value, method-assign]
+        for _ in range(3):
+            await owner.beat()
+        assert len(compared) == 2
