@@ -431,7 +431,7 @@ async def test_doctor_finds_planted_faults(
     assert broken["database cell_c1"] == "It was never made: it has no tables."
     assert "worker placement" in broken, "nobody answers"
     assert warned["worker conductor.c1"] == "It has never run: its queues do not exist."
-    assert "1 dead letters" in warned["dead letters"]
+    assert "Dead letters: 1" in warned["dead letters"]
     assert "database placement" in of(found, "fine")
     assert any(about.startswith("RabbitMQ") for about in of(found, "fine"))
 
