@@ -61,6 +61,7 @@ class Shadowed:
 
             await wait_until(is_known, "shadow mode knows the server", SECONDS)
             [request] = (await self.report(server)).listed
+            await self.region.nova.delete(server)  # many tries would fill Nova's hosts
             return bool(request.berth_hosts)
 
         await wait_until(has_host, "berth has hosts for Nova's servers", SECONDS)
