@@ -57,6 +57,7 @@ def _before_every_command(
             raise typer.BadParameter(f"--set takes NAME=VALUE: there is no = in {described(pair)}")
         sets[name.replace("-", "_")] = value
     given(config, sets)
+    add_messages()  # a command may create messages before it imports the composition of a process
     logs.begin_traces()
 
 
@@ -78,7 +79,6 @@ def commands_command(
 
 
 def main() -> None:
-    add_messages()  # a command may create messages before it imports the composition of a process
     descriptions.begin()
     explained(app)
 

@@ -402,9 +402,8 @@ class RequestedMove:
 
 
 Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
-StoresWaiting = Callable[
-    [Sequence[RequestedMove]], Awaitable[None]
-]  # stores moves that may wait for capacity
+# stores moves that may wait for capacity
+StoresWaiting = Callable[[Sequence[RequestedMove]], Awaitable[None]]
 
 
 class MovePlacing:

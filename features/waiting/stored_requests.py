@@ -122,6 +122,11 @@ class StoredRequests:
         self.add = retrying(clock)(self._add_once)
         self._drop = retrying(clock)(self._drop_once)
 
+    @property
+    def _most_in_memory(self) -> int:
+        """Return how many requests of each project may be in memory."""
+        return max(LEAST_READ, MOST_READ // len(self.projects))
+
     def _to_read(self, project: str) -> int:
         """Return how many further requests of a project to read; 0 if enough of them are in memory for a
         batch, which may take hundreds.
@@ -129,7 +134,7 @@ class StoredRequests:
         stored = self.projects.get(project)
         if stored is None or not stored.is_unread:
             return 0
-        ahead = SUSPECT_READ if stored.is_suspect else max(LEAST_READ, MOST_READ // len(self.projects))
+        ahead = SUSPECT_READ if stored.is_suspect else self._most_in_memory
         return 0 if self._queue.count(project) >= ahead else min(ahead, READ_AT_ONCE)
 
     def has_unread(self, project: str) -> bool:
@@ -154,8 +159,7 @@ class StoredRequests:
         if row.id in stored.open:
             return  # an earlier delivery was stored
         is_first = not stored.is_unread or row.key < stored.next
-        most = max(LEAST_READ, MOST_READ // len(self.projects))
-        into_memory = is_first and self._queue.count(row.project) < most
+        into_memory = is_first and self._queue.count(row.project) < self._most_in_memory
         stored.add(row, into_memory=into_memory)
         if into_memory:
             self.push(StoredDelivery(envelope, row.id, row.project, row.priority, self))

@@ -12,7 +12,6 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
 from bus import topics
 from bus.queries import FindWaiting
-from features.moves import plans
 from features.planning import making_room
 from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
@@ -21,13 +20,10 @@ from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("steps_follow_each_other")
+
 LARGE = ("--vcpus", "1", "--memory-mb", "70000", "--disk-gb", "1")
 HOSTS = [f"c1-host0000{number}" for number in range(1, 6)]
-
-
-@pytest.fixture(autouse=True)
-def steps_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -7,19 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from features.moves import plans
 from features.planning import rebalancing
 from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.usefixtures("steps_follow_each_other")
+
 HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
 MEMORY = ("--class", "MEMORY_MB")
-
-
-@pytest.fixture(autouse=True)
-def steps_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "STEP_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -52,6 +52,12 @@ def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", BOUND)
 
 
+@pytest.fixture
+def everything_is_stored(monkeypatch: pytest.MonkeyPatch, small_bound: None) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
+    monkeypatch.setattr(backlog_module, "LIGHT", 0)
+
+
 class Broker:
     """A broker with the queue of build requests, and schedulers that take requests from the queue."""
 
@@ -464,10 +470,8 @@ async def test_requests_whose_storing_seemed_to_fail_are_served_and_do_not_stay_
 
 
 async def test_each_message_of_a_request_is_stored_and_handled_once(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, everything_is_stored: None
 ) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
-    monkeypatch.setattr(backlog_module, "LIGHT", 0)
     request = a_request(1, flavor=SMALL, project="p")
     message, other = (envelope_of(each, broker.clock) for each in (request, replace(request, name="other")))
     messages = [message, message, other, replace(message, attempt=2)]
@@ -481,10 +485,8 @@ async def test_each_message_of_a_request_is_stored_and_handled_once(
 
 
 async def test_a_retry_remains_stored_when_the_deletion_of_the_first_attempt_is_repeated(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, everything_is_stored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
-    monkeypatch.setattr(backlog_module, "LIGHT", 0)
     message = envelope_of(a_request(1, flavor=SMALL, project="p"), broker.clock)
     async with broker.backlog() as backlog:
         await broker.transport.publish([message], expected=[True])
