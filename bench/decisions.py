@@ -10,92 +10,31 @@ default filters and weighers are enabled.
 import argparse
 import asyncio
 import random
-from collections.abc import Sequence
 from time import process_time
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.candidates import CELLS, fleet
+from bench.instant_placement import InstantPlacement
 from berth.composition import parts_of_scheduler
 from berth.features import add_filters
 from berth.loadtest import mixed
 from berth.services import settle_in
 from berth.settings import Settings
-from bus.candidates import OnChange, OnWakes
-from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
-from bus.replication import ProviderChange
 from bus.reports import HostState
-from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
-from scheduler_worker.queries import PlacementQueries
 
 add_filters()
 PARTS = parts_of_scheduler(Settings())
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
-
-
-class InstantPlacement:
-    """A dummy placement that grants each claim its first candidate immediately."""
-
-    def __init__(self, hosts: int) -> None:
-        self.index = Index()
-        for tree in fleet(hosts):
-            self.index.put(tree, 0)
-        self.seconds = 0.0  # processor seconds spent in this class, which are subtracted
-        self.granted = 0
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
-
-    def watch(self, heard: OnChange) -> None: ...
-
-    async def fresh(self) -> None: ...
-
-    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        started = process_time()
-        answers = [ClaimAnswered(results=tuple(self._grant(order))) for order in orders]
-        self.seconds += process_time() - started
-        return answers
-
-    def _grant(self, order: ClaimRequested) -> list[Claimed]:
-        number, changes = self.index.seen + 1, []
-        for claim in order.claims:
-            for provider, amounts in claim.choices[0].allocations.items():
-                row = self.index.rows[provider]
-                used = {name: amount + amounts.get(name, 0) for name, amount in row.used.items()}
-                changes.append(ProviderChange(provider, row.root, row.generation + 1, used))
-                self.index.accept(number, changes[-1:])
-        self.granted += len(order.claims)
-        return [Claimed(choice=0, generation=1, number=number) for _ in order.claims]
-
-    async def unused(self, question: object) -> Any:
-        raise NotImplementedError
-
-    def queries(self) -> PlacementQueries:
-        return PlacementQueries(
-            claim_many=self.claim_many,
-            release=self.release,
-            providers=self.providers,
-            allocations=self.unused,
-            usages=self.unused,
-            edit=self.unused,
-            edit_name=self.unused,
-            ask=lambda query: self.unused,
-        )
-
-    async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
-        return ReleaseAnswered(result=Released())
-
-    async def providers(self, question: FindProviders) -> ProvidersFound:
-        return ProvidersFound(providers=())
 
 
 def policy(packing: bool) -> ChoicePolicy:
@@ -109,7 +48,10 @@ def policy(packing: bool) -> ChoicePolicy:
 async def decisions_a_second(
     hosts: int, flavors: int, batch: int, decisions: int, packing: bool
 ) -> tuple[float, int]:
-    placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
+    index = Index()
+    for tree in fleet(hosts):
+        index.put(tree, 0)
+    placement, clock = InstantPlacement(index), Clock(chance=random.Random(1))
     source, queries = IndexedSource(placement), placement.queries()
     scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)), PARTS)
     await scheduler.opened()

@@ -26,6 +26,7 @@ class SenselessQuery(ValueError, AnswerRefused):
     code = "unreadable"  # code of the reason (docs/reasons.md)
 
 
+ALIKE = 4  # candidates of a host that differ only by providers which are alike
 # argument: keys of refused claims that may succeed now (PlacementChanged.wakes); "": all keys
 OnWakes = Callable[[Collection[str]], None]
 # arguments: changed roots; changed aggregates and cells
@@ -53,6 +54,17 @@ class PlacedHost(Protocol):
     def aggregates(self) -> tuple[str, ...]: ...
 
 
+class FreeProvider(PlacedHost, Protocol):
+    """A provider in the tree of a host, with its free amounts."""
+
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def free(self) -> Mapping[str, int]: ...
+    @property
+    def capacity(self) -> Mapping[str, int]: ...
+
+
 class PlacedProvider(PlacedHost, Protocol):
     """A provider in the tree of a host."""
 
@@ -69,6 +81,30 @@ class HostAmounts(Protocol):
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return a host's free amounts and capacities, summed over its provider tree, by resource class."""
+
+
+class ProviderArrays(Protocol):
+    """The amounts of each provider of hosts, in arrays with an element for each row of placement's index;
+    valid until the next await. Choices made before the search count as used. Do not write to the arrays.
+    """
+
+    @property
+    def host(self) -> Ints:
+        """Return the row of the root of each provider's host; -1: the row is unused."""
+
+    @property
+    def version(self) -> object:
+        """Return a value that changes whenever something other than the used amounts changes."""
+
+    def classes(self) -> Sequence[str]:
+        """Return the resource classes of which any provider has an inventory."""
+
+    def free(self, resource_class: str) -> Floats:
+        """Return the free amounts; negative if a provider is overcommitted."""
+
+    def capacity(self, resource_class: str) -> Floats: ...
+
+    def has(self, trait: str) -> Bools: ...
 
 
 class CandidateSearch(HostAmounts, Protocol):
@@ -102,6 +138,18 @@ class CandidateSearch(HostAmounts, Protocol):
     def has(self, trait: str) -> Bools: ...
 
     def within(self, aggregate: str) -> Bools: ...
+
+    def providers(self) -> ProviderArrays: ...
+
+    def tree(self, position: int) -> Sequence["FreeProvider"]:
+        """Return the providers of a host, the root first, as of now."""
+
+    def distinct_ways(
+        self, position: int, most: int, within: Sequence[Allocations] = ()
+    ) -> Sequence[Candidate]:
+        """Return candidates as `ways`, but of those that differ only by providers with equal inventories,
+        traits, aggregates and free amounts below one parent at most ALIKE.
+        """
 
     def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
         """Return at most `most` candidates (complete allocations for the query) on one host, as of now. With

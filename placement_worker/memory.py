@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange, OnWakes
+from bus.candidates import ALIKE, Bools, Floats, Ints, OnChange, OnWakes
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
@@ -668,6 +669,12 @@ class HostSearch:
             return np.zeros(len(self.positions), np.bool_)
         return rows.mask(self._index.high).take(self.positions)
 
+    def providers(self) -> "PackedProviders":
+        return PackedProviders(self._index, self._packed)
+
+    def tree(self, position: int) -> Sequence[Row]:
+        return self._trees.rows_of(self.host(position).uuid)
+
     def host(self, position: int) -> Row:
         row = self._index.at[position]
         if row is None:
@@ -699,7 +706,19 @@ class HostSearch:
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()
-        found, whole = self._fits(anchor, most, within)
+        return self._candidates(anchor, self._fits(anchor, most, within, _key))
+
+    def distinct_ways(
+        self, position: int, most: int, within: Sequence[Allocations] = ()
+    ) -> Sequence[Candidate]:
+        anchor = self._trees.row_at(position)
+        if self._lone or anchor is None or self._finder.alone(anchor):
+            return self.ways(position, most, within)
+        alike = _AlikeProviders(self._trees.rows_of(anchor.uuid))
+        return self._candidates(anchor, self._fits(anchor, most, within, alike.key))
+
+    def _candidates(self, anchor: Row, fits: tuple[list[Fit], bool]) -> Sequence[Candidate]:
+        position, (found, whole) = anchor.position, fits
         self._unseen.discard(position)
         if not found:
             if whole:
@@ -710,9 +729,15 @@ class HostSearch:
         free, capacity = sums(self._trees.rows_of(anchor.uuid))
         return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
-    def _fits(self, anchor: Row, most: int, within: Sequence[Allocations]) -> tuple[list[Fit], bool]:
-        """Return up to `most` different sets of allocations that fit on a host, and whether the search was
-        complete.
+    def _fits(
+        self,
+        anchor: Row,
+        most: int,
+        within: Sequence[Allocations],
+        key_of: Callable[[Allocations], Hashable | None],
+    ) -> tuple[list[Fit], bool]:
+        """Return up to `most` sets of allocations that fit on a host, with different keys, and whether the
+        search was complete.
         """
         found: list[Fit] = []
         seen: set[Hashable] = set()
@@ -722,8 +747,8 @@ class HostSearch:
         fits = (self._finder.fits(anchor, check_again=True, within=each) for each in within or (None,))
         for fit in chain.from_iterable(fits):
             if fit is not None:
-                key = _key(fit.allocations)
-                if key in seen:
+                key = key_of(fit.allocations)
+                if key is None or key in seen:
                     doubles += 1  # such as sets of groups that can exchange their providers
                     if doubles > _DOUBLES * most:
                         break
@@ -781,6 +806,57 @@ class HostSearch:
 
     def _not_known(self, made: SearchPlan) -> int:
         return sum(bool(made.left[position]) for position in self._unseen)
+
+
+class PackedProviders:
+    """The rows of an index with a scheduler's choices; implements `ProviderArrays`."""
+
+    def __init__(self, index: Index, packed: PackedSnapshot) -> None:
+        self._index = index
+        self._packed = packed
+        self.version = index, index.shaped, index.layout
+
+    @property
+    def host(self) -> Ints:
+        return self._index.root_of[: self._index.high]
+
+    def classes(self) -> Sequence[str]:
+        return [name for name, kind in self._index.classes.items() if kind.providers]
+
+    def free(self, resource_class: str) -> Floats:
+        return self._packed.left(resource_class)[: self._index.high]
+
+    def capacity(self, resource_class: str) -> Floats:
+        return self._index.classes[resource_class].whole[: self._index.high]
+
+    def has(self, trait: str) -> Bools:
+        rows = self._index.traits.get(trait)
+        return np.zeros(self._index.high, np.bool_) if rows is None else rows.mask(self._index.high)
+
+
+class _AlikeProviders:
+    """Finds sets of allocations of a host that differ only by providers which are alike."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        parents = {row.parent for row in rows}
+        kinds: dict[Hashable, int] = {}
+        self._kind: dict[str, int] = {}  # provider → number of its kind; providers of one kind are alike
+        for row in rows:
+            kind: Hashable = row.uuid
+            if row.uuid not in parents and row.parent is not None:  # a device without devices of its own
+                # equal inventories of the index share one object
+                kind = row.parent, id(row.inventories), (*row.free.values(),), row.traits, row.aggregates
+            self._kind[row.uuid] = kinds.setdefault(kind, len(kinds))
+        self._seen: dict[Hashable, int] = {}
+
+    def key(self, allocations: Allocations) -> Hashable | None:
+        """Return the key of a set of allocations; None if ALIKE sets that are like it were found."""
+        of_kinds = Counter(
+            [(self._kind.get(uuid, uuid), *sorted(asked.items())) for uuid, asked in allocations.items()]
+        )
+        kind = frozenset(of_kinds.items())
+        self._seen[kind] = count = self._seen.get(kind, 0) + 1
+        return None if count > ALIKE else _key(allocations)
 
 
 def _key(allocations: Allocations) -> Hashable:

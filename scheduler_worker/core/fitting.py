@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
+from math import inf
 
 import numpy as np
 from msgspec import structs
@@ -21,6 +22,8 @@ from scheduler_worker.core.rule import (
     Rule,
     RuleError,
     View,
+    WayValues,
+    Weigher,
     WeightedCandidates,
 )
 
@@ -103,6 +106,12 @@ class FoundHosts:
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # index of a host → its only candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}
+        # weighers of candidates, with their values
+        self.way_values: list[tuple[Weigher, WayValues]] = [
+            (weigher, weigher.of_ways(self.view, alternative))
+            for weigher in policy.of_ways
+            if weigher.of_ways is not None and weigher.multiplier and self.positions.size
+        ]
         # root → allocations of which one must cover the host's candidates
         self._within = alternative.restriction.within if alternative.restriction is not None else {}
 
@@ -206,20 +215,39 @@ class FoundHosts:
             return ways
         ways = ways or self._tree_ways.get(index)
         if ways is None:
-            ways = best_first(self.find_ways(index, WAYS_OF_THE_BEST), self.policy.of_candidates)
+            ways = self._best_first(index, self.find_ways(index, self._most_ways))
             lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
             if ways:
                 (self.lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
-            if len(ways) == WAYS_OF_THE_BEST:
-                ways = best_first(self.find_ways(index, ALL_WAYS), self.policy.of_candidates)
+            if len(ways) == WAYS_OF_THE_BEST:  # there may be more
+                ways = self._best_first(index, self.find_ways(index, ALL_WAYS))
             ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
         return ways[:most]
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
         within = self._within.get(self.host(index).uuid, ()) if self._within else ()
-        return tuple(self.search.ways(self.positions.item(index), most, within))
+        find = self.search.distinct_ways if self.way_values else self.search.ways
+        return tuple(find(self.positions.item(index), most, within))
+
+    @property
+    def _most_ways(self) -> int:
+        return ALL_WAYS if self.way_values else WAYS_OF_THE_BEST
+
+    def _best_first(self, index: int, ways: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        if len(ways) < 2:
+            return ways
+        if not self.way_values:
+            return best_first(ways, self.policy.of_candidates)
+        tree = self.search.tree(self.positions.item(index))
+        of_ways = [(weigher.multiplier, partial(values.of, tree)) for weigher, values in self.way_values]
+        return best_first(ways, [*self.policy.of_candidates, *of_ways])[:WAYS_OF_THE_BEST]
+
+    def value_of_best(self, index: int, values: WayValues) -> float:
+        """Return the value of the best candidate of a host; -inf if none fits."""
+        ways = self.ways(index, 1)
+        return values.of(self.search.tree(self.positions.item(index)), ways[0]) if ways else -inf
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:

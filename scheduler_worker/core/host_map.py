@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, CandidateSearch, CandidateSource, HostAmounts, Ints, PlacedHost
+from bus.candidates import (
+    Bools,
+    CandidateSearch,
+    CandidateSource,
+    HostAmounts,
+    Ints,
+    PlacedHost,
+    ProviderArrays,
+)
 from bus.reports import HostState
 from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Number, Reads, Rule, numbers
 
@@ -388,6 +396,12 @@ class AllHosts:
 
     def known(self, value: Number) -> Number:
         return ~np.isnan(value)
+
+    def providers(self) -> ProviderArrays:
+        return self._search.providers()
+
+    def positions(self) -> Ints:
+        return self._positions
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         facts, search = self.now.facts, self._search

@@ -374,6 +374,7 @@ def _guarded(found: Rule | Weigher) -> Rule | Weigher:
         return replace(
             found,
             value=guarded(f"the weigher {found.name}", found.value, _no_number),
+            of_ways=found.of_ways and guarded(f"the weigher {found.name}", found.of_ways),
             of_candidate=of_candidate,
         )
     name = f"the filter {found.name}"
@@ -463,7 +464,10 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
-        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
+        return any(
+            each.multiplier > 0 if each.packs else each.name in ("ram", "cpu", "disk") and each.multiplier < 0
+            for each in self.weighers
+        )
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""
@@ -496,6 +500,11 @@ class ChoicePolicy:
             for weigher in self.weighers
             if weigher.of_candidate is not None and weigher.multiplier
         ]
+
+    @cached_property
+    def of_ways(self) -> Sequence[Weigher]:
+        """Return the enabled weighers of all hosts' allocation candidates."""
+        return [weigher for weigher in self.weighers if weigher.of_ways is not None]
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:

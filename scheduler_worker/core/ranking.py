@@ -4,7 +4,7 @@ A chosen host is reserved immediately, and sorted again by its remaining capacit
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from heapq import heappop, heappush
@@ -31,6 +31,7 @@ from scheduler_worker.core.rule import (
     RuleError,
     Scope,
     View,
+    WayValues,
     Weigher,
 )
 
@@ -327,6 +328,7 @@ class Scale:
     weigher: Weigher
     values: Floats
     recorded: RecordedScale
+    of_ways: WayValues | None = None  # for a weigher of candidates; then `values` are upper limits
 
     def read(self, view: View, alternative: Alternative) -> float:
         value = float(self.weigher.value(view, alternative))
@@ -340,6 +342,8 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
     for weigher in found.policy.weighers if found.positions.size else ():
         if not weigher.multiplier and isinstance(view.override(weigher.key, 0.0), float):
             continue
+        if weigher.of_ways is not None:
+            continue
         values: Floats = np.asarray(weigher.value(view, found.alternative), np.float64)
         if values.ndim == 0:
             continue
@@ -350,6 +354,11 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         if not -MOST < least <= highest < MOST:
             values = _finite(values, weigher.lowest or 0.0)
             least, highest = float(values.min()), float(values.max())
+        if not weigher.is_scaled:
+            if least < highest or least:
+                recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False)
+                scales.append(Scale(weigher, values, recorded))
+            continue
         lowest = least if weigher.lowest is None else weigher.lowest
         if least == highest or highest <= lowest:
             continue
@@ -357,6 +366,10 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         clamped = weigher.lowest is not None
         recorded = RecordedScale(weigher.name, weigher.multiplier, lowest, highest, clamped)
         scales.append(Scale(weigher, values, recorded))
+    for weigher, of_ways in found.way_values:
+        recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False)
+        highest_by_host = np.broadcast_to(np.asarray(of_ways.highest, np.float64), found.positions.shape)
+        scales.append(Scale(weigher, highest_by_host, recorded, of_ways))
     return tuple(scales)
 
 
@@ -420,7 +433,9 @@ class Weights:
         self.recorded = tuple([scale.recorded for scale in scales])
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
-        self._reads = [scale.weigher.value for scale in scales]
+        self._reads = [scale.weigher.value for scale in scales if scale.of_ways is None]
+        # the last scales are those of candidates
+        self._of_ways = [scale.of_ways for scale in scales if scale.of_ways is not None]
         self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
@@ -429,12 +444,22 @@ class Weights:
         """Return each weigher's value for a host before any host of this evaluation was chosen."""
         return tuple([scale.values.item(index) for scale in self._scales])
 
-    def read(self, facts: HostFacts) -> Values:
+    def read(self, index: int, facts: HostFacts) -> Values:
+        """Return each weigher's value for a host with these facts, and for its candidates as of now."""
         view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
-        if sum(map(abs, values)) < MOST:  # a sum below the limit: all values are finite and within it
-            return values
-        return tuple([scale.read(view, alternative) for scale in self._scales])
+        if not sum(map(abs, values)) < MOST:  # not below the limit: a value may be infinite or unknown
+            values = tuple([scale.read(view, alternative) for scale in self._scales if scale.of_ways is None])
+        return (*values, *self._best_of_ways(index)) if self._of_ways else values
+
+    def _best_of_ways(self, index: int) -> Iterator[float]:
+        for of_ways in self._of_ways:
+            yield max(self.found.value_of_best(index, of_ways), -MOST)
+
+    @property
+    def are_limits(self) -> bool:
+        """Return whether the scores before a choice are upper limits, because candidates are weighed."""
+        return bool(self._of_ways)
 
     def worth(self, facts: HostFacts, values: Values) -> float:
         near = self.found.policy.near
@@ -450,7 +475,7 @@ class Weights:
         if self._one_more is None:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
-            self._one_more = self.worth(now, self.read(now)) - self.worth(then, self.read(then))
+            self._one_more = self.worth(now, self.read(index, now)) - self.worth(then, self.read(index, then))
         return self._one_more
 
     def _overridden(self, facts: HostFacts) -> list[float]:
@@ -656,6 +681,7 @@ class Ranking:
         self.capacities = CapacityByHost(found, self._order)
         self._alternates: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # counts the choices and releases of hosts
+        self._exact: set[int] = set()  # indices of hosts whose scores are no upper limits any more
 
     @property
     def worths(self) -> Floats:
@@ -761,10 +787,26 @@ class Ranking:
             if not fits or (keeps_together is not None and found.fits_too_few(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
-                return entry
+                if not self._weights.are_limits or index in self._exact or not self._corrected(entry):
+                    return entry
             else:
                 found.full[index] = entry
         return None
+
+    def _corrected(self, entry: Entry) -> bool:
+        """Compute a host's score from its best candidate; return whether it is lower than its limit. Then
+        the host was sorted in again.
+        """
+        index = entry[-1]
+        self._exact.add(index)
+        facts = self.found.facts(index)
+        values = self._recorder.values[index] = self._weights.read(index, facts)
+        now = (entry[0], -self._weights.worth(facts, values), *entry[2:])
+        if now[1] <= entry[1]:
+            return False
+        self._recorder.hosts.pop(index, None)
+        self._order.move(now)
+        return True
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
         """Compute a host's score again after the allocations `way` were reserved or released there, and
@@ -777,8 +819,9 @@ class Ranking:
             found.forget_trees()
             order.evaluate_again()
         recorder.hosts.pop(index, None)
+        self._exact.add(index)
         facts, weights = found.read_again(index), self._weights
-        values = recorder.values[index] = weights.read(facts)
+        values = recorder.values[index] = weights.read(index, facts)
         score = weights.worth(facts, values)
         order.move((order.tier(index), -score, found.chosen[index], its_tie, index))
         alternates = self._alternates.get(way.cell)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, SenselessQuery
+from bus.candidates import Bools, FreeProvider, Ints, ProviderArrays, SenselessQuery
 from bus.claims import Choice, ConsumerClaim
 from bus.decisions import RULE_ERROR
 from bus.messages import BuildPlaced, BuildRequested
@@ -363,6 +363,12 @@ class View(Protocol):
     def known(self, value: Number) -> Number:
         """Return whether a value that the host may report is known; a value not reported is UNKNOWN."""
 
+    def providers(self) -> ProviderArrays:
+        """Return the amounts of each provider. Only a view of all hosts has them."""
+
+    def positions(self) -> Ints:
+        """Return the rows of the hosts in the arrays of `providers`."""
+
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         """Return the result of the function `value` for the host. Use only for data that is not in arrays:
         each host costs 1 µs.
@@ -394,6 +400,17 @@ class Rule:
         object.__setattr__(self, "code", self.code or self.name)
 
 
+class WayValues(Protocol):
+    """The values that a weigher of allocation candidates has for one request."""
+
+    @property
+    def highest(self) -> Number:
+        """Return for each host a value that none of its candidates exceeds."""
+
+    def of(self, tree: Sequence[FreeProvider], way: Candidate) -> float:
+        """Return the value of a candidate on a host with these providers, the root first."""
+
+
 @dataclass(frozen=True)
 class Weigher:
     """A weigher: a function that gives each host a number. More is better, unless the multiplier is negative.
@@ -411,6 +428,11 @@ class Weigher:
     # Returns a number for an allocation candidate. Of a host's candidates, the one with the highest weighted
     # sum is claimed.
     of_candidate: Callable[[Candidate], float] | None = None
+    # Replaces `value`: returns the values of allocation candidates. A host counts as much as its best
+    # candidate, which is claimed. These values are not scaled.
+    of_ways: Callable[[View, Alternative], WayValues] | None = None
+    is_scaled: bool = True  # False: a host's score is multiplier × value
+    packs: bool = False  # whether it prefers full hosts, so that equal requests compete for few hosts
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
     # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever
@@ -463,6 +485,12 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
 
     def known(self, value: Number) -> Number:
         return not isnan(value)
+
+    def providers(self) -> ProviderArrays:
+        raise TypeError("a view of one host has no arrays of providers")
+
+    def positions(self) -> Ints:
+        raise TypeError("a view of one host has no positions")
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         return value(self.host)

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.candidates import CELLS, TRAITS
-from bench.decisions import PARTS, PERIOD, InstantPlacement
+from bench.decisions import PARTS, PERIOD
+from bench.instant_placement import InstantPlacement
 from berth.services import settle_in
 from bus.claims import Choice
 from bus.clock import Clock
@@ -36,6 +37,7 @@ from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
+from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
@@ -128,7 +130,7 @@ def _stands(build: str, cell: str, selection: Selection, flavor: Flavor) -> Buil
 
 class FilledPlacement(InstantPlacement):
     def __init__(self, cloud: FilledCloud) -> None:
-        super().__init__(0)
+        super().__init__(Index())
         self.cloud = cloud
         for tree in cloud.trees:
             self.index.put(tree, 0)

@@ -1,0 +1,198 @@
+"""Measures how well a scheduler places, not how fast: replays traces, beside published results.
+
+    python -m bench.quality                                     # small synthetic traces, a minute
+    python -m bench.quality --gpu FOLDER --workloads default,gpushare40 --seeds 1-5
+    python -m bench.quality --numa Huawei-East-1-lt.csv --starts valid_random_time_150.npy
+    python -m bench.quality --vm batched_relevant-vm-1pcnt_1.csv --factors 1.0,1.04
+
+The real decision code runs over placement's index in memory; claims are granted immediately. docs/quality.md
+says where the traces are from, and what the figures mean.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from time import process_time
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.quality import gpu_trace, numa_trace, vm_trace
+from scheduler_worker import ChoicePolicy
+
+SEEDS = range(1, 4)
+EPISODES = 20  # of the synthetic trace of NUMA nodes
+
+
+class Line(NamedTuple):
+    """A row of the table: the figure of one policy on one workload, the mean over seeds."""
+
+    workload: str
+    metric: str
+    policy: str
+    figure: float
+    decided_by: str  # berth, a reference, or a paper
+    seconds: float = 0.0
+
+
+Run = Callable[[int], dict[str, float]]
+
+
+def policy_named(name: str) -> ChoicePolicy:
+    """Return a policy by its name: `default`, or changes of weighers, such as `ram=-1,cpu=-1,disk=-1`."""
+    changes = {"+io_ops": 0.0}  # each build ends before the next request, but no agent reports that
+    for part in name.split(",") if name != "default" else ():
+        weigher, _, multiplier = part.partition("=")
+        changes[f"+{weigher.strip()}"] = float(multiplier)
+    return ChoicePolicy.from_names(weighers=changes, max_builds=1_000_000)
+
+
+def means(workload: str, metric: str, policy: str, run: Run, seeds: Sequence[int], by: str = "berth") -> Line:
+    begun = process_time()
+    figure = fmean([run(seed)[metric] for seed in seeds])
+    return Line(workload, metric, policy, figure, by, process_time() - begun)
+
+
+def gpu_lines(
+    name: str, trace: gpu_trace.GpuTrace, compared: dict[str, ChoicePolicy], seeds: Sequence[int]
+) -> Iterator[Line]:
+    metric = "allocated"
+    if name in gpu_trace.PUBLISHED:
+        best_fit, fgd = gpu_trace.PUBLISHED[name]
+        yield Line(name, metric, "best fit", best_fit, "published")
+        yield Line(name, metric, "FGD", fgd, "published")
+    yield means(name, metric, "best fit", lambda seed: gpu_trace.with_best_fit(trace, seed), seeds, "here")
+    for policy, chosen in compared.items():
+        run = lambda seed, chosen=chosen: gpu_trace.with_berth(trace, seed, chosen)  # noqa: E731
+        yield means(name, metric, policy, run, seeds)
+
+
+def numa_lines(
+    name: str, trace: Sequence[numa_trace.Instance], starts: Sequence[int], compared: dict[str, ChoicePolicy]
+) -> Iterator[Line]:
+    metric = "wait"
+    for policy, figure in numa_trace.PUBLISHED.get(name, {}).items():
+        yield Line(name, metric, policy, figure, "published")
+    for policy, choose in numa_trace.REFERENCES.items():
+        hosts = numa_trace.PlainHosts(choose)
+        run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
+        yield means(name, metric, policy, run, [0], "here")
+    for policy, chosen in compared.items():
+        run = lambda seed, chosen=chosen: numa_trace.waiting(  # noqa: E731
+            trace, starts, numa_trace.BerthHosts(chosen, seed)
+        )
+        yield means(name, metric, policy, run, [0])
+
+
+def vm_lines(
+    name: str, trace: vm_trace.VmTrace, factors: Sequence[float], compared: dict[str, ChoicePolicy]
+) -> Iterator[Line]:
+    metric = "rejected"
+    for factor in factors:
+        hosts = trace.hosts(factor)
+        workload = f"{name}, {hosts} hosts (bound: {trace.bound:.1f})"
+        for policy, best in (("first fit", False), ("best fit", True)):
+            run = lambda seed, best=best, hosts=hosts: vm_trace.rejected(  # noqa: E731
+                trace, vm_trace.PlainFleet(hosts, best)
+            )
+            yield means(workload, metric, policy, run, [0], "here")
+        for policy, chosen in compared.items():
+            run = lambda seed, chosen=chosen, hosts=hosts: vm_trace.rejected(  # noqa: E731
+                trace, vm_trace.BerthFleet(hosts, chosen, seed)
+            )
+            yield means(workload, metric, policy, run, [0])
+
+
+def synthetic_lines(compared: dict[str, ChoicePolicy], seeds: Sequence[int]) -> Iterator[Line]:
+    """Yield the figures on small traces that are made here, so that nothing must be downloaded."""
+    yield from gpu_lines("gpu (synthetic)", gpu_trace.synthetic(1), compared, seeds)
+    trace = numa_trace.synthetic(1)
+    starts = numa_trace.random_starts(trace, EPISODES, 1)
+    yield from numa_lines("numa (synthetic)", trace, starts, compared)
+    yield from vm_lines("vm (synthetic)", vm_trace.synthetic(1), [1.0], compared)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = _arguments(words)
+    compared = {name.strip(): policy_named(name.strip()) for name in given.policies.split(";")}
+    seeds = _seeds(given.seeds)
+    lines: list[Line] = []
+    for line in _lines(given, compared, seeds):
+        lines.append(line)
+        if given.verbose:
+            print(line, file=sys.stderr, flush=True)
+    Console().print(table_of(lines))
+    return 0
+
+
+def _lines(
+    given: argparse.Namespace, compared: dict[str, ChoicePolicy], seeds: Sequence[int]
+) -> Iterator[Line]:
+    if not (given.gpu or given.numa or given.vm):
+        yield from synthetic_lines(compared, seeds)
+    for workload in given.workloads.split(",") if given.gpu else ():
+        yield from gpu_lines(workload, gpu_trace.read(given.gpu, workload), compared, seeds)
+    if given.numa:
+        trace = numa_trace.read(given.numa)
+        if given.starts:
+            yield from numa_lines("valid", trace, np.load(given.starts).tolist(), compared)
+        else:
+            starts = numa_trace.random_starts(trace, 150, seeds[0])
+            yield from numa_lines(f"150 random starts, seed {seeds[0]}", trace, starts, compared)
+    for path in given.vm:
+        factors = [float(factor) for factor in given.factors.split(",")]
+        yield from vm_lines(path.stem, vm_trace.read(path), factors, compared)
+
+
+def table_of(lines: Sequence[Line]) -> Table:
+    table = Table("workload", "figure", "policy", "mean", "from", "CPU s", title="quality of placement")
+    for before, line in zip([None, *lines], lines, strict=False):
+        new = before is None or before.workload != line.workload
+        table.add_row(
+            line.workload if new else "",
+            line.metric if new else "",
+            line.policy,
+            f"{line.figure:,.2f}" if line.metric == "allocated" else f"{line.figure:,.0f}",
+            line.decided_by,
+            f"{line.seconds:,.0f}" if line.seconds else "",
+        )
+    return table
+
+
+def _seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--gpu", type=Path, help="folder with openb's nodes and pods (lists as CSV files)")
+    parser.add_argument("--workloads", default="default", help="of openb, separated by commas")
+    parser.add_argument("--numa", type=Path, help="the trace Huawei-East-1 with lifetimes (CSV)")
+    parser.add_argument(
+        "--starts", type=Path, help="the paper's starts of episodes (NPY); default: 150 random"
+    )
+    parser.add_argument(
+        "--vm", type=Path, nargs="*", default=[], help="samples of Azure's packing trace (CSV)"
+    )
+    parser.add_argument("--factors", default="1.0", help="hosts for --vm, as factors of the lower bound")
+    parser.add_argument(
+        "--policies",
+        default="default",
+        help="default, or changes of its weighers, such as ram=-1,cpu=-1,disk=-1; separated by semicolons",
+    )
+    parser.add_argument("--seeds", default="1-3", help="FROM-TO, for the order of arrivals (default: 1-3)")
+    parser.add_argument("--verbose", action="store_true", help="print each result when it is there")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
