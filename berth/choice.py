@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from berth import features
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import BadChoice, ChoicePolicy, RequestOptions
+from scheduler_worker import PROFILES, BadChoice, ChoicePolicy, RequestOptions, default_profile, with_profile
 
 features.add_filters()
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
@@ -32,22 +32,36 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
+    profile = profile_of(settings)
+    if profile not in PROFILES:
+        refuse("placement_profile", f"no such profile; there are: {', '.join(PROFILES)}")
+        profile = default_profile()
     for name, filters, weighers, options in (
         ("scheduler_filters", wanted.filters, {}, {}),
         ("scheduler_weighers", (), wanted.weighers, {}),
         ("scheduler_rules", wanted.filters, wanted.weighers, rule_options(settings)),
     ):
         try:
-            made = ChoicePolicy.from_names(filters or None, weighers or None, options=options, custom=custom)
+            made = ChoicePolicy.from_names(
+                filters or None, weighers or None, options=options, custom=custom, profile=profile
+            )
         except BadChoice as problem:
             option = f"{problem.name}.{problem.option}: " if problem.option else ""
             refuse(name, f"{option}{problem}")
     return replace(made, cells=frozenset(settings.cell_names), subset=wanted.subset, near=wanted.near)
 
 
+def profile_of(settings: Settings) -> str:
+    return settings.scheduler.profile or default_profile()
+
+
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers, by the name of the filter or weigher."""
-    options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
+    profile = profile_of(settings)
+    profile = profile if profile in PROFILES else default_profile()
+    options_of = {
+        name: dict(options) for name, options in with_profile(profile, settings.scheduler.rules).items()
+    }
     for name, options in features.rule_options(settings).items():
         options_of[name] = {**options, **options_of.get(name, {})}
     return options_of

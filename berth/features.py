@@ -14,6 +14,7 @@ from bus.feature import Feature, FeatureProcess, PartNeeds
 FEATURES = (
     "nova_filters",
     "guest_hardware",
+    "fragmentation",
     "reservations",
     "preemption",
     "groups",

@@ -17,7 +17,7 @@ from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import REASONS
 from placement_worker.http.access import DEFAULTS
 from placement_worker.http.app import routes
-from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
+from scheduler_worker import NEEDLESS, PROFILES, Choosable, all_rules, all_weighers
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -184,7 +184,10 @@ def weighers(settings: Settings) -> list[Choosable]:
 
 
 def rules(settings: Settings) -> dict[str, Any]:
+    profile = policy(settings).profile
     return {
+        "profile": profile,
+        "profiles": {name: each.says for name, each in PROFILES.items()},
         "filters": [msgspec.to_builtins(filter_) for filter_ in filters(settings)],
         "weighers": [msgspec.to_builtins(weigher) for weigher in weighers(settings)],
         "needless": dict(NEEDLESS),

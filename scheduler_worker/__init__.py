@@ -7,12 +7,15 @@ code.
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
     NEEDLESS,
+    PROFILES,
     WEIGHER_BOOK,
     BadChoice,
     ChoicePolicy,
     Choosable,
     all_rules,
     all_weighers,
+    default_profile,
+    with_profile,
 )
 from scheduler_worker.core.ranking import replay, scores_of
 from scheduler_worker.core.request import RequestOptions, Unreadable, alternatives_of
@@ -20,6 +23,7 @@ from scheduler_worker.core.request import RequestOptions, Unreadable, alternativ
 __all__ = [
     "FILTER_BOOK",
     "NEEDLESS",
+    "PROFILES",
     "WEIGHER_BOOK",
     "BadChoice",
     "ChoicePolicy",
@@ -29,6 +33,8 @@ __all__ = [
     "all_rules",
     "all_weighers",
     "alternatives_of",
+    "default_profile",
     "replay",
     "scores_of",
+    "with_profile",
 ]

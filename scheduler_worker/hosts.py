@@ -27,6 +27,7 @@ from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Allocations, portions, without
+from scheduler_worker.core.demand import UNKNOWN_DEMAND, Demand, UsualShapes, weight_at
 from scheduler_worker.core.events import ReserveHost
 from scheduler_worker.core.host_map import (
     NEVER,
@@ -39,6 +40,7 @@ from scheduler_worker.core.host_map import (
     numbered,
 )
 from scheduler_worker.core.ranking import NOTHING_HELD, Pick
+from scheduler_worker.store import demand as stored_demand
 
 # Records heartbeats of agents and other schedulers, and counts recent and failed builds of each host.
 
@@ -478,7 +480,7 @@ class HostBook(BuildCounts):
         early = listened - max(known.first, self._appeared.get(root, 0.0)) <= known.silence
         return None if early else Silence(f"no heartbeat from it, {detail}")
 
-    def snapshot(self, source: CandidateSource, now: float) -> HostsNow:
+    def snapshot(self, source: CandidateSource, now: float, demand: UsualShapes = UNKNOWN_DEMAND) -> HostsNow:
         """Return the present data of all hosts as arrays in the sequence of placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
@@ -496,6 +498,7 @@ class HostBook(BuildCounts):
             fading=1.0 / self._weight(now),
             why_down=lambda host: self.why_down(host.cell, host.uuid, host.agent, now),
             _read=self._columns.read,
+            demand=demand,
         )
 
     def health(self, source: CandidateSource, now: float, unix_now: float) -> dict[HostKey, HostHealth]:
@@ -879,6 +882,31 @@ class PendingChoices:
         return [entry for entry in self._open if entry.open and entry.number is None]
 
 
+LEAST_REQUESTS = 0.01  # of a shape, counted as of now; with less it is forgotten
+
+
+class DemandRecords:
+    """Stores the usual shapes of requests, which the schedulers of a region count together."""
+
+    def __init__(self, demand: Demand, database: Database, clock: Clock) -> None:
+        self._demand = demand
+        self._database = database
+        self._clock = clock
+
+    async def store(self) -> None:
+        """Add what this scheduler has counted to the stored counts, and read them."""
+        counted = self._demand.taken()
+        try:
+            async with self._database.write() as tx:
+                await stored_demand.add(tx, counted)
+                await stored_demand.forget(tx, LEAST_REQUESTS * weight_at(self._clock.now()))
+                found = await stored_demand.find(tx)
+        except BaseException:
+            self._demand.put_back(counted)
+            raise
+        self._demand.replace(found)
+
+
 class KnownHosts:
     """The index, the reports, the choices whose claims the index does not show yet, and the schedulers that
     share the hosts.
@@ -893,6 +921,7 @@ class KnownHosts:
         self.pending = PendingChoices(source, self.book, clock)
         self.roster = Roster(clock)
         self.map = HostMap(source, cells)
+        self.demand = Demand()
 
     def now(self) -> tuple[HostsNow, Bools]:
         """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
@@ -900,4 +929,4 @@ class KnownHosts:
         self.pending.expire()
         self.map.update()
         self.map.share(self.roster.live, self.roster.name)
-        return self.book.snapshot(self.source, now), self.map.served
+        return self.book.snapshot(self.source, now, self.demand.usual()), self.map.served

@@ -5,6 +5,7 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -29,6 +30,7 @@ from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
+from scheduler_worker.core.demand import Shape, shape_of
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
@@ -114,6 +116,18 @@ class RecentFlavors:
 
     def latest(self) -> Sequence[Alternative]:
         return list(self._known.values())
+
+
+def demanded(orders: Sequence[Order]) -> list[tuple[Shape, int]]:
+    """Return the shapes of the instances of orders; orders for equal requests are counted together."""
+    alternatives: dict[int, Alternative] = {}
+    instances = Counter[int]()
+    for order in orders:
+        if order.attempts:
+            alternative = order.preferred
+            alternatives[id(alternative)] = alternative
+            instances[id(alternative)] += len(order.instances)
+    return [(shape_of(alternatives[key].question), several) for key, several in instances.items()]
 
 
 # Section: searches, within time limits, for changes with which requests without a host would fit.
@@ -460,6 +474,7 @@ class Scheduler:
         self._tentative = TentativeHosts()
         self._rule_errors = RuleErrors(clock)
         self.flavors = RecentFlavors()
+        self.demand = hosts.demand
         self.parts = tuple(parts(self))  # last, because the parts use this object
         self.narrowings: Sequence[Narrowing] = (
             NamedInstances(self.ending),
@@ -508,6 +523,7 @@ class Scheduler:
         """Return the orders of requests for new instances."""
         orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
+        self.demand.count(demanded(orders), self.clock.now())
         return orders
 
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:

@@ -16,7 +16,7 @@ from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.hosts import SAYS_SECONDS, HostRecords, KnownHosts
+from scheduler_worker.hosts import SAYS_SECONDS, DemandRecords, HostRecords, KnownHosts
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import Orders, PlacingOutcome, Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -39,6 +39,7 @@ class NewRequests:
 
 
 MEASURE_SECONDS = 15.0
+DEMAND_SECONDS = 30.0  # between two exchanges of the usual shapes with other schedulers
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, SchedulerAlive}
@@ -85,6 +86,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
 
     scheduler = Scheduler(hosts, orders, placement, options, parts)
     records = HostRecords(scheduler.book, source, database, clock)
+    demand = DemandRecords(hosts.demand, database, clock)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     explanations = Explanations(database, scheduler)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
@@ -121,6 +123,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             every(SAYS_SECONDS, hosts.roster.message, emits=[topics.SCHEDULER_ALIVE], at_once=True),
             every(RECORD_SECONDS, records.store),
             every(MEASURE_SECONDS, records.measure),
+            every(DEMAND_SECONDS, demand.store, at_once=True),
             every(prune_period(), records.prune),
             every(prune_period(options.keep), lambda: explanations.prune(options.keep)),
             every(prune_period(options.keep_acts, options.keep), trail.prune),

@@ -22,10 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.quality import gpu_trace, numa_trace, vm_trace
-from scheduler_worker import ChoicePolicy
+from scheduler_worker import ChoicePolicy, default_profile
 
 SEEDS = range(1, 4)
 EPISODES = 20  # of the synthetic trace of NUMA nodes
+UNLIMITED = 1_000_000  # builds in progress on a host: no agent reports that they have ended
 
 
 class Line(NamedTuple):
@@ -43,12 +44,15 @@ Run = Callable[[int], dict[str, float]]
 
 
 def policy_named(name: str) -> ChoicePolicy:
-    """Return a policy by its name: `default`, or changes of weighers, such as `ram=-1,cpu=-1,disk=-1`."""
-    changes = {"+io_ops": 0.0}  # each build ends before the next request, but no agent reports that
-    for part in name.split(",") if name != "default" else ():
-        weigher, _, multiplier = part.partition("=")
-        changes[f"+{weigher.strip()}"] = float(multiplier)
-    return ChoicePolicy.from_names(weighers=changes, max_builds=1_000_000)
+    """Return a policy by its name: a profile, changes of its weighers, or both: `spread,ram=-1,cpu=-1`."""
+    profile, changes = default_profile(), {}
+    for part in map(str.strip, name.split(",")):
+        weigher, is_change, multiplier = part.partition("=")
+        if is_change:
+            changes[f"+{weigher}"] = float(multiplier)
+        elif part != "default":
+            profile = part
+    return ChoicePolicy.from_names(weighers=changes or None, max_builds=UNLIMITED, profile=profile)
 
 
 def means(workload: str, metric: str, policy: str, run: Run, seeds: Sequence[int], by: str = "berth") -> Line:
@@ -82,8 +86,8 @@ def numa_lines(
         run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
         yield means(name, metric, policy, run, [0], "here")
     for policy, chosen in compared.items():
-        run = lambda seed, chosen=chosen: numa_trace.waiting(  # noqa: E731
-            trace, starts, numa_trace.BerthHosts(chosen, seed)
+        run = lambda seed, chosen=chosen: numa_trace.with_berth(  # noqa: E731
+            trace, starts, chosen, seed
         )
         yield means(name, metric, policy, run, [0])
 
@@ -101,8 +105,8 @@ def vm_lines(
             )
             yield means(workload, metric, policy, run, [0], "here")
         for policy, chosen in compared.items():
-            run = lambda seed, chosen=chosen, hosts=hosts: vm_trace.rejected(  # noqa: E731
-                trace, vm_trace.BerthFleet(hosts, chosen, seed)
+            run = lambda seed, chosen=chosen, hosts=hosts: vm_trace.with_berth(  # noqa: E731
+                trace, hosts, chosen, seed
             )
             yield means(workload, metric, policy, run, [0])
 
@@ -186,12 +190,21 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--factors", default="1.0", help="hosts for --vm, as factors of the lower bound")
     parser.add_argument(
         "--policies",
-        default="default",
-        help="default, or changes of its weighers, such as ram=-1,cpu=-1,disk=-1; separated by semicolons",
+        default="balanced;pack;spread",
+        help="profiles, or changes of weighers, such as spread,ram=-1,cpu=-1; separated by semicolons",
     )
     parser.add_argument("--seeds", default="1-3", help="FROM-TO, for the order of arrivals (default: 1-3)")
     parser.add_argument("--verbose", action="store_true", help="print each result when it is there")
-    return parser.parse_args(words)
+    given = parser.parse_args(words)
+    for option, path in (
+        ("gpu", given.gpu),
+        ("numa", given.numa),
+        ("starts", given.starts),
+        *(("vm", path) for path in given.vm),
+    ):
+        if path and not path.exists():
+            parser.error(f"--{option}: no such {'folder' if option == 'gpu' else 'file'}: {path}")
+    return given
 
 
 if __name__ == "__main__":

@@ -26,8 +26,10 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import SchedulerOptions
 
+add_filters()
 SILENCE = 1e12  # seconds without a report after which a host would count as down: never in a trace
 AGENTS = 16
+PAUSE = 2.0  # seconds from one request to the next, after which no build counts as just sent
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class TraceClock:
 
     now: float = 0.0
 
+    def advance(self, to: float) -> None:
+        self.now = max(self.now, to)
+
     def __call__(self) -> float:
         return self.now
 
@@ -75,7 +80,6 @@ class Cloud:
     time: TraceClock = field(default_factory=TraceClock)
 
     def __post_init__(self) -> None:
-        add_filters()
         index = Index()
         self.devices: dict[str, tuple[int, int]] = {}  # provider → number of its host, number of the device
         for number, spec in enumerate(self.hosts):
@@ -115,6 +119,7 @@ class Cloud:
 
     def place(self, asked: Asked) -> Allocations | None:
         """Place an instance, and return its allocations; None if no host fits."""
+        self.time.now += PAUSE
         request = BuildRequested(
             request=self.clock.uuid(),
             instances=(self.clock.uuid(),),

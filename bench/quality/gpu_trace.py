@@ -121,7 +121,8 @@ def allocated(trace: GpuTrace, seed: int, place: Place) -> dict[str, float]:
             refused += 1
         if round(100 * arrived / trace.capacity) == round(100 * ARRIVALS):
             at_the_end.append(100 * taken / trace.capacity)
-    return {"allocated": sum(at_the_end) / len(at_the_end), "refused": refused}
+    ends = at_the_end or [100 * taken / trace.capacity]
+    return {"allocated": sum(ends) / len(ends), "refused": refused}
 
 
 def with_berth(trace: GpuTrace, seed: int, policy: ChoicePolicy) -> dict[str, float]:
@@ -199,15 +200,26 @@ def with_best_fit(trace: GpuTrace, seed: int) -> dict[str, float]:
 
 
 def synthetic(seed: int) -> GpuTrace:
-    """Return a small trace in which processor-only pods can strand GPUs, as in openb."""
-    chance = random.Random(seed)
-    nodes = [Node(96_000, 393_216, 8, "A"), Node(64_000, 262_144, 2, "B"), Node(128_000, 786_432, 8, "C")] * 6
-    kinds = (
-        (Pod(4000, 16_384, 0, 0), 4), (Pod(8000, 32_768, 0, 0), 2),
-        (Pod(4000, 15_258, 1, 460), 3), (Pod(6000, 12_288, 1, 300), 2), (Pod(3152, 3600, 1, 20), 1),
-        (Pod(8000, 30_517, 1, WHOLE), 4), (Pod(12_000, 16_384, 1, WHOLE), 2),
-        (Pod(16_000, 61_035, 2, WHOLE), 1), (Pod(32_000, 122_070, 4, WHOLE), 1),
-        (Pod(88_000, 327_680, 8, WHOLE), 1), (Pod(8000, 30_517, 1, WHOLE, ("B",)), 1),
-    )  # fmt: skip
-    pods = chance.choices([pod for pod, _ in kinds], [weight for _, weight in kinds], k=600)
-    return GpuTrace(tuple(nodes), tuple(pods))
+    """Return a small trace in which pods without GPUs can strand GPUs, as in openb."""
+    nodes = [
+        Node(64_000, 262_144, 8, "A"),
+        Node(64_000, 262_144, 2, "B"),
+        Node(96_000, 393_216, 8, "C"),
+        Node(96_000, 524_288, 4, "D"),
+    ]
+    kinds = {
+        Pod(4000, 16_384, 0, 0): 7,
+        Pod(8000, 32_768, 0, 0): 4,
+        Pod(16_000, 32_768, 0, 0): 2,
+        Pod(4000, 15_258, 1, 460): 5,
+        Pod(6000, 12_288, 1, 300): 4,
+        Pod(3152, 3600, 1, 200): 3,
+        Pod(8000, 30_517, 1, WHOLE): 6,
+        Pod(11_000, 16_384, 1, WHOLE): 3,
+        Pod(16_000, 61_035, 2, WHOLE): 2,
+        Pod(32_000, 122_070, 4, WHOLE): 1,
+        Pod(48_000, 200_000, 8, WHOLE): 1,
+        Pod(8000, 30_517, 1, WHOLE, ("B",)): 2,
+    }
+    pods = random.Random(seed).choices(list(kinds), list(kinds.values()), k=900)
+    return GpuTrace(tuple(nodes * 8), tuple(pods))

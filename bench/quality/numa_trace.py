@@ -128,14 +128,14 @@ class BerthHosts:
     def __init__(self, policy: ChoicePolicy, seed: int) -> None:
         node = Device({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
         self._time = TraceClock()
-        self._cloud = Cloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
+        self.cloud = Cloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}
         self._known = PlainHosts(first_fit)
 
     def begin(self) -> None:
         for held in self._held.values():
-            self._cloud.release(held)
+            self.cloud.release(held)
         self._held.clear()
         self._known.begin()
 
@@ -149,22 +149,22 @@ class BerthHosts:
             self._asked[key] = Asked(
                 Flavor(name=name, vcpus=instance.cpu, memory_mb=instance.memory, extra_specs=specs)
             )
-        self._time.now = float(now)
-        held = self._cloud.place(self._asked[key])
+        self._time.advance(float(now))
+        held = self.cloud.place(self._asked[key])
         assert held is not None, f"no host for {instance}, which fits"
         self._change(held, -1)
         self._held[id(held)] = held
         return held
 
     def release(self, held: Any, now: int) -> None:
-        self._time.now = float(now)
-        self._cloud.release(held)
+        self._time.advance(float(now))
+        self.cloud.release(held)
         self._change(held, 1)
         del self._held[id(held)]
 
     def _change(self, held: Allocations, sign: int) -> None:
         for uuid, amounts in held.items():
-            host, node = self._cloud.devices[uuid]
+            host, node = self.cloud.devices[uuid]
             self._known.free[host, node] += np.array([amounts["VCPU"], amounts["MEMORY_MB"]]) * sign
 
 
@@ -218,6 +218,16 @@ def trimmed_mean(values: Sequence[float]) -> float:
 def waiting(trace: Sequence[Instance], starts: Sequence[int], hosts: Hosts) -> dict[str, float]:
     waits = [waited(trace, start, length(trace, start), hosts) for start in starts]
     return {"wait": trimmed_mean(waits), "mean": sum(waits) / len(waits)}
+
+
+def with_berth(
+    trace: Sequence[Instance], starts: Sequence[int], policy: ChoicePolicy, seed: int
+) -> dict[str, float]:
+    hosts = BerthHosts(policy, seed)
+    try:
+        return waiting(trace, starts, hosts)
+    finally:
+        hosts.cloud.close()
 
 
 def random_starts(trace: Sequence[Instance], count: int, seed: int) -> list[int]:

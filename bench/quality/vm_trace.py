@@ -21,7 +21,7 @@ from bus.requests import Flavor
 from scheduler_worker import ChoicePolicy
 
 CPU, MEMORY = 9600, 2250  # of a host: hundredths of a processor, and memory in the trace's unit
-DAY = 1.0  # the trace counts time in days
+DAY = 86_400.0  # the trace counts time in days
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ class BerthFleet:
             self._asked[key] = Asked(
                 Flavor(name=f"vm-{machine.cpu}-{machine.memory}", vcpus=machine.cpu, memory_mb=machine.memory)
             )
-        self._time.now = machine.begins * 86_400
+        self._time.advance(machine.begins * DAY)
         return self.cloud.place(self._asked[key])
 
     def release(self, held: Any, now: float) -> None:
-        self._time.now = now * 86_400
+        self._time.advance(now * DAY)
         self.cloud.release(held)
 
 
@@ -134,6 +134,14 @@ def rejected(trace: VmTrace, fleet: Fleet) -> dict[str, float]:
             held[number] = taken
     total = sum(machine.cpu for machine in trace.machines)
     return {"rejected": refused, "rejected_cores_percent": 100 * cores / total}
+
+
+def with_berth(trace: VmTrace, hosts: int, policy: ChoicePolicy, seed: int) -> dict[str, float]:
+    fleet = BerthFleet(hosts, policy, seed)
+    try:
+        return rejected(trace, fleet)
+    finally:
+        fleet.cloud.close()
 
 
 def synthetic(seed: int) -> VmTrace:

@@ -146,7 +146,11 @@ def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
         except NOT_JSON as problem:
             raise BadChoice(f"the options are no JSON object: {problem}", name) from None
     policy = ChoicePolicy.from_names(
-        tried.filters or None, tried.weighers or None, options=options, custom=present.custom
+        tried.filters or None,
+        tried.weighers or None,
+        options=options,
+        custom=present.custom,
+        profile=present.profile,
     )
     return replace(policy, cells=present.cells, subset=max(tried.subset, 1), near=tried.near)
 

@@ -2,7 +2,8 @@
 too, so this module loads no database code, unlike `scheduler_worker.extension`.
 """
 
-from scheduler_worker.core.policy import MoreRules
+from scheduler_worker.core.demand import Shape, ShapeGroup, UsualShapes, shape_of
+from scheduler_worker.core.policy import MoreRules, Profile
 from scheduler_worker.core.request import (
     GroupDraft,
     QuestionDraft,
@@ -11,21 +12,38 @@ from scheduler_worker.core.request import (
     Unreadable,
     nearest,
 )
-from scheduler_worker.core.rule import HostFacts, Number, OneHost, Rule, View, Weigher, array_rule
+from scheduler_worker.core.rule import (
+    Alternative,
+    HostFacts,
+    Number,
+    OneHost,
+    Rule,
+    View,
+    WayValues,
+    Weigher,
+    array_rule,
+)
 
 __all__ = [
+    "Alternative",
     "GroupDraft",
     "HostFacts",
     "MoreRules",
     "Number",
     "OneHost",
+    "Profile",
     "QuestionDraft",
     "RequestReader",
     "Rule",
+    "Shape",
+    "ShapeGroup",
     "SpecValue",
     "Unreadable",
+    "UsualShapes",
     "View",
+    "WayValues",
     "Weigher",
     "array_rule",
     "nearest",
+    "shape_of",
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from math import inf
 
@@ -105,6 +105,7 @@ class FoundHosts:
         self.admitted: set[int] = set()  # indices of hosts that all filters accepted
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # index of a host → its only candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
+        self._values_of_best: dict[int, tuple[float, ...]] = {}  # index of a host → by `way_values`
         self._facts: dict[int, HostFacts] = {}
         # weighers of candidates, with their values
         self.way_values: list[tuple[Weigher, WayValues]] = [
@@ -236,18 +237,38 @@ class FoundHosts:
         return ALL_WAYS if self.way_values else WAYS_OF_THE_BEST
 
     def _best_first(self, index: int, ways: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Return the candidates of a host sorted by their scores, the best first."""
+        self._values_of_best.pop(index, None)
         if len(ways) < 2:
             return ways
         if not self.way_values:
             return best_first(ways, self.policy.of_candidates)
-        tree = self.search.tree(self.positions.item(index))
-        of_ways = [(weigher.multiplier, partial(values.of, tree)) for weigher, values in self.way_values]
-        return best_first(ways, [*self.policy.of_candidates, *of_ways])[:WAYS_OF_THE_BEST]
+        values = self._values_of(index, ways)
+        scores = [0.0] * len(ways)
+        for (weigher, _), of_weigher in zip(self.way_values, values, strict=True):
+            for number, value in enumerate(of_weigher):
+                scores[number] -= weigher.multiplier * value
+        for multiplier, value_of in self.policy.of_candidates:
+            for number, way in enumerate(ways):
+                scores[number] -= multiplier * value_of(way)
+        order = sorted(range(len(ways)), key=scores.__getitem__)
+        self._values_of_best[index] = tuple([of_weigher[order[0]] for of_weigher in values])
+        return tuple([ways[number] for number in order[:WAYS_OF_THE_BEST]])
 
-    def value_of_best(self, index: int, values: WayValues) -> float:
-        """Return the value of the best candidate of a host; -inf if none fits."""
+    def _values_of(self, index: int, ways: Sequence[Candidate]) -> list[Sequence[float]]:
+        tree = self.search.tree(self.positions.item(index))
+        return [of_ways.of(tree, ways) for _, of_ways in self.way_values]
+
+    def values_of_best(self, index: int) -> tuple[float, ...]:
+        """Return the values of a host's best candidate in the order of `way_values`; -inf if none fits."""
         ways = self.ways(index, 1)
-        return values.of(self.search.tree(self.positions.item(index)), ways[0]) if ways else -inf
+        if not ways:
+            return (-inf,) * len(self.way_values)
+        known = self._values_of_best.get(index)
+        if known is None:
+            values = self._values_of(index, ways)
+            known = self._values_of_best[index] = tuple([of_weigher[0] for of_weigher in values])
+        return known
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:

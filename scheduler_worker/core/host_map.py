@@ -21,6 +21,7 @@ from bus.candidates import (
     ProviderArrays,
 )
 from bus.reports import HostState
+from scheduler_worker.core.demand import UNKNOWN_DEMAND, UsualShapes
 from scheduler_worker.core.rule import FACTS, UNKNOWN, HostFacts, Number, Reads, Rule, numbers
 
 # Section: hashes of hosts: they decide between hosts with equal scores, and give each scheduler a share of
@@ -269,6 +270,7 @@ class HostsNow:
     fading: float  # the factor that converts stored counts of failed builds to present counts
     why_down: Callable[[PlacedHost], str]
     _read: dict[str, Numbers]  # shared with later `HostsNow` until the next report
+    demand: UsualShapes = UNKNOWN_DEMAND
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
     def facts(self, search: HostAmounts, position: int) -> HostFacts:
@@ -396,6 +398,10 @@ class AllHosts:
 
     def known(self, value: Number) -> Number:
         return ~np.isnan(value)
+
+    @property
+    def demand(self) -> UsualShapes:
+        return self.now.demand
 
     def providers(self) -> ProviderArrays:
         return self._search.providers()

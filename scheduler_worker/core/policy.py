@@ -33,6 +33,7 @@ from scheduler_worker.core.rules import DEFAULT_RULES, HINTS, RULES, RULES_CALLE
 # A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 
 
+Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
 FEW_FAILURES = 3.0
 # Other accepted names (of Nova, or former ones) → weighers. A module path before a class name is ignored.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
@@ -137,7 +138,6 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
 }
 
 
-Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
 Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
 Made = Callable[..., Any]  # a function that makes a filter or weigher, or is itself one
 Custom = Mapping[str, Made]  # an operator's functions by their names `module:function`
@@ -157,6 +157,27 @@ class BadChoice(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A set of multipliers and options by which hosts are chosen, for operators who do not set their own."""
+
+    says: str
+    multipliers: Mapping[str, float] = field(default_factory=dict)  # by weigher; unknown ones are ignored
+    options: Options = field(default_factory=dict)
+
+
+SPREAD = "spread"
+# name → profile; features add further ones
+PROFILES: dict[str, Profile] = {
+    SPREAD: Profile(says="prefers hosts with more free memory, processors and disk, as Nova does by default")
+}
+USUAL_PROFILES = ("balanced", SPREAD)  # the first one that there is, is the default
+
+
+def default_profile() -> str:
+    return next(name for name in USUAL_PROFILES if name in PROFILES)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoreRules:
     """Filters or weighers of a feature."""
 
@@ -165,6 +186,7 @@ class MoreRules:
     enabled: bool = True  # whether they are enabled by default
     called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
     hints: Mapping[str, str] = field(default_factory=dict)  # scheduler hint → name of its filter
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     # filter → whether options of it, or of the weigher of this name, enable it
     enabled_by: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
@@ -198,6 +220,7 @@ class RuleBook:
             self.default[at:at] = names
         self.called.update(more.called)
         self.hints.update(more.hints)
+        PROFILES.update(more.profiles)
         self.enabled_by.update(more.enabled_by)
 
 
@@ -271,12 +294,15 @@ def rules_named(names: Iterable[str], options: Options, custom: Custom) -> tuple
     return tuple(found.values())
 
 
-def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
-    """Return the weighers named in `names` (None: the defaults); a mapping gives each a multiplier. Names
-    that begin with + change or extend the default weighers.
+def weighers_named(
+    names: Names, options: Options, custom: Custom, profile: Profile = PROFILES[SPREAD]
+) -> tuple[Weigher, ...]:
+    """Return the weighers named in `names` (None: those of the profile); a mapping gives each a multiplier.
+    Names that begin with + change or extend the weighers of the profile.
     """
     found: dict[str, Weigher] = {}
     multipliers = dict(names) if isinstance(names, Mapping) else {}
+    profiled = {} if names and not _are_changes("weigher", [*names]) else profile.multipliers
     given = [*WEIGHER_BOOK.default] if names is None else [*names]
     if _are_changes("weigher", given):
         if removed := [name for name in given if name[0] == "-"]:
@@ -286,7 +312,8 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
         multipliers = {name.removeprefix("+"): by for name, by in multipliers.items()}
         given = [*WEIGHER_BOOK.default, *(name[1:] for name in given)]
     for name, weigher in _named(WEIGHER_BOOK, given, options, custom):
-        multiplier = multipliers.get(name, weigher.multiplier)
+        usual = profiled.get(weigher.name, weigher.multiplier)
+        multiplier = multipliers.get(name, usual)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
         found[weigher.name] = replace(weigher, multiplier=multiplier)
@@ -333,6 +360,14 @@ def check_options(options: Options, custom: Custom) -> None:
 def options_of(made: Made) -> dict[str, Any]:
     parameters = inspect.signature(made).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+def with_profile(profile: str, options: Options) -> dict[str, Mapping[str, Any]]:
+    """Return the options of filters and weighers: the given ones, and else those of a profile."""
+    given: dict[str, Mapping[str, Any]] = dict(options)
+    for name, of_profile in PROFILES[profile].options.items():
+        given[name] = {**of_profile, **given.get(name, {})}
+    return given
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -429,6 +464,7 @@ class ChoicePolicy:
     subset: int = 1  # number of best hosts from which one is drawn at random
     near: float = 0.0  # scores with at most this difference are equal; a hash decides between them
     custom: Custom = field(default_factory=dict)  # the operator's own filters and weighers
+    profile: str = SPREAD  # whose multipliers and options apply to what the settings do not name
 
     @classmethod
     def from_names(
@@ -439,23 +475,26 @@ class ChoicePolicy:
         options: Options | None = None,
         custom: Custom | None = None,
         max_builds: int | None = None,
+        profile: str = SPREAD,
     ) -> "ChoicePolicy":
         """Return the scheduling policy with the filters and weighers of the given names; None: the defaults.
         Names may be changes of the default ones (`filter_names`). `weighers` may be a mapping of weighers'
         names to multipliers. `options` is a mapping of filters' and weighers' names to their options.
         `max_builds` limits the builds in progress on a host.
         """
-        given: dict[str, Mapping[str, Any]] = dict(options or {})
+        if profile not in PROFILES:
+            raise BadChoice(f"no such profile; there are: {', '.join(PROFILES)}", profile)
+        given = with_profile(profile, options or {})
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
         custom = custom or {}
         check_options(given, custom)
         rules = rules_named(filter_names(filters, given), given, custom)
-        weighed = weighers_named(weighers, given, custom)
+        weighed = weighers_named(weighers, given, custom, PROFILES[profile])
         enabled = [name for name, enables in FILTER_BOOK.enabled_by.items() if enables(given.get(name, {}))]
         every = (*rules, *rules_named(enabled, given, custom))
         rules = tuple({each.name: each for each in every}.values())
-        return cls(rules, weighed, custom=custom)
+        return cls(rules, weighed, custom=custom, profile=profile)
 
     def reads(self, name: str) -> bool:
         """Return whether an enabled filter or weigher reads this field of a request."""
@@ -464,10 +503,7 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
-        return any(
-            each.multiplier > 0 if each.packs else each.name in ("ram", "cpu", "disk") and each.multiplier < 0
-            for each in self.weighers
-        )
+        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

@@ -4,7 +4,7 @@ A chosen host is reserved immediately, and sorted again by its remaining capacit
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from heapq import heappop, heappush
@@ -434,8 +434,7 @@ class Weights:
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales if scale.of_ways is None]
-        # the last scales are those of candidates
-        self._of_ways = [scale.of_ways for scale in scales if scale.of_ways is not None]
+        self._weighs_ways = bool(found.way_values)  # then the last scales are those of candidates
         self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
@@ -450,16 +449,14 @@ class Weights:
         values = tuple([float(value(view, alternative)) for value in self._reads])
         if not sum(map(abs, values)) < MOST:  # not below the limit: a value may be infinite or unknown
             values = tuple([scale.read(view, alternative) for scale in self._scales if scale.of_ways is None])
-        return (*values, *self._best_of_ways(index)) if self._of_ways else values
-
-    def _best_of_ways(self, index: int) -> Iterator[float]:
-        for of_ways in self._of_ways:
-            yield max(self.found.value_of_best(index, of_ways), -MOST)
+        if not self._weighs_ways:
+            return values
+        return (*values, *(max(value, -MOST) for value in self.found.values_of_best(index)))
 
     @property
     def are_limits(self) -> bool:
         """Return whether the scores before a choice are upper limits, because candidates are weighed."""
-        return bool(self._of_ways)
+        return self._weighs_ways
 
     def worth(self, facts: HostFacts, values: Values) -> float:
         near = self.found.policy.near
@@ -787,7 +784,10 @@ class Ranking:
             if not fits or (keeps_together is not None and found.fits_too_few(index)):
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
-                if not self._weights.are_limits or index in self._exact or not self._corrected(entry):
+                # the score of a host with one candidate is exact
+                if not self._weights.are_limits or index in lone_ways or index in self._exact:
+                    return entry
+                if not self._corrected(entry):
                     return entry
             else:
                 found.full[index] = entry

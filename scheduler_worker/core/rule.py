@@ -17,6 +17,7 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from scheduler_worker.core.demand import UsualShapes
 
 # The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders.
 
@@ -363,6 +364,10 @@ class View(Protocol):
     def known(self, value: Number) -> Number:
         """Return whether a value that the host may report is known; a value not reported is UNKNOWN."""
 
+    @property
+    def demand(self) -> UsualShapes:
+        """Return the usual shapes of requests. Only a view of all hosts has them."""
+
     def providers(self) -> ProviderArrays:
         """Return the amounts of each provider. Only a view of all hosts has them."""
 
@@ -405,10 +410,12 @@ class WayValues(Protocol):
 
     @property
     def highest(self) -> Number:
-        """Return for each host a value that none of its candidates exceeds."""
+        """Return for each host the value of its best candidate, or an estimate that is rarely too low. Hosts
+        are examined in this order, and a host whose estimate was too high is sorted in again.
+        """
 
-    def of(self, tree: Sequence[FreeProvider], way: Candidate) -> float:
-        """Return the value of a candidate on a host with these providers, the root first."""
+    def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
+        """Return the value of each candidate of a host with these providers, the root first, as of now."""
 
 
 @dataclass(frozen=True)
@@ -432,7 +439,6 @@ class Weigher:
     # candidate, which is claimed. These values are not scaled.
     of_ways: Callable[[View, Alternative], WayValues] | None = None
     is_scaled: bool = True  # False: a host's score is multiplier × value
-    packs: bool = False  # whether it prefers full hosts, so that equal requests compete for few hosts
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
     # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever
@@ -485,6 +491,10 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
 
     def known(self, value: Number) -> Number:
         return not isnan(value)
+
+    @property
+    def demand(self) -> UsualShapes:
+        raise TypeError("a view of one host has no demand")
 
     def providers(self) -> ProviderArrays:
         raise TypeError("a view of one host has no arrays of providers")

@@ -13,11 +13,13 @@ from bus.host_health import DISABLED
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
+    PROFILES,
     WEIGHERS,
     WEIGHERS_CALLED,
     WEIGHERS_OF_OTHERS,
     BadChoice,
     ChoicePolicy,
+    Profile,
 )
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
@@ -152,6 +154,26 @@ def test_options_are_converted_to_their_types() -> None:
 )
 def test_negative_multipliers_pack(weighers: dict[str, float] | None, packs: bool) -> None:
     assert ChoicePolicy.from_names(weighers=weighers).packs == packs
+
+
+def test_a_profile_sets_multipliers_and_options_that_the_settings_do_not_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = Profile(
+        says="prefers quiet hosts",
+        multipliers={"ram": 0.0, "load": -9.0, "of_a_missing_feature": 1.0},
+        options={"io_ops": {"max_io_ops_per_host": 3}},
+    )
+    monkeypatch.setitem(PROFILES, "quiet", quiet)
+    policy = ChoicePolicy.from_names(weighers={"+cpu": 2.0}, profile="quiet")
+    weighers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
+    assert (weighers["ram"], weighers["load"], weighers["cpu"], weighers["disk"]) == (0.0, -9.0, 2.0, 1.0)
+    (io_ops,) = [rule for rule in policy.rules if rule.name == "io_ops"]
+    assert io_ops.refuses(the_facts(building=3), a_wish()) == "building 3 already, at most 3 at once"
+    listed = ChoicePolicy.from_names(weighers={"load": -1.0}, profile="quiet")
+    assert [(weigher.name, weigher.multiplier) for weigher in listed.weighers] == [("load", -1.0)]
+    with pytest.raises(BadChoice, match="there are: spread"):
+        ChoicePolicy.from_names(profile="loud")
 
 
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:

@@ -1,0 +1,106 @@
+"""How much of a host's free amounts the usual requests could still use."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from features.fragmentation.core.usable import (
+    STRANDED,
+    UNKNOWN,
+    USED_BY_RANDOM,
+    ShapeTable,
+    UsableParts,
+    copies_apart,
+)
+from scheduler_worker.core.extension import Shape, ShapeGroup
+
+CPU, GPU, RAM = "CPU", "GPU", "RAM"
+CLASSES = (CPU, GPU, RAM)
+
+
+def flat(cpu: int, ram: int) -> Shape:
+    return Shape(groups=(ShapeGroup(resources=((CPU, cpu), (RAM, ram)), is_split=True),))
+
+
+def with_gpus(cpu: int, gpus: int, amount: int) -> Shape:
+    of_root = ShapeGroup(resources=((CPU, cpu),), is_split=True)
+    return Shape(groups=(of_root, ShapeGroup(resources=((GPU, amount),), count=gpus)), apart=gpus > 1)
+
+
+def one_host(
+    root: tuple[int, int], *gpus: int, whole: tuple[int, int] = (8, 8), shapes: int = 1, groups: int = 1
+) -> UsableParts:
+    """Return a host with free processors and memory, and with GPUs of ten units of which some are free."""
+    free = np.array([[[root[0], 0, root[1]], *([0, gpu, 0] for gpu in gpus)]], np.float64)
+    capacity = np.array([[[whole[0], 0, whole[1]], *([0, 10, 0] for _ in gpus)]], np.float64)
+    return UsableParts(
+        free,
+        capacity,
+        np.ones((groups, 1, 1 + len(gpus)), np.bool_),
+        np.array([bool(gpus)]),
+        np.ones((shapes, 1), np.bool_),
+    )
+
+
+def table(*shapes: Shape, gpus: int = 0) -> ShapeTable:
+    capacity = {CPU: 8.0, RAM: 8.0, GPU: 10.0 * gpus}
+    return ShapeTable.of(shapes, [1 / len(shapes)] * len(shapes), 1, CLASSES, capacity)
+
+
+@pytest.mark.parametrize(
+    ("shape", "host", "copies"),
+    [
+        (flat(2, 2), one_host((8, 8)), 4),
+        (flat(2, 2), one_host((8, 3)), 1),
+        (flat(2, 2), one_host((1, 8)), 0),
+        (with_gpus(1, 1, 4), one_host((8, 8), 10, 7), 3),
+        (with_gpus(4, 1, 4), one_host((8, 8), 10, 7), 2),
+        (with_gpus(1, 2, 10), one_host((8, 8), 10, 10, 9), 1),
+        (with_gpus(1, 2, 5), one_host((8, 8), 10, 0), 0),  # they need different GPUs
+    ],
+)
+def test_copies_of_a_shape_fit_until_a_resource_runs_out(
+    shape: Shape, host: UsableParts, copies: int
+) -> None:
+    shapes = table(shape, gpus=host.free.shape[1] - 1)
+    assert shapes.copies(host, shapes.units(host)).tolist() == [[copies]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_on_different_providers_are_those_of_taking_the_emptiest_again_and_again(seed: int) -> None:
+    chance = Random(seed)
+    for _ in range(100):
+        units = [chance.randrange(5) for _ in range(chance.randrange(1, 6))]
+        each = chance.randrange(2, 4)
+        left = list(units)
+        copies = 0
+        while True:
+            emptiest = sorted(range(len(left)), key=lambda n: -left[n])[:each]
+            if len(emptiest) < each or left[emptiest[-1]] < 1:
+                break
+            copies += 1
+            for n in emptiest:
+                left[n] -= 1
+        assert copies_apart(np.array([units], np.float64), each).tolist() == [copies]
+
+
+def test_the_value_of_a_host_is_what_the_usual_shapes_could_use_of_it() -> None:
+    shapes = table(flat(2, 2), flat(8, 2))
+    host = one_host((6, 8), shapes=2, groups=0)
+    # a shape's size is the mean of its shares: (2/8 + 2/8) / 2 for three copies; the other does not fit
+    unknown = UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM * (6 / 8) * (8 / 8)
+    assert shapes.values(host) == pytest.approx([(3 * 0.25) / 2 + unknown])
+
+
+def test_free_gpus_without_processors_cost_a_part_of_their_share() -> None:
+    shapes = table(with_gpus(1, 1, 10), gpus=2)
+    usable = 1 * (1 / 8 + 10 / 20) / 2
+    assert shapes.values(one_host((1, 8), 10, 10)) == pytest.approx([usable - STRANDED * (1 - 1 / 8)])
+
+
+def test_a_shape_counts_only_on_hosts_whose_traits_it_accepts() -> None:
+    shapes = table(flat(2, 2))
+    host = one_host((8, 8), groups=0)
+    other = UsableParts(host.free, host.whole, host.eligible, host.has_devices, np.zeros((1, 1), np.bool_))
+    assert shapes.values(other) < shapes.values(host)

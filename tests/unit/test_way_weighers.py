@@ -1,0 +1,101 @@
+"""Weighers of allocation candidates: a host counts as much as its best candidate, which is chosen with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bus.candidates import ALIKE, FreeProvider
+from bus.messages import BuildRequested
+from bus.queries import Candidate, FindCandidates
+from bus.requests import Flavor, ResourceGroup
+from placement_worker import IndexedSource
+from placement_worker.core.trees import Tree
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.rule import Alternative, View, Weigher
+from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
+from tests.support.provider_trees import an_index, state, tree
+from tests.support.ranking_builders import Hall, take
+from tests.support.scheduler_builders import a_request
+
+CARD = "CUSTOM_CARD"
+OF_CARD = Flavor(name="f", vcpus=1, extra_specs={f"resources1:{CARD}": "2"})
+
+
+@dataclass(frozen=True)
+class LeastLeft:
+    """Prefers the card that has least left. `estimate` is the value that each host is expected to have."""
+
+    highest: Any
+
+    def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> Sequence[float]:
+        free = {each.uuid: each.free.get(CARD, 0) for each in tree}
+        return [-float(sum(free[card] for card, of in way.allocations.items() if CARD in of)) for way in ways]
+
+
+def least_left(estimate: float) -> Weigher:
+    def of_ways(view: View, alternative: Alternative) -> LeastLeft:
+        return LeastLeft(np.full(len(view.positions()), estimate))
+
+    return Weigher("least_left", lambda view, alternative: 0.0, 1.0, of_ways=of_ways)
+
+
+def host(number: int, *cards: int) -> Tree:
+    """Return a host with cards of ten units, of which the given ones are free."""
+    root = 10 * number
+    children = [
+        state(root + nth, root, {CARD: 10}, {CARD: 10 - free}) for nth, free in enumerate(cards, start=1)
+    ]
+    return tree(state(root, None, {"VCPU": 8}), *children)
+
+
+def hall_of(*hosts: Tree, estimate: float = 0.0) -> Hall:
+    policy = ChoicePolicy.from_names(
+        weighers={"mine:least_left": 1.0}, custom={"mine:least_left": lambda: least_left(estimate)}
+    )
+    return Hall(IndexedSource(FilledMemory(an_index(hosts))), policy)
+
+
+def request() -> BuildRequested:
+    return a_request(flavor=OF_CARD)
+
+
+def card_of(candidate: Candidate) -> str:
+    (card,) = [provider for provider, of in candidate.allocations.items() if CARD in of]
+    return card
+
+
+@pytest.mark.parametrize("estimate", [0.0, -2.0])
+def test_the_best_candidate_of_all_hosts_is_chosen(estimate: float) -> None:
+    hall = hall_of(host(1, 10, 5), host(2, 10, 3), host(3, 4, 10), estimate=estimate)
+    assert card_of(take(hall.rank(request())).choices[0]) == uid(22, "a")
+
+
+def test_later_choices_count_the_earlier_ones() -> None:
+    ranking = hall_of(host(1, 10, 5), host(2, 10, 7)).rank(request())
+    cards = [card_of(take(ranking).choices[0]) for _ in range(5)]
+    assert cards == [uid(12, "a")] * 2 + [uid(22, "a")] * 3
+
+
+def test_a_decision_is_recorded_with_the_value_of_the_candidate() -> None:
+    pick = take(hall_of(host(1, 10, 5), host(2, 10, 3)).rank(request()))
+    assert pick.scores == {"least_left": -3.0, "total": -3.0}
+
+
+def distinct(free: Sequence[int], groups: Mapping[str, int]) -> list[int]:
+    """Return the kinds of cards in the candidates of a host: the free amounts of each."""
+    source = IndexedSource(FilledMemory(an_index([host(1, *free)])))
+    asked = [ResourceGroup(resources={"VCPU": 1})]
+    asked += [ResourceGroup(suffix=name, resources={CARD: amount}) for name, amount in groups.items()]
+    found = source.search(FindCandidates(groups=tuple(asked), limit=1000))
+    ways = found.distinct_ways(found.positions.item(0), 1000)
+    of_card = {uid(10 + nth, "a"): amount for nth, amount in enumerate(free, start=1)}
+    return sorted(of_card[card_of(way)] for way in ways)
+
+
+def test_of_candidates_that_differ_by_equal_providers_only_some_are_found() -> None:
+    free = [10] * (ALIKE + 3) + [5, 5]
+    assert distinct(free, {"_a": 2}) == [5, 5] + [10] * ALIKE
