@@ -142,7 +142,7 @@ def _free_after(
     return free
 
 
-@pytest.mark.parametrize("clouds", [40, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("clouds", [120, pytest.param(1000, marks=pytest.mark.soak)])
 def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
     possible = found = best_of_all = needed = 0
     for seed in range(clouds):
