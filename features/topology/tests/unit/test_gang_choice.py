@@ -40,7 +40,9 @@ def placed_by(order: Order, chosen: Chosen) -> dict[str, str]:
     return {instance: pick.root for instance, pick in zip(order.instances, chosen.picks, strict=False)}
 
 
-@pytest.mark.parametrize("part", [0, 1, 2, *(pytest.param(part, marks=pytest.mark.soak) for part in range(3, 10))])
+@pytest.mark.parametrize(
+    "part", [0, 1, 2, *(pytest.param(part, marks=pytest.mark.soak) for part in range(3, 10))]
+)
 def test_a_gang_gets_hosts_exactly_if_an_exhaustive_search_finds_some(part: int) -> None:
     feasible = 0
     for seed in range(part * SEEDS // 10, (part + 1) * SEEDS // 10):
