@@ -1,6 +1,6 @@
 """Measures a scheduler's decisions alone: claims are granted immediately, and no message is encoded.
 
-    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--packing]
+    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--profile spread] [--packing]
 
 Placement's index is in the process and learns each claim before the next batch, which is not measured. Times
 are processor seconds, with garbage collection as in a worker. All hosts have reported their states, and all
@@ -27,7 +27,7 @@ from bus.messages import BuildRequested, HostReported
 from bus.reports import HostState
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
-from scheduler_worker import ChoicePolicy
+from scheduler_worker import ChoicePolicy, default_profile
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 
@@ -37,23 +37,21 @@ PERIOD = 600.0  # seconds; so long that no host counts as down during a slow mea
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 
-def policy(packing: bool) -> ChoicePolicy:
+def policy(packing: bool, profile: str) -> ChoicePolicy:
     # max_builds: no build ends here, and the limit of builds in progress on a host must not be reached.
-    weighers = {
-        weigher.name: PACKING.get(weigher.name, weigher.multiplier) for weigher in ChoicePolicy().weighers
-    }
-    return ChoicePolicy.from_names(weighers=weighers if packing else None, max_builds=1_000_000)
+    weighers = {f"+{name}": multiplier for name, multiplier in PACKING.items()} if packing else None
+    return ChoicePolicy.from_names(weighers=weighers, max_builds=1_000_000, profile=profile)
 
 
 async def decisions_a_second(
-    hosts: int, flavors: int, batch: int, decisions: int, packing: bool
+    hosts: int, flavors: int, batch: int, decisions: int, chosen: ChoicePolicy
 ) -> tuple[float, int]:
     index = Index()
     for tree in fleet(hosts):
         index.put(tree, 0)
     placement, clock = InstantPlacement(index), Clock(chance=random.Random(1))
     source, queries = IndexedSource(placement), placement.queries()
-    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=policy(packing)), PARTS)
+    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(policy=chosen), PARTS)
     await scheduler.opened()
     for row in placement.index.at[: placement.index.high]:
         if row is not None:
@@ -87,12 +85,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=REQUESTS_AT_ONCE)
     parser.add_argument("--decisions", type=int, default=20_000)
     parser.add_argument("--packing", action="store_true")
+    parser.add_argument("--profile", default=default_profile())
     arguments = parser.parse_args()
+    chosen = policy(arguments.packing, arguments.profile)
     table = Table("hosts", "flavors", "decisions/s", "µs each", "decided", title=f"in {CELLS} cells")
     for hosts in map(int, arguments.hosts.split(",")):
         for flavors in map(int, arguments.flavors.split(",")):
             speed, decided = asyncio.run(
-                decisions_a_second(hosts, flavors, arguments.batch, arguments.decisions, arguments.packing)
+                decisions_a_second(hosts, flavors, arguments.batch, arguments.decisions, chosen)
             )
             table.add_row(str(hosts), str(flavors), f"{speed:,.0f}", f"{1e6 / speed:.0f}", str(decided))
     Console().print(table)

@@ -116,7 +116,6 @@ class RabbitMQ(Server):
         *,
         management: bool = False,
         samples_often: bool = True,
-        feature_flags: Sequence[str] = (),
         plugins: Sequence[str] = (),
         unpacked: Path | None = None,
     ) -> None:
@@ -125,7 +124,6 @@ class RabbitMQ(Server):
         self._management_port = free_port() if management else 0
         self._samples_often = samples_often
         self._plugins = [*plugins, *(["rabbitmq_management"] if management else [])]
-        self._feature_flags = feature_flags  # enabled at the first start; none: all stable ones
         self.tls_port = free_port() if certificate is not None else 0
         self._member = member
         self._epmd_port = member.epmd_port if member is not None else free_port()
@@ -222,8 +220,6 @@ class RabbitMQ(Server):
             RABBITMQ_SCHEDULER_BIND_TYPE="u",
             RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
         )
-        if self._feature_flags:
-            environment["RABBITMQ_FEATURE_FLAGS"] = ",".join(self._feature_flags)
         return environment
 
     def _configuration(self) -> list[str]:

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 
-from bus.errors import Poison, Unavailable
+from bus.errors import Poison
 from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
@@ -22,7 +21,7 @@ from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports, HostTrees
 from placement_worker import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_report, an_order
+from tests.support.placement_builders import a_report
 from tests.support.placement_calls import edit, find_providers
 from tests.support.virtual_time import TurnedClock
 
@@ -55,8 +54,7 @@ class OneAgent:
         self.placement, self.turned = placement, turned
         self.hosts = some
         self.disk = AgentDisk()
-        self.lost = self.away = False
-        self.waiting: list[InventoryReported] | None = None  # reports that placement has not handled yet
+        self.lost = False
         self.refused: list[str] = []
         who, options = SimAgent("a1", "c1", tuple(some)), SimOptions(crashes=CrashPlan(away=0.01))
         trees = HostTrees(who, self.disk)
@@ -66,17 +64,13 @@ class OneAgent:
 
     async def ask(self, question: FindProviders) -> ProvidersFound:
         assert question.cell == "c1"
-        if self.away:
-            raise Unavailable("placement is away")
         return await self.placement.lookups.providers(question)
 
     async def says(self, after: float = 0.0) -> list[str]:
         """Let `after` seconds pass; return the hosts that the agent then reports."""
         self.turned.now += after
         reply = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
-        if self.waiting is not None:
-            self.waiting += reply
-        elif not self.lost:
+        if not self.lost:
             outcomes = await self.placement.reports.report_many(reply)
             self.refused += [str(outcome) for outcome in outcomes if isinstance(outcome, Poison)]
         return [report.host for report in reply]
@@ -106,39 +100,6 @@ def agent(placement: Placement, turned: TurnedClock) -> OneAgent:
 ONE, TWO = "c1-host00001", "c1-host00002"
 
 
-async def test_all_hosts_are_reported_once_after_a_start(
-    placement: Placement, turned: TurnedClock, agent: OneAgent
-) -> None:
-    assert await agent.says() == [ONE, TWO]
-    for _ in range(8):
-        assert await agent.says(after=100.0) == []
-    again = OneAgent(placement, turned, hosts())
-    assert await again.says() == []
-    assert await again.says(after=20.0) == []
-
-
-async def test_after_a_restart_only_changed_hosts_are_reported(
-    placement: Placement, turned: TurnedClock, agent: OneAgent
-) -> None:
-    await agent.says()
-    changed = [agent.hosts[0], replace(agent.hosts[1], drivers=(GPU,))]
-    again = OneAgent(placement, turned, changed)
-    assert await again.says() == [TWO]
-    assert await again.says(after=20.0) == []
-
-
-async def test_traits_set_by_an_operator_are_not_overwritten(placement: Placement, agent: OneAgent) -> None:
-    await agent.says()
-    root = agent.hosts[0].root
-    traits = ("COMPUTE_STATUS_DISABLED", *agent.hosts[0].traits)
-    await edit(placement, SetTraits(provider=root, traits=traits))
-    assert await agent.says(after=20.0) == []
-    found = (
-        await placement.lookups.providers(FindProviders(ids=(root,), parts=("traits", "owner")))
-    ).providers
-    assert found[0].kept_traits == ("COMPUTE_STATUS_DISABLED",)
-
-
 async def test_hosts_whose_reported_data_was_changed_are_reported_again(
     placement: Placement, agent: OneAgent
 ) -> None:
@@ -158,33 +119,6 @@ async def test_a_lost_report_is_repeated_at_the_next_check(agent: OneAgent) -> N
     agent.lost = False
     assert await agent.says(after=5.0) == [ONE, TWO]
     assert await agent.says(after=20.0) == []
-
-
-async def test_unprocessed_reports_are_not_repeated_while_placement_makes_progress(
-    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 2)
-    agent = OneAgent(placement, turned, hosts(count=6))
-    agent.waiting = []
-    assert len([host for _ in range(4) for host in await agent.says()]) == 6
-    for gap in (10.0, 20.0):
-        await placement.reports.report_many([agent.waiting.pop(0), agent.waiting.pop(0)])
-        assert await agent.says(after=gap) == []
-    agent.waiting = None
-    assert [host for _ in range(2) for host in await agent.says(after=40.0)] == [
-        f"c1-host0000{number}" for number in (5, 6)
-    ]
-    assert await agent.says(after=80.0) == []
-
-
-async def test_while_placement_is_unreachable_reports_wait(agent: OneAgent) -> None:
-    agent.away = True
-    for _ in range(3):
-        assert await agent.says(after=1.0) == []
-    with pytest.raises(Unavailable):  # which a timer logs as a warning
-        await agent.says(after=8.0)
-    agent.away = False
-    assert await agent.says() == [ONE, TWO]
 
 
 async def test_a_report_that_placement_keeps_refusing_is_logged(
@@ -213,25 +147,6 @@ async def test_the_tree_of_another_agent_is_taken_over(
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
 
 
-async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_refused(
-    placement: Placement, turned: TurnedClock
-) -> None:
-    agent = OneAgent(placement, turned, hosts(GPU, count=1))
-    assert await agent.says() == [ONE]
-    assert await agent.order(1, g_small={"VGPU": 1}) == "built"
-    refused = await agent.order(2, g_large={"VGPU": 1})
-    assert refused == f"the host cannot hold it: {ONE}_g_large: asked 1 VGPU, 0 free on the host"
-    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # the repeated order
-    assert await agent.says() == [ONE]
-    assert await agent.says(after=10.0) == []
-    large = child_id(agent.hosts[0].root, f"{ONE}_g_large")
-    (claimed,) = (await placement.claims.claim_many([an_order(a_claim(1, {large: {"VGPU": 1}}))]))[0].results
-    assert "0 free" in str(claimed.refusals[0])  # type: ignore[union-attr]
-    await agent.destroy(1)
-    assert await agent.says() == [ONE]
-    assert await agent.order(3, g_large={"VGPU": 1}) == "built"
-
-
 async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
     placement: Placement, turned: TurnedClock
 ) -> None:
@@ -248,57 +163,6 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
     assert await agent.says(after=40.0) == []
 
 
-async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
-    placement: Placement, turned: TurnedClock
-) -> None:
-    """One NUMA cell becomes two cells, of which the first has fewer VCPUs than are in use."""
-    one = OneAgent(placement, turned, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
-    await one.says()
-    cell = child_id(one.hosts[0].root, f"{ONE}_numa0")
-    await placement.claims.claim_many([an_order(a_claim(1, {cell: {"VCPU": 10}}))])
-    two = OneAgent(placement, turned, hosts(NumaDriver(cells=2, vcpus=6, vcpu_ratio=1.0), count=1))
-    assert two.hosts[0].root == one.hosts[0].root
-    assert await two.says() == [ONE]
-    found = await find_providers(placement, agents=("a1",), parts=("inventories",))
-    cells = [each for each in found if "VCPU" in each.inventories]
-    assert [each.inventories["VCPU"].capacity - each.used["VCPU"] for each in cells] == [-4, 2]
-    for _ in range(3):
-        assert await two.says(after=100.0) == []
-
-
-async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
-    placement: Placement, turned: TurnedClock
-) -> None:
-    one, two = hosts(NumaDriver(), count=2)
-    agent = OneAgent(placement, turned, [replace(one, disabled="a new disk"), two])
-    assert await agent.says() == [ONE, TWO]
-    found = await placement.lookups.providers(FindProviders(agents=("a1",), parts=("traits",)))
-    assert [each.name for each in found.providers if "COMPUTE_STATUS_DISABLED" in each.traits] == [ONE]
-    ((beat),) = await agent.news.beat()
-    assert [(each.enabled, each.why_disabled) for each in beat.hosts] == [(False, "a new disk"), (True, "")]
-
-
-async def test_heartbeats_report_many_hosts_in_turn_and_all_hosts_after_a_reconnect(
-    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_BEAT", 2)
-    agent = OneAgent(placement, turned, hosts(NumaDriver(), count=5))
-    news = agent.news
-
-    async def sent() -> list[list[str]]:
-        return [[each.root for each in report.hosts] for report in await news.beat()]
-
-    one, two, three, four, five = (each.root for each in agent.hosts)
-    assert await sent() == [[one, two], [three, four], [five]]
-    assert [await sent() for _ in range(4)] == [[[one, two]], [[three, four]], [[five]], [[one, two]]]
-    assert news.beat_every * 3 == pytest.approx(news.period)
-    agent.does.power.fail()
-    assert await sent() == []
-    await agent.does.until_ready()
-    assert await sent() == [[one, two], [three, four], [five]]
-    assert await sent() == [[three, four]]
-
-
 async def test_more_providers_than_a_page_has_are_all_compared(
     placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,31 +174,6 @@ async def test_more_providers_than_a_page_has_are_all_compared(
     assert [await agent.says(after=20.0) for _ in range(4)] == [[], [], [], []]
     again = OneAgent(placement, turned, agent.hosts)
     assert await again.says() == []
-
-
-async def test_later_checks_read_single_pages_and_omit_hosts_reported_meanwhile(
-    placement: Placement, turned: TurnedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 5)
-    agent = OneAgent(placement, turned, hosts(GPU, count=2))  # three providers each
-    assert await agent.says() == [ONE, TWO]
-    assert [await agent.says(after=seconds) for seconds in (20.0, 2.0)] == [[], []]
-    second = agent.hosts[1]
-    changed = SetInventory(provider=second.root, resource_class="VCPU", inventory=Inventory(total=1))
-    await edit(placement, changed)
-    asked: list[str] = []
-    ask = agent.ask
-
-    async def noted(question: FindProviders) -> ProvidersFound:
-        asked.append(question.after)
-        return await ask(question)
-
-    monkeypatch.setattr(agent.news, "_providers", noted)
-    assert await agent.says(after=20.0) == []
-    assert (await agent.says(after=1.5), len(asked)) == ([], 1)
-    assert await agent.order(1, g_small={"VGPU": 1}) == "built"
-    assert (await agent.says(), len(asked)) == ([ONE], 1)
-    assert (await agent.says(after=0.5), len(asked)) == ([TWO], 2)
 
 
 async def test_a_check_of_many_hosts_does_not_block_builds(

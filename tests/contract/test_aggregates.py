@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from bus.aggregates import (
     ZONE,
-    Aggregate,
     AggregateEdit,
     AggregateEditRequested,
     AggregatesFound,
@@ -22,7 +21,7 @@ from bus.aggregates import (
     refusal_reason,
 )
 from bus.reports import SHARES
-from bus.resources import MakeProvider, SetAggregates, SetTraits
+from bus.resources import SetTraits
 from bus.vocabulary import Missing, Taken
 from placement_worker import Placement
 from placement_worker.store import aggregates as stored
@@ -49,53 +48,8 @@ async def found(placement: Placement, **query: Any) -> list[str]:
     return [aggregate.name for aggregate in answer.aggregates]
 
 
-# Creation and members
-
-
-async def test_an_aggregate_is_created_with_hosts_by_name_or_uuid_and_published(
-    placement: Placement, url: str
-) -> None:
-    await has_hosts(placement)
-    async with a_placement(url) as other:
-        made = await make(placement, EAST, "east", "host-1", host(2), availability_zone="e")
-        assert (made.made, made.added) == (True, (host(1), host(2)))
-        assert made.aggregate == Aggregate(id=EAST, name="east", metadata={ZONE: "e"})
-        assert await members(placement, EAST) == {host(1), host(2)}
-        await other.memory.fresh()
-        for one in (placement, other):
-            assert one.memory.index.aggregate_facts == {EAST: made.aggregate}
-            assert one.memory.index.rows[host(1)].aggregates == (EAST,)
-        answer = await other.aggregates.find(FindAggregates())
-        assert (answer.aggregates, answer.hosts, answer.seen) == ((made.aggregate,), {EAST: 2}, made.number)
-
-
-async def test_a_host_is_found_by_its_host_name_and_by_its_provider_name(placement: Placement) -> None:
-    await report(placement, replace(a_report(1, name="hypervisor-1.example"), host="compute-1"))
-    await edit(placement, MakeProvider(provider=host(9), name="storage"))
-    made = await make(placement, FAST, "fast", "compute-1", "hypervisor-1.example", "storage")
-    assert made.added == (host(1), host(9))
-    taken_out = await done(placement, ChangeAggregate(aggregate=FAST, remove=("hypervisor-1.example",)))
-    assert taken_out.removed == (host(1),)
-
-
-async def test_an_aggregate_created_through_the_api_is_listed_and_can_be_named(placement: Placement) -> None:
-    await has_hosts(placement, 1)
-    await edit(placement, SetAggregates(provider=host(1), aggregates=(EAST,)))
-    assert await found(placement) == [""]
-    assert (await make(placement, EAST, "east", kind="fast")).aggregate.metadata == {"kind": "fast"}
-    assert await found(placement) == ["east"]
-    assert await members(placement, EAST) == {host(1)}
-    await edit(placement, SetAggregates(provider=host(1), aggregates=(WEST,)))
-    described = await done(placement, ChangeAggregate(aggregate=WEST, set={"kind": "slow"}))
-    assert described.aggregate == Aggregate(id=WEST, metadata={"kind": "slow"})
-
-
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, str], set[int]]] = {
-    "set": ({"set": {"kind": "new", "more": "1"}}, {"kind": "new", "more": "1"}, {1}),
-    "unset": ({"unset": ("kind", "never")}, {}, {1}),
     "set wins": ({"set": {"kind": "new"}, "unset": ("kind",)}, {"kind": "new"}, {1}),
-    "add": ({"add": ("host-2",)}, {"kind": "old"}, {1, 2}),
-    "remove": ({"remove": ("host-1",)}, {"kind": "old"}, set()),
     "all at once": (
         {"set": {"a": "b"}, "unset": ("kind",), "add": ("host-2", "host-3"), "remove": ("host-1",)},
         {"a": "b"},
@@ -116,86 +70,6 @@ async def test_a_change_is_applied_once_if_delivered_twice(
         assert (result.aggregate.name, result.aggregate.metadata) == ("east", metadata)
         assert bool(result.number) == is_new
         assert await members(placement, EAST) == {host(number) for number in hosts}
-
-
-# Repeated deliveries
-
-
-async def test_creating_an_aggregate_again_keeps_later_changes(placement: Placement) -> None:
-    await has_hosts(placement, 1)
-    await make(placement, EAST, "east", "host-1", kind="old")
-    since = await done(placement, ChangeAggregate(aggregate=EAST, set={"kind": "new"}, remove=("host-1",)))
-    again = await make(placement, EAST, "east", "host-1", kind="old")
-    assert (again.made, again.number, again.aggregate) == (False, 0, since.aggregate)
-    assert await members(placement, EAST) == set()
-
-
-async def test_an_aggregate_dropped_twice_is_dropped_once(placement: Placement) -> None:
-    await make(placement, EAST, "east", kind="x")
-    dropped = await done(placement, DropAggregate(aggregate=EAST))
-    assert dropped.aggregate.gone and dropped.number
-    again = await done(placement, DropAggregate(aggregate=EAST))
-    assert again.aggregate.gone and not again.number
-    assert await found(placement) == []
-    assert placement.memory.index.aggregate_facts == {}
-    made = await make(placement, EAST, "east")  # the id can be used again, without the former members
-    assert made.aggregate.metadata == {}
-
-
-async def test_reports_do_not_remove_members_that_an_operator_added(placement: Placement) -> None:
-    """An operator added the host to EAST, its agent reports WEST, and both added it to FAST."""
-    await report(placement, a_report(1, aggregates=(WEST, FAST)))
-    await make(placement, EAST, "east", "host-1")
-    await make(placement, FAST, "fast", "host-1")
-    for sequence, theirs, then in (
-        (2, (WEST, FAST, EAST), {EAST, WEST, FAST}),
-        (3, (), {EAST, FAST}),
-        (4, (WEST,), {EAST, WEST, FAST}),
-    ):
-        await report(placement, a_report(1, sequence=sequence, aggregates=theirs))
-        assert set(placement.memory.index.rows[host(1)].aggregates) == then
-
-
-async def test_a_member_that_the_owner_reports_is_added_again_with_a_warning(placement: Placement) -> None:
-    await report(placement, a_report(1, aggregates=(EAST,)))
-    out = await done(placement, ChangeAggregate(aggregate=EAST, remove=("host-1",)))
-    assert out.warnings == ("host-1: its owner reports it in this aggregate, and will put it back",)
-    assert await members(placement, EAST) == set()
-    await report(placement, a_report(1, sequence=2, aggregates=(EAST,)))
-    assert await members(placement, EAST) == {host(1)}
-
-
-# Queries
-
-
-FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "all": ({}, ["east", "west", "fast"]),
-    "by id": ({"ids": (WEST, EAST, uid(9, "c"))}, ["east", "west"]),
-    "by name": ({"name": "west"}, ["west"]),
-    "of a host": ({"host": "host-2"}, ["east", "west"]),
-    "with a key": ({"key": ZONE}, ["east", "fast"]),
-    "all demands": ({"host": "host-2", "key": ZONE, "ids": (EAST, FAST)}, ["east"]),
-    "behind one": ({"after": EAST}, ["west", "fast"]),
-}
-
-
-@pytest.mark.parametrize("query, names", FOUND.values(), ids=FOUND.keys())
-async def test_queries_find_aggregates_page_by_page(
-    placement: Placement, query: dict[str, Any], names: list[str]
-) -> None:
-    await has_hosts(placement)
-    await make(placement, EAST, "east", "host-1", "host-2", availability_zone="e")
-    await make(placement, WEST, "west", "host-2", other="x")
-    await make(placement, FAST, "fast", availability_zone="f")
-    assert await found(placement, **query) == names
-    paged: list[str] = []
-    after, more = query.get("after", ""), True
-    while more:
-        page = await placement.aggregates.find(FindAggregates(**{**query, "after": after, "limit": 1}))
-        paged += [aggregate.name for aggregate in page.aggregates]
-        more = page.more
-        after = page.aggregates[-1].id if page.aggregates else after
-    assert paged == names
 
 
 async def test_a_page_of_aggregates_fits_into_a_message(
@@ -309,26 +183,6 @@ async def test_an_edit_interrupted_by_a_crash_changes_nothing(
     assert await members(placement, EAST) == {host(2)}
 
 
-async def test_aggregate_changes_received_in_any_order_leave_the_latest_state(
-    url: str, placement: Placement
-) -> None:
-    async with a_placement(url) as other:
-        await make(placement, EAST, "east", kind="1")
-        for value in ("2", "3"):
-            await done(placement, ChangeAggregate(aggregate=EAST, set={"kind": value}))
-        await make(placement, WEST, "west")
-        await done(placement, DropAggregate(aggregate=WEST))
-        async with placement.database.read() as tx:
-            log = (await changes.since(tx, 0, 100)).changes
-        assert all(message.aggregates and not message.changes for message in log)
-        for message in reversed(log):
-            await other.memory.handle_many([message])
-        assert other.memory.index.aggregate_facts == {
-            EAST: Aggregate(id=EAST, name="east", metadata={"kind": "3"})
-        }
-        assert not other.memory.index._described_at
-
-
 # Refused edits; `east` is a zone with host-1, which has an instance, and `west` is another zone
 
 ANOTHER = uid(9, "c")
@@ -383,37 +237,6 @@ async def test_a_refused_edit_changes_nothing(placement: Placement, edit: Aggreg
     assert (placement.memory.index.seen, await found(placement)) == before
     await placement.memory.fresh()
     assert placement.memory.index.seen == before[0]
-
-
-ALLOWED: dict[str, AggregateEdit] = {
-    "forced out": ChangeAggregate(aggregate=EAST, remove=("host-1",), force=True),
-    "forced in": ChangeAggregate(aggregate=WEST, add=("host-3",), force=True),
-    "forced into another zone in one edit": ChangeAggregate(aggregate=EAST, set={ZONE: "x"}, force=True),
-    "free hosts come and go": ChangeAggregate(aggregate=WEST, add=("host-2",)),
-    "no zone moves": ChangeAggregate(aggregate=FAST, remove=("host-1",), add=("host-3",)),
-    "the same zone twice": ChangeAggregate(aggregate=FAST, set={ZONE: "e"}),
-    "its owner's zone": MakeAggregate(
-        aggregate=ANOTHER, name="own", metadata={ZONE: "own"}, hosts=("host-4",)
-    ),
-    "dropped with its hosts": DropAggregate(aggregate=EAST, force=True),
-    "a zone of nobody": ChangeAggregate(aggregate=WEST, set={ZONE: "e"}),
-}
-
-
-@pytest.mark.parametrize("edit", ALLOWED.values(), ids=ALLOWED.keys())
-async def test_permitted_edits_of_zones(placement: Placement, edit: AggregateEdit) -> None:
-    await with_zones(placement)
-    assert (await done(placement, edit)).number
-
-
-async def test_a_host_in_two_zones_can_be_removed_from_one_of_them(placement: Placement) -> None:
-    await has_hosts(placement, 1)
-    await make(placement, EAST, "east", availability_zone="e")
-    await make(placement, WEST, "west", availability_zone="w")
-    await edit(placement, SetAggregates(provider=host(1), aggregates=(EAST, WEST)))
-    await make(placement, FAST, "fast", "host-1")  # not a further zone
-    await done(placement, ChangeAggregate(aggregate=EAST, remove=("host-1",)))
-    assert await members(placement, WEST) == {host(1)}
 
 
 async def test_a_sharing_provider_may_be_in_the_zones_of_all_its_hosts(placement: Placement) -> None:

@@ -1,9 +1,7 @@
 """The audit finds nothing in a sound berth, and finds every breach that was planted in its databases."""
 
-import asyncio
 import io
 import json
-import os
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from placement_worker import Placement
 from tests.support.aggregates import make
-from tests.support.berth_processes import run_berth
 from tests.support.databases import insert_build, sql
 from tests.support.envelopes import a_letter, an_envelope
 from tests.support.fake_keystone import Answer, AnsweringServer
@@ -98,13 +95,6 @@ async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: 
     found = await audited(sound)
     assert (found.breaches, found.builds["active"]) == ([], 1)
     assert (await builds_by_cell(sound, ("c1", "c2"))).deleted == {uid(DELETED)}
-
-
-async def test_a_sound_berth_is_clean(sound: Settings) -> None:
-    found = await audited(sound)
-    assert (found.clean, found.breaches) == (True, [])
-    assert found.consumers == 2
-    assert found.builds == {"active": 1, "error": 1, "deleted": 1, "building": 1}
 
 
 A1, A2 = uid(1, "a"), uid(2, "a")
@@ -202,31 +192,6 @@ async def holders(settings: Settings, consumer: int, allocations: Allocations, *
         assert isinstance(answer, Claimed)
 
 
-@pytest.mark.parametrize(
-    "allocations",
-    [
-        {uid(CHILD, "a"): {"VCPU": 1}},
-        {uid(2, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}},
-        {uid(CHILD, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}},
-    ],
-)
-async def test_a_build_may_hold_resources_of_child_and_sharing_providers(
-    sound: Settings, allocations: Allocations
-) -> None:
-    await holders(sound, SOMEBODY, allocations)
-    insert_build(sound, "c1", SOMEBODY, "active", 2)
-    found = await audited(sound)
-    assert (found.breaches, found.notes) == ([], [])
-
-
-async def test_a_build_with_only_shared_resources_is_a_breach(sound: Settings) -> None:
-    await holders(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
-    insert_build(sound, "c1", SOMEBODY, "active", 2)
-    assert (await audited(sound)).breaches == [
-        f"{uid(SOMEBODY)}: active on {A2}, but holds resources of {uid(POOL, 'a')}"
-    ]
-
-
 async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
     """The pool may serve an instance on a host if pool and host share an aggregate."""
     await holders(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
@@ -234,15 +199,6 @@ async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
     assert (await audited(sound)).breaches == []
     sql(sound, "placement", "DELETE FROM resource_provider_aggregates")
     assert len((await audited(sound)).breaches) == 1
-
-
-async def test_capacity_below_usage_is_a_breach_only_if_more_is_claimed(sound: Settings) -> None:
-    async with placement_of(sound) as placement:
-        closed = {"VCPU": Inventory(total=8, reserved=8)}
-        await report(placement, a_report(1, sequence=2, inventories=closed))
-    assert (await audited(sound)).breaches == []
-    sql(sound, "placement", "UPDATE inventories SET used = 3 WHERE used = 2")
-    assert f"provider {A1}: oversold, 3 VCPU used of 0" in (await audited(sound)).breaches
 
 
 @pytest.mark.parametrize(
@@ -302,38 +258,6 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
     assert (await audit(settings, placement_only=True)).breaches
 
 
-@pytest.mark.parametrize(
-    ("store", "flags", "code", "says"),
-    [
-        ("placement.db", "", 0, "only placement was checked"),
-        ("", "--placement-only", 0, "only placement was checked"),
-        ("placement.db", "--cells c1", 1, "has only placement's database: use --placement-only"),
-        ("", "--cells c1", 1, "has no data of a cell c1"),
-    ],
-)
-async def test_placement_is_audited_alone_unless_cells_are_named(
-    settings: Settings, tmp_path: Path, store: str, flags: str, code: int, says: str
-) -> None:
-    async with placement_of(settings):
-        pass
-    command = ["audit", "--database", f"sqlite+aiosqlite:///{tmp_path}/{store}", *flags.split()]
-    done = await asyncio.to_thread(run_berth, command, tmp_path, os.environ)
-    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
-
-
-async def test_an_unfinished_build_is_a_breach_of_a_settled_berth(sound: Settings) -> None:
-    found = await audited(sound, settled=True)
-    assert found.breaches == [f"{uid(BUILDING)}: still building in cell c2"]
-
-
-async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path) -> None:
-    elsewhere = sound.having(cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"})
-    with pytest.raises(Unavailable, match="has no data of a cell c2"):
-        await audited(elsewhere)
-    await migrate_all(elsewhere, Console(quiet=True))
-    assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, but no cell knows it"]
-
-
 async def test_a_missing_state_directory_is_reported(settings: Settings) -> None:
     with pytest.raises(Unavailable, match="there is no state of berth in"):
         await audited(settings)
@@ -362,13 +286,6 @@ async def test_doctor_finds_no_problem_of_an_embedded_berth(
     printed = json.loads(capsys.readouterr().out)
     assert printed["exit_code"] == code
     assert {one["about"] for one in printed["findings"]} >= {"Python", "worker placement"}
-
-
-async def test_a_missing_berth_is_reported(tmp_path: Path) -> None:
-    found = judged(await in_time(inspect(Settings().having(state_dir=str(tmp_path), **QUIET))))
-    assert "no berth answers" in of(found, "broken")["bus"]
-    assert of(found, "broken")["database placement"] == "It was never made: it has no tables."
-    assert list(tmp_path.iterdir()) == [], "looking makes no files"
 
 
 class IronicWithoutClasses(AnsweringServer):

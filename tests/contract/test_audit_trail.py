@@ -10,7 +10,6 @@ from msgspec import structs
 from berth.features import packages
 from bus import topics
 from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
-from bus.cells import FindCells
 from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
@@ -57,13 +56,6 @@ async def test_an_outcome_replaces_the_begun_record_whatever_the_order_of_delive
     assert await stored(trail) == [done]
 
 
-async def test_the_last_outcome_of_a_retried_act_counts(trail: AuditTrail) -> None:
-    failed, done = a_record(1, outcome="failed"), a_record(1)
-    await trail.record_many([ActsRecorded(records=(failed,)), ActsRecorded(records=(done,))])
-    await trail.record_many([ActsRecorded(records=(failed,))])
-    assert await stored(trail) == [done]
-
-
 async def test_a_repeated_delivery_is_recorded_only_if_its_first_left_no_record(trail: AuditTrail) -> None:
     first, again = a_record(1, target="x", request="r"), a_record(2, target="x", request="r", repeated=True)
     other = a_record(3, target="x", request="s", repeated=True)
@@ -86,36 +78,6 @@ async def test_a_denial_is_not_replaced_when_the_same_act_is_permitted_later() -
         await until(lambda: [each.outcome for each in region.records] == ["denied", "started", "done"])
     denied, started, done = region.records
     assert denied.id != started.id == done.id
-
-
-async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTrail) -> None:
-    records = (
-        a_record(1, target="x", name="h1", project="p1"),
-        a_record(
-            2, interface="bus", act="boot", request="r", outcome="denied",
-            target="y and 1 more", targets=("y", "z"), project="no-target",
-        ),
-        structs.replace(a_record(3), operator=Operator(name="bob", role="reader")),
-    )  # fmt: skip
-    await trail.record_many([ActsRecorded(records=records)])
-    assert [record.at for record in await stored(trail)] == [3.0, 2.0, 1.0]
-    for question, numbers in (
-        ({"operator": "bob"}, [3]),
-        ({"role": "admin"}, [2, 1]),
-        ({"interface": "bus"}, [2]),
-        ({"act": "boot"}, [2]),
-        ({"target": "x"}, [1]),
-        ({"target": "h1"}, [1]),
-        ({"target": "z"}, [2]),
-        ({"target": "no-target"}, []),
-        ({"project": "p1"}, [1]),
-        ({"project": "ops"}, [2, 1]),
-        ({"request": "r"}, [2]),
-        ({"outcome": "denied"}, [2]),
-        ({"since": 2.0}, [3, 2]),
-        ({"until": 3.0}, [2, 1]),
-    ):
-        assert [int(record.at) for record in await stored(trail, **question)] == numbers, question
 
 
 async def every_page(trail: AuditTrail, question: FindActs) -> AsyncIterator[ActsFound]:
@@ -181,19 +143,6 @@ async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncItera
             caller.reset(token)
 
 
-async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
-    region = RecordedRegion()
-    async with acting(region) as bus:
-        await bus.asker(topics.EDIT_CELL)(CLOSE)
-        record = await region.outcomes("started", "done")
-    assert (record.act, record.target, record.cell) == ("cell", "c1", "c1")
-    assert (record.before, record.after) == ('{"cells":[{"enabled":true}]}', '{"cells":[{"enabled":false}]}')
-    assert '"enabled":false' in record.asked
-    assert (record.operator, record.interface, record.through, record.origin) == (
-        ANN, "command", "berth cell disable", "h",
-    )  # fmt: skip
-
-
 async def test_a_published_order_is_recorded_with_the_state_before() -> None:
     region = RecordedRegion()
     async with acting(region) as bus:
@@ -237,12 +186,3 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
 
 def without_records(region: RecordedRegion) -> Worker:
     return Worker("placement", answers=region.worker().answers)
-
-
-async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
-    region = RecordedRegion()
-    async with acting(region) as bus:
-        await bus.asker(topics.CELLS)(FindCells())
-        caller.set(None)
-        await bus.asker(topics.EDIT_CELL)(CLOSE)
-    assert not region.records

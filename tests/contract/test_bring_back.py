@@ -14,7 +14,7 @@ from berth.importing.placement_contents import ImportedConsumer, PlacementConten
 from berth.importing.writers import write_stepwise
 from tests.support.http_placement import HttpPlacement, an_api, claim_in_json
 from tests.support.ids import uid
-from tests.support.imports import carry, change, check_repeated_imports, client_of, fill, ignored
+from tests.support.imports import carry, change, client_of, fill, ignored
 
 MEMORY = "sqlite+aiosqlite://"
 
@@ -29,12 +29,6 @@ async def source() -> AsyncIterator[HttpPlacement]:
 async def target() -> AsyncIterator[HttpPlacement]:
     async with an_api(MEMORY) as api:
         yield api
-
-
-async def test_everything_is_imported_and_a_repeated_import_changes_nothing(
-    source: HttpPlacement, target: HttpPlacement
-) -> None:
-    await check_repeated_imports(source, target)
 
 
 async def test_changes_at_berth_are_written_back_to_the_source(

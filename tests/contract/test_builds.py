@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.features import packages
-from berth.operations.stored_builds import Standing, census
+from berth.operations.stored_builds import census
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.queries import FindBuilds
@@ -20,9 +20,8 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
-from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.store import LOST, BuildStore
+from cell_conductor.store import BuildStore
 from tests.support.conductor_builders import (
     CELL,
     FEATURES,
@@ -34,7 +33,6 @@ from tests.support.conductor_builders import (
     a_selection,
     an_agent_report,
     deliver,
-    step,
 )
 from tests.support.virtual_time import TurnedClock
 
@@ -120,47 +118,6 @@ async def test_a_hundred_placed_builds_take_two_statements_and_each_gets_an_orde
     assert len(await census(store)) == 100
 
 
-async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
-    builds: Builds, books: Books, store: Database
-) -> None:
-    await placed(builds, books, ONE)
-    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    assert books.held[ONE.build] == (2, a_selection(1).choice.allocations)
-    assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2, 2)}
-    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    assert books.asked == [1]
-
-
-async def test_failures_of_one_batch_are_swapped_by_one_query(builds: Builds, books: Books) -> None:
-    batch = [a_placed(number) for number in range(10)]
-    await placed(builds, books, *batch)
-    reports = [
-        an_agent_report(a_build_order(message), "failed" if n % 2 else "built")
-        for n, message in enumerate(batch)
-    ]
-    outcomes = [plain(outcome) for outcome in await builds.report_many([*reports, reports[1]])]
-    for number, message in enumerate(batch):
-        if number % 2:
-            assert outcomes[number] == [a_destroy_order(message, 1), a_build_order(message, 2)]
-        else:
-            assert [end.status for end in ends(outcomes[number])] == ["active"]  # type: ignore[arg-type]
-    assert outcomes[10] == outcomes[1]
-    assert books.asked == [5]
-
-
-async def test_while_placement_is_unreachable_successful_builds_end_and_failed_ones_wait(
-    builds: Builds, books: Books
-) -> None:
-    other = a_placed(2)
-    await placed(builds, books, ONE, other)
-    books.away = True
-    waits, ended = await builds.report_many([FAILED, an_agent_report(a_build_order(other), "built")])
-    assert isinstance(waits, Retry)
-    assert [end.status for end in ends(plain(ended))] == ["active"]  # type: ignore[arg-type]
-    books.away = False
-    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-
-
 async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     builds: Builds, books: Books
 ) -> None:
@@ -178,19 +135,6 @@ async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     (end,) = ends(plain(bad))  # type: ignore[arg-type]
     assert end.reason.startswith("placement refused to judge the claim (placement.claim: no such class)")
     assert plain(good) == [a_destroy_order(other, 1), a_build_order(other, 2)]
-
-
-async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, time: TurnedClock) -> None:
-    await placed(builds, books, ONE)
-    time.now += 99
-    assert await builds.time_out() == []
-    time.now += 1
-    (report,) = await builds.time_out()
-    assert await arrived(builds, report) == [[a_destroy_order(ONE, 1), SECOND]]
-    assert await builds.time_out() == []
-    assert await arrived(builds, report) == [
-        [a_destroy_order(ONE, 1), SECOND]
-    ]  # the crash was before publishing
 
 
 async def test_a_restart_repeats_the_messages_of_unfinished_builds(
@@ -258,11 +202,6 @@ async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
     assert ends(await came_of(builds, BUILT))
 
 
-async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Builds, books: Books) -> None:
-    await placed(builds, books, *(a_placed(number) for number in range(2300)))
-    assert len({message.build for message in await builds.resume()}) == 2300
-
-
 async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
     builds: Builds, books: Books, store: Database, time: TurnedClock
 ) -> None:
@@ -280,23 +219,6 @@ async def test_guests_left_behind_are_recorded_after_their_build_is_pruned(
     assert await census(store) == {}
 
 
-async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
-    books: Books, store: Database, time: TurnedClock
-) -> None:
-    builds = a_conductor(store, books, time, keep=60.0)
-    two, three = a_placed(2), a_placed(3)
-    await placed(builds, books, ONE, two, three)
-    await arrived(builds, ABORTED, an_agent_report(a_build_order(two), "built"))
-    await builds.prune()
-    assert len(await census(store)) == 3
-    time.now += 61
-    await builds.prune()
-    assert set(await census(store)) == {two.build, three.build}
-    async with store.read() as tx:
-        rows = await tx.fetch("SELECT build FROM placed_builds", [])
-    assert {row["build"] for row in rows} == {two.build, three.build}
-
-
 async def test_two_replicas_that_receive_the_same_failure_agree(
     store: Database, books: Books, time: TurnedClock
 ) -> None:
@@ -309,39 +231,6 @@ async def test_two_replicas_that_receive_the_same_failure_agree(
         assert outcome in ([a_destroy_order(ONE, 1), SECOND], [SECOND], [])
     assert any(task.result() == [[a_destroy_order(ONE, 1), SECOND]] for task in tasks)
     assert books.held[ONE.build][0] == 2
-
-
-async def test_a_host_is_stored_only_together_with_the_build(store: Database) -> None:
-    sql, limits = BuildStore(), AttemptLimits()
-    made = [build for number in (1, 2, 3) if (build := step(None, a_placed(number), 1.0, limits)[0])]
-    await store.write_single(*sql.adding(made, 1.0))
-    one, two, three = made
-    later = replace(three, version=1)  # as if another replica had stored its first step
-    changed = [(one, replace(one, at=1)), (two, replace(two, attempt=7)), (later, replace(later, at=2))]
-    assert await sql.save(store, changed, 2.0) == {one.id, two.id}
-    assert {id_: standing.root for id_, standing in (await census(store)).items()} == {
-        one.id: one.hosts[1].root, two.id: two.host.root, three.id: three.host.root,
-    }  # fmt: skip
-    async with store.read() as tx:
-        found = await sql.load(tx, [build.id for build in made])
-    assert [found[build.id].placed for build in made] == [build.placed for build in made]
-    assert found[two.id].attempt == 7
-
-
-async def nothing_is_read(*_: object) -> dict[str, Build]:
-    raise AssertionError("a build is read that was stored a moment ago")
-
-
-async def test_recently_stored_builds_are_not_read_again(
-    builds: Builds, books: Books, store: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BuildStore, "load", nothing_is_read)
-    await placed(builds, books, ONE)
-    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
-    assert isinstance(end, BuildEnded)
-    assert [tried.outcome for tried in end.attempts] == ["failed", "built"]
-    assert (await census(store))[ONE.build] == Standing("active", SECOND.root, 2, 3)
 
 
 CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
@@ -501,59 +390,6 @@ async def spoil(builds: Builds, assignment: str, value: str, key: str = "id") ->
             text(f"UPDATE {assignment} = :value WHERE {key} = :id"), {"value": value, "id": ONE.build}
         )
     builds._applier.cached.clear()
-
-
-BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started": 0}']
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-async def test_a_build_with_a_broken_context_still_ends(builds: Builds, books: Books, broken: str) -> None:
-    await placed(builds, books, ONE)
-    await spoil(builds, "builds SET story", broken)
-    (end,) = await came_of(builds, BUILT)
-    assert isinstance(end, BuildEnded)
-    assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
-    assert await arrived(builds, BUILT) == [[end]]
-
-
-async def test_a_build_without_a_readable_history_stays_on_its_last_host(
-    builds: Builds, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    assert await arrived(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    await spoil(builds, "builds SET story", "")
-    (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
-    assert isinstance(end, BuildEnded)
-    assert (end.status, end.host) == ("active", SECOND.host)
-
-
-async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
-    builds: Builds, books: Books
-) -> None:
-    await placed(builds, books, ONE)
-    books.away = True
-    assert isinstance((await arrived(builds, ABORTED))[0], Retry)
-    await spoil(builds, "builds SET story", "")
-    books.away = False
-    (*_, end) = await came_of(builds, ABORTED)
-    assert isinstance(end, BuildEnded)
-    assert (end.status, end.reason) == ("error", LOST)
-    assert ONE.build not in books.held
-
-
-@pytest.mark.parametrize("status", ["active", "error"])
-async def test_an_ended_build_without_a_readable_history_can_be_deleted(
-    builds: Builds, books: Books, status: str
-) -> None:
-    await placed(builds, books, ONE)
-    await arrived(builds, BUILT if status == "active" else ABORTED)
-    await spoil(builds, "builds SET story", "")
-    reply = (await arrived(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
-        -1 if status == "active" else 0
-    ]
-    assert isinstance(reply, list)
-    assert [type(message) for message in reply] == [BuildDeleted]
-    assert ONE.build not in books.held
 
 
 async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(

@@ -9,20 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import structs
 
 from bus import topics
-from bus.claims import (
-    Claimed,
-    ClaimRequested,
-    Held,
-    OutsideCell,
-    Refused,
-    Released,
-    ReleaseRequested,
-    Retired,
-    holder_consumer,
-)
+from bus.claims import Claimed, ClaimRequested, Held, OutsideCell, Refused, ReleaseRequested, Retired
 from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
@@ -30,8 +19,8 @@ from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, Invento
 from bus.protocol import Envelope, QueueSpec, encode
 from bus.queries import BuildsFound, FindBuilds
 from bus.reports import Inventory
-from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, ProvidersFound
-from bus.vocabulary import Message, Missing
+from bus.resources import FindProviders, ProvidersFound
+from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
@@ -89,6 +78,8 @@ async def test_reports_about_roots_of_another_cell_are_refused(two_cells: Placem
         [why] = await reported_by(two_cells, "c1", forged)
         assert "of cell c2" in why and "c1" in why
     assert two_cells.memory.index.rows[uid(2, "a")] is before
+    [why] = await reported_by(two_cells, "c1", a_report(7, inventories=SHARED))
+    assert "an operator made it" in why
     grown = a_report(2, cell="c2", sequence=2, inventories={"VCPU": Inventory(total=9)})
     assert await reported_by(two_cells, "c2", grown) == [""]  # the owner's report is accepted
     assert two_cells.memory.index.rows[uid(2, "a")].capacity["VCPU"] == 9
@@ -98,28 +89,6 @@ async def test_a_cell_cannot_report_in_the_name_of_another(two_cells: Placement)
     [why] = await reported_by(two_cells, "c1", a_report(2, cell="c2", sequence=5))
     assert why == "InventoryReported: cell: cell c1 cannot report for cell c2"
     assert await reported_by(two_cells, "c2", a_report(2, cell="c2", sequence=4)) == [""]
-
-
-async def test_roots_created_by_an_operator_belong_to_no_cell(two_cells: Placement) -> None:
-    before = two_cells.memory.index.rows[uid(7, "a")]
-    [why] = await reported_by(two_cells, "c1", a_report(7, inventories=SHARED))
-    assert "an operator made it" in why and "berth provider reset" in why
-    assert two_cells.memory.index.rows[uid(7, "a")] is before
-
-
-async def test_a_refused_report_does_not_affect_others_of_its_batch(two_cells: Placement) -> None:
-    wrong = a_report(2, sequence=5)
-    assert [bool(why) for why in await reported_by(two_cells, "c1", a_report(4), wrong, a_report(5))] == [
-        False, True, False,
-    ]  # fmt: skip
-    assert {uid(4, "a"), uid(5, "a")} <= two_cells.memory.index.rows.keys()
-
-
-async def test_the_first_cell_that_reports_a_root_as_gone_owns_it(two_cells: Placement) -> None:
-    gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
-    assert await reported_by(two_cells, "c1", gone) == [""]
-    [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=3))
-    assert "of cell c1" in why
 
 
 async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, turned: TurnedClock) -> None:
@@ -137,65 +106,11 @@ async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, turned: T
     assert seen.sequence < turned.now * 1_000_000
 
 
-async def test_a_name_used_by_another_cell_gets_the_cell_as_suffix(two_cells: Placement) -> None:
-    squatted = a_report(4, cell="c2", name="host-1")
-    assert await reported_by(two_cells, "c2", squatted) == [""]
-    names = {
-        provider.id: provider.name
-        for provider in (await two_cells.lookups.providers(FindProviders())).providers
-    }
-    assert names[uid(1, "a")] == "host-1" and names[uid(4, "a")] == "host-1@c2"
-    again = structs.replace(squatted, sequence=2)
-    assert await reported_by(two_cells, "c2", again) == [""]
-    assert two_cells.memory.index.rows[uid(4, "a")].host == "host-4"
-
-
 async def test_a_name_whose_suffixed_form_is_taken_too_gets_the_uuid(two_cells: Placement) -> None:
     assert await reported_by(two_cells, "c1", a_report(5, name="x"), a_report(6, name="x@c2")) == ["", ""]
     assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
     [provider] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
     assert provider.name == f"x@c2@{uid(4, 'a')}"
-
-
-async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placement) -> None:
-    assert await reported_by(two_cells, "c1", a_report(5, name="x")) == [""]
-    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
-    assert await reported_by(two_cells, "c1", a_report(5, name="y", sequence=2)) == [""]
-    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x", sequence=2)) == [""]
-    [provider] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
-    assert provider.name == "x"
-
-
-async def test_an_operator_undoes_a_wrong_owner_and_sequence(
-    two_cells: Placement, turned: TurnedClock
-) -> None:
-    ahead = int(turned.now * 1_000_000) + DAY // 2
-    assert await reported_by(two_cells, "c1", a_report(4, sequence=ahead)) == [""]  # it is c2's in truth
-    [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1))
-    assert "of cell c1" in why
-    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(4, "a"), cell="c2"))).result
-    assert isinstance(given, OwnerGiven)
-    assert (given.cell, given.agent, given.sequence) == ("c1", "agent-4", ahead)
-    row = two_cells.memory.index.rows[uid(4, "a")]
-    assert (row.cell, row.agent) == ("c2", "")
-    [why] = await reported_by(two_cells, "c1", a_report(4, sequence=ahead + 1))
-    assert "of cell c2" in why
-    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1)) == [""]
-    assert two_cells.memory.index.rows[uid(4, "a")].agent == "agent-4"
-
-
-async def test_an_operator_can_reassign_a_root_that_was_only_reported_as_gone(two_cells: Placement) -> None:
-    gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
-    assert await reported_by(two_cells, "c1", gone) == [""]
-    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(4, "a"), cell="c2"))).result
-    assert isinstance(given, OwnerGiven)
-    assert await reported_by(two_cells, "c2", a_report(4, cell="c2")) == [""]
-
-
-async def test_reassigning_an_unknown_root_is_refused(two_cells: Placement) -> None:
-    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(9, "a"), cell="c2"))).result
-    assert given == Missing(what="provider", names=(uid(9, "a"),))
-    assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # the name is not reserved
 
 
 # Claims
@@ -228,33 +143,6 @@ async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
     assert two_cells.memory.index.seen == number
 
 
-async def test_a_cell_can_claim_for_its_own_builds(two_cells: Placement) -> None:
-    beside = {**on_hosts(3), **on_hosts(7, DISK_GB=5)}
-    swap = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(2), beside, generation=1)))
-    assert isinstance(swap, Claimed) and swap.choice == 1
-    assert isinstance(swap.refused[0], OutsideCell)
-    keep = holder_consumer(uid(13), 2)
-    leaving = structs.replace(a_claim(13, on_hosts(1), generation=2), keep=keep)
-    assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
-    more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # the holder has allocations
-    assert isinstance(await claimed_by(two_cells, "c1", an_order(more)), Claimed)
-    released = ReleaseRequested(consumer=keep, generation="any")
-    assert isinstance(await released_by(two_cells, "c1", released), Released)
-
-
-async def test_a_consumer_without_allocations_is_reported_as_held_nothing(two_cells: Placement) -> None:
-    result = await claimed_by(two_cells, "c1", an_order(a_claim(14, on_hosts(1), generation=3)))
-    assert result == Held(generation=0, allocations={})
-
-
-async def test_one_forged_claim_fails_its_order_only(two_cells: Placement) -> None:
-    good, bad = a_claim(11, on_hosts(3), generation=1), a_claim(12, on_hosts(1), generation=1)
-    both = await claimed_by(two_cells, "c1", an_order(good, bad))
-    assert [type(one) for one in both] == [Refused, Refused]
-    answers = await two_cells.claims.claim_many([an_order(bad), an_order(good)], cell="c1")
-    assert [type(answer.results[0]) for answer in answers] == [Refused, Claimed]
-
-
 # Releases
 
 
@@ -280,27 +168,6 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
     assert isinstance(placed, Claimed)
 
 
-async def test_only_the_cell_that_shelved_an_instance_may_end_it(two_cells: Placement) -> None:
-    assert isinstance(
-        await released_by(two_cells, "c1", a_release(13, 1, retire="shelved", revivable=True)), Released
-    )
-    ends = a_release(13, None, retire="deleted")
-    assert isinstance(await released_by(two_cells, "c2", ends), Retired)
-    assert (
-        await released_by(two_cells, "", a_release(13, None, retire="shelved", revivable=True))
-    ) == Retired(why="shelved", cell="c1", revivable=True)
-    assert isinstance(await released_by(two_cells, "c1", ends), Released)
-    assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")
-
-
-async def test_a_cell_releases_and_retires_its_own_builds_idempotently(two_cells: Placement) -> None:
-    assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire="deleted")), Released)
-    for _ in range(2):
-        assert await released_by(two_cells, "c1", a_release(13, 1, retire="x")) == Retired(why="deleted")
-    result = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(1), generation=1)))
-    assert result == Retired(why="deleted")
-
-
 async def test_the_reason_of_a_foreign_retirement_is_not_disclosed(two_cells: Placement) -> None:
     await two_cells.claims.release_many([a_release(12, 1, retire="secret of c2")], cell="c2")
     await two_cells.claims.release_many([a_release(14, None, retire="secret of the middle")])
@@ -308,12 +175,6 @@ async def test_the_reason_of_a_foreign_retirement_is_not_disclosed(two_cells: Pl
         ended = await released_by(two_cells, "c1", a_release(consumer, 1))
         assert isinstance(ended, Retired) and "secret" not in ended.why
         assert "secret" in (await released_by(two_cells, "", a_release(consumer, 1))).why
-
-
-async def test_a_reassigned_host_belongs_to_the_new_cell(two_cells: Placement) -> None:
-    await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c2"))
-    assert isinstance(await released_by(two_cells, "c1", a_release(11, 1)), OutsideCell)
-    assert isinstance(await released_by(two_cells, "c2", a_release(11, 1)), Released)
 
 
 # Queries
@@ -331,15 +192,6 @@ async def test_a_cell_reads_only_the_trees_of_its_agents(two_cells: Placement) -
     assert await seen(name="host-2") == set()
     assert await seen(in_tree=uid(2, "a")) == set()
     assert await seen(agents=("agent-1", "agent-2")) == {uid(1, "a")}
-
-
-async def test_a_page_of_agents_contains_no_agents_of_other_cells(two_cells: Placement) -> None:
-    reports = [structs.replace(a_report(n, cell="c2"), agent="same") for n in range(20, 25)]
-    reports += [structs.replace(a_report(n), agent="same") for n in range(25, 28)]
-    assert not any(await report(two_cells, *reports))
-    query = FindProviders(agents=("same",), limit=3)
-    found = await two_cells.lookups.providers(query, cell="c1")
-    assert [provider.id for provider in found.providers] == [uid(n, "a") for n in range(25, 28)]
 
 
 BUILD = uid(1)

@@ -106,22 +106,6 @@ async def test_a_failed_step_removes_a_new_cell_and_leaves_an_existing_one(
     assert making.password == password and set(making.broker.known) == {"berth-c9"}
 
 
-async def test_adding_a_cell_again_repairs_missing_parts(making: Making) -> None:
-    reply = await making.add(note="rack 7")
-    assert "RabbitMQ user berth-c9, by a fake" in reply and "has its secrets" in reply
-    assert "registered, and placement consumes its reports" in reply
-    password = making.password
-    assert len(password) >= 32 and password not in reply
-    assert password not in making.broker.known["berth-c9"]
-    again = await making.add()
-    assert "has as before its secrets" in again and making.password == password
-    assert making.placement.memory.index.cell_facts["c9"].note == "rack 7"
-    making.broker.known.clear()
-    await making.add(disabled=True)
-    assert making.broker.known.keys() == {"berth-c9"} and making.password == password
-    assert not making.placement.memory.index.cell_facts["c9"].enabled
-
-
 async def test_a_lost_password_is_replaced_only_on_request(making: Making) -> None:
     await making.add()
     before = making.password

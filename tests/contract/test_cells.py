@@ -34,7 +34,6 @@ from tests.support.placement_builders import (
     a_release,
     a_report,
     an_order,
-    keeps_its_index,
     looking_for,
     on_hosts,
 )
@@ -71,42 +70,6 @@ async def open_hosts(placement: Placement, *closed: str) -> set[str]:
     query = replace(looking_for({"VCPU": 1}), not_cells=closed)
     found = await placement.find_candidates(query)
     return {candidate.host for candidate in found.candidates}
-
-
-async def test_a_registration_reaches_all_processes_and_repeats_without_effect(
-    url: str, placement: Placement
-) -> None:
-    async with a_placement(url) as other:
-        made = await done(placement, RegisterCell(cell="c1", note="rack 7"))
-        assert made.cell == RegisteredCell(name="c1", note="rack 7") and made.number
-        shut = await done(other, RegisterCell(cell="c1", enabled=False))
-        assert shut.cell == RegisteredCell(name="c1", enabled=False, note="rack 7")
-        for one in (placement, other):
-            again = await done(one, RegisterCell(cell="c1", enabled=False, note="rack 7"))
-            assert (again.cell, again.number) == (shut.cell, 0)
-            await one.memory.fresh()
-            assert one.memory.index.cell_facts == {"c1": shut.cell}
-            assert one.memory.index.seen == shut.number
-            await keeps_its_index(one)
-
-
-async def test_an_unregistered_cell_is_listed_with_its_hosts(placement: Placement) -> None:
-    await has_hosts(placement, "c1", 1, 2)
-    await has_hosts(placement, "c2", 3)
-    await boots(placement, 1, 1)
-    await done(placement, RegisterCell(cell="c2", enabled=False))
-    await done(placement, RegisterCell(cell="c3"))
-    assert await there(placement) == {"c1": (True, 2, 1), "c2": (False, 1, 0), "c3": (True, 0, 0)}
-    registered = await placement.cells.find(FindCells(counted=False))
-    assert [cell.name for cell in registered.cells] == ["c2", "c3"] and not registered.hosts
-
-
-async def test_hosts_of_excluded_cells_are_no_candidates(placement: Placement) -> None:
-    await has_hosts(placement, "c1", 1)
-    await has_hosts(placement, "c2", 2)
-    assert await open_hosts(placement) == {"host-1", "host-2"}
-    assert await open_hosts(placement, "c1", "c9") == {"host-2"}
-    assert await open_hosts(placement, "c1", "c2") == set()
 
 
 async def test_concurrent_edits_of_a_cell_lose_nothing(url: str, placement: Placement) -> None:
@@ -245,23 +208,6 @@ async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
 
 
 @LOCALLY
-@pytest.mark.usefixtures("no_scheduler")
-async def test_every_cell_is_listed_with_its_content_and_conductor_state(cell: CellCommand) -> None:
-    await holds(cell.placement)
-    await edit_cell(cell.placement, RegisterCell(cell="c3", enabled=False, note="rack 7"))
-    facts = ("state", "hosts", "instances", "host_states", "conductor", "note")
-    assert {name: tuple(map(row.get, facts)) for name, row in (await cell.listed()).items()} == {
-        "c1": ("enabled", 2, 1, None, True, ""),
-        "c2": ("enabled", 1, 0, None, False, ""),
-        "c3": ("disabled", 0, 0, None, False, "rack 7"),
-    }
-    table = await cell("list")
-    assert [line.split() for line in table.splitlines()][3] == [
-        "c3", "disabled", "0", "0", "no", "answer", "rack", "7",
-    ]  # fmt: skip
-
-
-@LOCALLY
 async def test_cells_are_listed_with_the_states_of_their_hosts(cell: CellCommand, connect: Connect) -> None:
     async def find(question: FindHostHealth) -> HostHealthFound:
         return HostHealthFound(hosts=(), counts={"c1": {"up": 1, "down": 1}, "c2": {"up": 1}})
@@ -298,17 +244,6 @@ async def test_a_misspelled_cell_name_creates_no_cell(cell: CellCommand) -> None
         with pytest.raises(OperationRefused, match="there is no cell c11; there are: c1, c2"):
             await cell(*words)
     assert set(await cell.listed()) == {"c1", "c2"}
-
-
-@LOCALLY
-@pytest.mark.usefixtures("no_scheduler")
-async def test_a_cell_of_the_settings_without_hosts_is_listed(
-    cell: CellCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTH_CELLS", "c1,c7")
-    assert (await cell.listed())["c7"]["state"] == "enabled"
-    assert await cell("disable", "c7") == "cell c7 is disabled: 0 hosts, 0 instances\n"
-    assert (await cell.listed())["c7"]["state"] == "disabled"
 
 
 @pytest.mark.usefixtures("no_scheduler")

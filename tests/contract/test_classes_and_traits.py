@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-import os_resource_classes  # type: ignore[import-untyped]
-import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
@@ -27,9 +25,8 @@ from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import claims
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts, seen_by
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import edit, report
-from tests.support.virtual_time import TurnedClock
 
 
 async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:
@@ -62,11 +59,6 @@ async def set_traits(placement: Placement, *names: str) -> EditResult:
 # Lists
 
 
-async def test_standard_names_are_listed_in_their_order(placement: Placement) -> None:
-    assert await listed(placement, "resource class") == list(os_resource_classes.STANDARDS)
-    assert set(await listed(placement, "trait")) == set(os_traits.get_traits())
-
-
 async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placement) -> None:
     await has_host(placement, traits=("COMPUTE_NODE", "CUSTOM_B"))
     for name in ("CUSTOM_C", "CUSTOM_A"):
@@ -81,19 +73,6 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
 
 
 # Creation
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_repeated_creation_changes_nothing(
-    placement: Placement, turned: TurnedClock, kind: NameKind
-) -> None:
-    made = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
-    turned.now += 10
-    again = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
-    assert isinstance(made, NameEdited) and isinstance(again, NameEdited)
-    assert (made.made, again.made) == (True, False)
-    assert made.named == again.named
-    assert again.named is not None and again.named.updated == 1_000_000.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,27 +120,6 @@ async def test_a_deleted_name_is_unknown_in_every_process(url: str, placement: P
 
 
 # Renaming
-
-
-async def test_a_renamed_class_keeps_its_inventories_and_allocations(url: str, placement: Placement) -> None:
-    stock = {"VCPU": Inventory(total=8), "CUSTOM_OLD": Inventory(total=4)}
-    await has_host(placement, inventories=stock)
-    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])
-    shapes = dict(placement.memory.index.rows[A].shapes)
-    async with a_placement(url) as other:
-        old, new = "CUSTOM_OLD", "CUSTOM_NEW"
-        renamed = await edit_name(placement, "resource class", RenameName(name=old, to=new))
-        assert isinstance(renamed, NameEdited) and renamed.named is not None and renamed.named.name == new
-        await other.memory.fresh()
-        for one in (placement, other):
-            row = one.memory.index.rows[A]
-            assert (dict(row.free), row.shapes) == ({"VCPU": 8, new: 1}, shapes)
-            assert await set_inventories(one, "VCPU", old) == Missing(what="resource class", names=(old,))
-        [taken] = await other.claims.claim_many([an_order(a_claim(2, on_hosts(1, CUSTOM_NEW=1)))])
-        assert taken.results[0].__class__.__name__ == "Claimed"
-        assert isinstance(await edit_name(other, "resource class", MakeName(name=old)), NameEdited)
-        await placement.memory.fresh()
-        assert seen_by(placement) == seen_by(other)
 
 
 @pytest.mark.services

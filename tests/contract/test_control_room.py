@@ -15,8 +15,6 @@ from berth.settings import Settings
 from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
 from bus.reports import HostState
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report
-from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 from tests.support.waiting import in_time, until
 
@@ -67,62 +65,11 @@ async def test_no_answer_allows_resources_of_other_sites(room: VisitedRoom, path
     assert answer.headers["x-frame-options"] == "DENY"
 
 
-async def test_the_session_cookie_is_restricted_to_this_site(room: VisitedRoom) -> None:
-    reply = (await room.browser.get("/")).headers["set-cookie"].lower()
-    assert "httponly" in reply and "samesite=strict" in reply
-    assert "set-cookie" not in (await room.browser.get("/")).headers  # the cookie is sent once
-
-
 async def test_a_request_with_a_foreign_host_name_is_refused(room: VisitedRoom) -> None:
     for name in ("evil.example", "evil.example:8780", "127.0.0.1.evil.example:8780"):
         assert (await room.browser.get("/", headers={"host": name})).status_code == 421
     for name in ("localhost:8780", "127.0.0.1", "[::1]:8780"):
         assert (await room.browser.get("/", headers={"host": name})).status_code == 200
-
-
-async def test_a_browser_reads_static_files_once(room: VisitedRoom) -> None:
-    first = await room.browser.get("/static/room.css")
-    assert first.headers["content-type"] == "text/css; charset=utf-8"
-    again = await room.browser.get("/static/room.css", headers={"if-none-match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    assert (await room.browser.get("/static/..%2fworker.py")).status_code == 404
-
-
-async def test_without_a_token_file_every_client_may_read_and_admin_may_act(room: VisitedRoom) -> None:
-    assert "Sign in" in await room.page("/")
-    assert (await room.sign_in("somebody")).status_code == 303
-    assert "read only" in await room.page("/")
-    assert (await room.sign_in("admin")).status_code == 303
-    page = await room.page("/")
-    assert "admin" in page and "read only" not in page
-
-
-async def test_with_a_token_file_reading_requires_a_token(token_room: VisitedRoom) -> None:
-    answer = await token_room.browser.get("/", headers=HTML)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
-    assert (await token_room.browser.get("/now/events")).status_code == 401
-    refused = await token_room.sign_in("of-nobody")
-    assert refused.status_code == 401
-    assert "This token is not known here." in refused.text
-
-
-@pytest.mark.parametrize(
-    ("token", "status", "says"),
-    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "read only"), ("of-a-member", 403, "may not read")],
-)
-async def test_a_token_permits_the_operations_of_its_role(
-    token_room: VisitedRoom, token: str, status: int, says: str
-) -> None:
-    assert (await token_room.sign_in(token)).status_code == 303
-    assert says in await token_room.page("/", status)
-
-
-@pytest.mark.parametrize("cookie", ["", "x", ".", "a" * 32, "A" * 33, "alice", "eyJ1c2VyIjogImFkbWluIn0.00"])
-async def test_a_cookie_that_the_server_did_not_issue_is_no_session(
-    token_room: VisitedRoom, cookie: str
-) -> None:
-    cookies = {"cookie": f"berth_8780={cookie}"}
-    assert (await token_room.browser.get("/now/events", headers=cookies)).status_code == 401
 
 
 # Forms
@@ -140,9 +87,7 @@ async def test_a_form_requires_the_token_of_its_session(room: VisitedRoom) -> No
     assert 'data-theme="dark"' in await room.page("/")
 
 
-@pytest.mark.parametrize(
-    "headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}]
-)
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
 async def test_a_form_from_another_site_is_refused(room: VisitedRoom, headers: dict[str, str]) -> None:
     answer = await room.send("/theme", theme="dark", headers=headers)
     assert (answer.status_code, "another site" in answer.text) == (403, True)
@@ -153,18 +98,7 @@ async def test_a_form_redirects_only_to_pages_of_this_site(room: VisitedRoom) ->
         assert (await room.send("/theme", theme="auto", back=back)).headers["location"] == "/"
 
 
-async def test_errors_are_shown_as_pages_with_a_reason(room: VisitedRoom) -> None:
-    assert "There is no such page" in await room.page("/nowhere", 404)
-    assert (await room.browser.put("/", headers={"content-length": "0"})).status_code == 405
-
-
 # The page Now
-
-
-async def test_the_first_page_names_workers_that_do_not_answer(room: VisitedRoom) -> None:
-    page = await room.page("/?wait=1")
-    assert "placement does not answer: no consumer; it is not running" in page
-    assert "the conductor of cell c1 does not answer" in page
 
 
 def an_end(number: int, **given: Any) -> BuildEnded:
@@ -194,16 +128,6 @@ async def test_received_events_appear_on_the_first_page(room: VisitedRoom) -> No
     page = await room.page("/?wait=1")
     assert "&lt;b&gt;disk&lt;/b&gt; … is full" in page
     assert "scheduler s1" in page
-
-
-async def test_the_first_page_lists_the_cells_of_placement() -> None:
-    async with a_placement("sqlite+aiosqlite://") as placement:
-        assert await report(placement, a_report(1), a_report(2, cell="c2")) == ["", ""]
-
-        async with a_visited_room(silent_placement(placement, ("c1", "c2")), answered=("cells",)) as room:
-            page = await room.page("/?wait=1")
-    assert "placement does not answer" not in page
-    assert '<th scope="row">c2</th><td class="n">1</td>' in page
 
 
 # Ends of sessions
@@ -242,15 +166,6 @@ async def test_a_changed_token_ends_its_sessions(
     assert await status(token_room) == 303  # the session has ended permanently
     assert (await token_room.sign_in("of-a-reader")).status_code == 303
     assert await status(token_room) == 200
-
-
-async def test_a_token_file_that_cannot_be_read_changes_nothing(
-    token_room: VisitedRoom, tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await token_room.sign_in("of-an-admin")
-    tokens.write_text('tokens = [{token = "of-an-admin", ')
-    assert await status(token_room) == 200
-    assert "not TOML" in caplog.text and "of-an-admin" not in caplog.text
 
 
 async def test_a_session_ends_after_twelve_hours(token_room: VisitedRoom) -> None:
@@ -358,9 +273,7 @@ async def test_addresses_of_one_ipv6_network_count_together(token_room: VisitedR
 # Cookies
 
 
-@pytest.mark.parametrize(
-    "foreign", ["a/b=1", "other[app]=1", "x", "=", "a=b=c", 'q="', "é=1", "berth_8780_x=1", "a" * 5000]
-)
+@pytest.mark.parametrize("foreign", ["a/b=1", 'q="', "é=1", "berth_8780_x=1"])
 async def test_foreign_cookies_are_ignored(token_room: VisitedRoom, foreign: str) -> None:
     await token_room.sign_in("of-an-admin")
     own = cookies_of(token_room)
@@ -372,14 +285,7 @@ async def test_foreign_cookies_are_ignored(token_room: VisitedRoom, foreign: str
 
 
 @pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("http://127.0.0.1:8780", "berth_8780"),
-        ("http://localhost:8781", "berth_8781"),
-        ("http://127.0.0.1", "berth_80"),
-        ("https://127.0.0.1", "__Host-berth_443"),
-        ("https://127.0.0.1:9443", "__Host-berth_9443"),
-    ],
+    ("url", "name"), [("http://localhost:8781", "berth_8781"), ("https://127.0.0.1", "__Host-berth_443")]
 )
 async def test_a_cookie_is_named_by_the_port_that_the_browser_uses(
     token_room: VisitedRoom, url: str, name: str
@@ -388,6 +294,7 @@ async def test_a_cookie_is_named_by_the_port_that_the_browser_uses(
         reply = (await visitor.browser.get("/login")).headers["set-cookie"]
         assert reply.startswith(f"{name}=")
         assert ("secure" in reply.lower()) == url.startswith("https")
+        assert "httponly" in reply.lower() and "samesite=strict" in reply.lower()
         assert "path=/" in reply.lower() and "domain" not in reply.lower()
         assert (await visitor.sign_in("of-an-admin")).status_code == 303
         assert await status(visitor) == 200

@@ -13,7 +13,6 @@ from berth.settings import Settings
 from bus import topics
 from bus.audit_trail import ActRecord, ActsRecorded, FindActs, Operator
 from bus.clock import Clock
-from bus.host_health import DISABLED
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker, answers, on_many
@@ -82,21 +81,6 @@ async def disable_host(room: VisitedRoom) -> int:
 
 
 Opened = tuple[VisitedRoom, AuditTrail, Placement]
-
-
-async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opened) -> None:
-    room, trail, _ = opened
-    await room.sign_in("admin")
-    assert await disable_host(room) == 303
-    (record,) = await recorded(trail, 1, act="mark host")
-    assert record.operator == Operator(name="admin-user", role="admin", known_by="token file", project="p")
-    assert (record.interface, record.through, record.origin) == (
-        "control room",
-        f"POST /hosts/{HOST}",
-        "127.0.0.1",
-    )
-    assert (record.target, record.outcome) == (HOST, "done")
-    assert DISABLED not in record.before and DISABLED in record.after
 
 
 async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:

@@ -70,14 +70,6 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
     assert "1. <a" in failed and "2. <a" not in failed
 
 
-async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
-    async with a_visited_room(sent=NOTHING) as room:
-        assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
-    async with a_visited_room() as alone:
-        assert "the scheduler, cell c1 did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
-        assert "There is no such build" in await alone.page("/builds/x", 404)
-
-
 async def test_recently_ended_builds_are_listed_and_filtered_by_failure() -> None:
     async with a_visited_room() as room:
         assert "No build has ended" in await room.page("/builds")
@@ -171,11 +163,6 @@ async def test_every_topic_is_listed_with_queue_depths_and_consumers(room: Visit
     of_topic = await room.page("/bus?topic=build.placed.%7Bcell%7D")
     assert "conductor.c1:build.placed.c1" in of_topic and "not declared" in of_topic
     assert "Queues with messages" in await room.page("/bus?topic=nothing")
-
-
-async def test_an_empty_bus_is_reported_as_empty(room: VisitedRoom) -> None:
-    assert "All queues are empty" in await counted(room)
-    assert "No dead letters: every message was handled" in await room.page("/bus/dead")
 
 
 async def test_a_dead_letter_with_any_id_is_listed_and_shown_in_full(room: VisitedRoom) -> None:

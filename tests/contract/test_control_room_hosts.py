@@ -8,7 +8,7 @@ import pytest
 
 from bus.cells import CellsFound, RegisteredCell
 from bus.claims import ClaimRequested
-from bus.host_health import DISABLED, FORCED_DOWN, HostCapabilities, HostHealth, HostHealthFound
+from bus.host_health import HostHealthFound
 from bus.queries import Instance, InstancesFound
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -59,14 +59,6 @@ async def test_hosts_are_sent_once_and_then_only_changes(room: VisitedRoom, plac
     assert anew["name"] == ["host-1", "host-3", "host-10"]
 
 
-async def test_an_invalid_flavor_is_refused(room: VisitedRoom) -> None:
-    assert "CLASS:AMOUNT" in await room.page("/hosts.json?flavor=x", 400)
-    async with a_visited_room() as alone:
-        assert "Placement does not answer" in await alone.page("/hosts.json", 503)
-        assert "Placement does not answer" in await alone.page(HOST, 503)
-        assert uid(1, "a") not in await alone.page("/hosts")
-
-
 GUEST = Instance(
     build=uid(7), status="active", cell="c1", host="host-1", root=uid(1, "a"), project="p", flavor="<m1>"
 )
@@ -100,64 +92,6 @@ async def test_the_page_of_a_host_shows_its_tree_guests_and_agent(room_of_one_ho
     assert "agent-1 has sent no heartbeat since this control room started" in page
     assert "host-1_numa0" in await room_of_one_host.page("/hosts/host-1")  # by its name as well
     assert "There is no such host" in await room_of_one_host.page("/hosts/nobody", 404)
-
-
-async def test_an_operator_disables_and_enables_a_host(
-    room_of_one_host: VisitedRoom, placement_of_one_host: Placement
-) -> None:
-    await room_of_one_host.sign_in("admin")
-    assert (await room_of_one_host.send(HOST, act="disable", form_token="0")).status_code == 403
-    assert (await room_of_one_host.send(HOST, act="explode")).status_code == 400
-    assert (await room_of_one_host.send(HOST, act="disable", cause="disk")).status_code == 303
-    page = await room_of_one_host.page(HOST)
-    assert "disabled by an operator: disk" in page
-    assert DISABLED in await traits(placement_of_one_host)
-    again = await room_of_one_host.send(HOST, act="enable")
-    assert (again.status_code, "stays disabled because of disk" in again.text) == (409, True)
-    assert "a name of letters" in (await room_of_one_host.send(HOST, act="disable", cause="a b")).text
-    assert (await room_of_one_host.send(HOST, act="enable", cause="disk")).status_code == 303
-    assert (await room_of_one_host.send(HOST, act="force-down")).status_code == 303
-    assert FORCED_DOWN in await traits(placement_of_one_host)
-    assert (await room_of_one_host.send(HOST, act="undo-force-down")).status_code == 303
-    assert await traits(placement_of_one_host) == {"HW_CPU_X86_AVX2"}
-
-
-DOWN = HostHealth(root=ROOT, host="host-1", cell="c1", agent="agent-1", availability="down", why="late")
-
-
-@pytest.mark.parametrize(
-    ("hosts", "tag"), [((DOWN,), "down: late"), ((), '<span class="tag good">up</span>')]
-)
-async def test_the_state_of_a_host_is_the_one_that_the_scheduler_reports(
-    placement_of_one_host: Placement, hosts: tuple[HostHealth, ...], tag: str
-) -> None:
-    worker, health = silent_placement(placement_of_one_host), HostHealthFound(hosts=hosts)
-    async with a_visited_room(worker, answered=("providers",), sent={"health": health}) as room:
-        assert tag in await room.page(HOST)
-
-
-async def test_the_page_of_a_host_shows_its_hypervisor_driver_and_supported_moves(
-    placement_of_one_host: Placement,
-) -> None:
-    known = HostCapabilities(
-        root=uid(1, "a"),
-        hypervisor="QEMU",
-        hypervisor_version=8_002_001,
-        driver="<mine>:Libvirt",
-        moves=("live",),
-    )
-    worker = silent_placement(placement_of_one_host)
-    health = HostHealthFound(hosts=(), capabilities=(known,))
-    async with a_visited_room(worker, answered=("providers",), sent={"health": health}) as room_of_one_host:
-        page = await room_of_one_host.page(HOST)
-        assert (
-            "<td>QEMU 8.2.1</td>" in page
-            and "<td>&lt;mine&gt;:Libvirt</td>" in page
-            and "<td>live</td>" in page
-        )
-    silent = HostHealthFound(hosts=())
-    async with a_visited_room(worker, answered=("providers",), sent={"health": silent}) as room_of_one_host:
-        assert "No heartbeat describes it." in await room_of_one_host.page(HOST)
 
 
 async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import asyncpg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.postgres import DatabaseServers
-from bus.sql.statement import BoundStatement, Statement, Transaction
+from bus.sql.statement import Statement, Transaction
 from deploy.servers import Postgres
 from tests.support.databases import EVERY_WAY
 from tests.support.waiting import DEADLINE
@@ -67,42 +67,6 @@ async def test_a_transaction_commits_all_or_nothing(things: Database) -> None:
     assert await used(things) == {"a": 0, "b": 1, "c": 2}  # no part of the transaction
     await things.write_single(PUT.of([("d", 3)]))
     assert (await used(things))["d"] == 3
-
-
-async def test_single_statements_and_transactions_wait_for_each_other(things: Database) -> None:
-    more = Statement("UPDATE things SET used = used + :more WHERE id = 'a' RETURNING id")
-
-    async def transaction() -> None:
-        async with things.write() as tx:
-            await more(tx, more=1)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(10):
-            group.create_task(transaction())
-            group.create_task(_stroke(things, more.of(more=1)))
-    assert await used(things) == {"a": 20}
-
-
-async def _stroke(database: Database, statement: BoundStatement) -> None:
-    await database.write_single(statement)
-
-
-async def test_a_failed_statement_rolls_back_and_the_database_stays_usable(things: Database) -> None:
-    for _ in range(8):  # more often than there are connections
-        with pytest.raises(IntegrityError):
-            async with things.write() as tx:
-                await tx.execute(ADD, {"id": "b", "used": 0})
-                await tx.execute(ADD, {"id": "b", "used": 0})
-    assert await used(things) == {"a": 0}
-
-
-async def test_a_read_stores_no_changes(things: Database) -> None:
-    try:
-        async with things.read() as tx:
-            await tx.execute(ADD, {"id": "b", "used": 0})
-    except DBAPIError:
-        pass
-    assert await used(things) == {"a": 0}
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -201,18 +165,6 @@ async def test_a_nested_transaction_that_would_deadlock_is_refused() -> None:
         async with memory.write():
             pass
     await memory.close()
-
-
-async def test_after_commit_callbacks_run_only_after_a_commit(things: Database) -> None:
-    happened: list[str] = []
-    async with things.write() as tx:
-        tx.after_commit(lambda: happened.append("committed"))
-        assert happened == []
-    with pytest.raises(KeyError):
-        async with things.write() as tx:
-            tx.after_commit(lambda: happened.append("rolled back"))
-            raise KeyError
-    assert happened == ["committed"]
 
 
 @pytest.mark.services
@@ -490,29 +442,6 @@ async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(
     await other.close()
 
 
-@pytest.mark.parametrize(
-    ("trouble", "words"),
-    [("PRAGMA query_only = ON", "readonly"), ("PRAGMA max_page_count = 1", "full")],
-    ids=["read-only", "full"],
-)
-@pytest.mark.parametrize("drivers_own", [True, False])
-async def test_a_full_database_file_is_unavailable(
-    tmp_path: Any, trouble: str, words: str, drivers_own: bool
-) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/file.db", pool_size=1)
-    async with database.write() as tx:
-        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
-    async with database.read_single() as tx:
-        await tx.execute(text(trouble))
-    with pytest.raises(Unavailable, match=words):
-        async with database.write() as tx:
-            if drivers_own:
-                await tx.fetch("INSERT INTO things (id, used) VALUES (?1, ?2)", ["x" * 9000, 1])
-            else:
-                await tx.execute(ADD, {"id": "x" * 9000, "used": 1})
-    await database.close()
-
-
 async def test_a_file_that_cannot_be_created_is_unavailable() -> None:
     database = Database("sqlite+aiosqlite:////proc/nowhere/file.db")
     with pytest.raises(Unavailable, match="cannot connect"):
@@ -549,19 +478,6 @@ async def test_a_file_is_durable_and_checks_its_references(tmp_path: Any) -> Non
     await database.close()
 
 
-async def test_many_processes_can_open_a_new_file_concurrently(tmp_path: Any) -> None:
-    for round_ in range(5):
-        databases = [Database(f"sqlite:///{tmp_path}/{round_}.db") for _ in range(8)]
-
-        async def look(database: Database) -> None:
-            async with database.read() as tx:
-                await tx.execute(text("SELECT 1"))
-
-        await asyncio.gather(*(look(database) for database in databases))
-        for database in databases:
-            await database.close()
-
-
 async def test_the_given_pause_is_awaited_before_every_statement_and_commit() -> None:
     pauses = 0
 
@@ -579,17 +495,3 @@ async def test_the_given_pause_is_awaited_before_every_statement_and_commit() ->
         await tx.execute(ADD, [{"id": "b", "used": 0}, {"id": "c", "used": 0}])
     assert pauses - start == 4
     await database.close()
-
-
-async def test_an_inline_database_uses_no_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a thread was started")
-
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    for where in ("", f"/{tmp_path}/file.db"):
-        database = Database(f"sqlite+aiosqlite://{where}", inline=True)
-        async with database.write() as tx:
-            await tx.execute(text("CREATE TABLE things (id TEXT)"))
-        async with database.read() as tx:
-            await tx.execute(text("SELECT * FROM things"))
-        await database.close()

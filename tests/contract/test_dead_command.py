@@ -100,12 +100,6 @@ async def test_control_characters_of_dead_letters_are_escaped(
         assert json.loads(line)[field] == written
 
 
-async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
-    broker.store_dead_letter(a_json_letter(traceback="one\n  two", body=b'{\n  "n": 1}'))
-    await dead.show_letter(Cli(Settings(), False, say), "letter")
-    assert reply(say).endswith('one\n  two\n{\n  "n": 1}\n')
-
-
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
         broker.store_dead_letter(a_json_letter(f"{number:03}"))
@@ -116,16 +110,6 @@ async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -
     say.file = io.StringIO()
     await dead.list_letters(Cli(Settings(), False, say), 200, "099")
     assert [int(line.split()[0]) for line in reply(say).splitlines()] == list(range(100, 250))
-
-
-async def test_json_output_lists_all_dead_letters(
-    broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(2500):
-        broker.store_dead_letter(a_json_letter(str(number)))
-    await dead.list_letters(Cli(Settings(), True, say))
-    listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [str(number) for number in range(2500)]
 
 
 @pytest.mark.parametrize("ids", [[""], ["  "], ["letter", ""], ["all", ""]])
@@ -153,18 +137,6 @@ async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say:
     assert await dead.drop(Cli(Settings(), False, say), ["a", "b", "x"]) == 0
     assert list(broker.dead) == ["c"]
     assert reply(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
-
-
-async def test_a_letter_of_a_deleted_queue_is_not_replayed(broker: LocalBroker, say: Console) -> None:
-    broker.declare(QueueSpec("scheduler:build.requested"))
-    for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
-        broker.store_dead_letter(a_json_letter(id_, queue=queue))
-    assert await dead.replay(Cli(Settings(), False, say), ["all"]) == 1
-    assert list(broker.dead) == ["a", "c"]
-    assert ESC not in reply(say)
-    assert reply(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
-    (item,) = broker.queues["scheduler:build.requested"].items
-    assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
 
 
 async def test_json_output_names_replayed_and_remaining_letters(
@@ -223,15 +195,6 @@ async def test_a_letter_of_a_refused_sender_is_not_replayed(broker: LocalBroker,
     assert "refused because of its sender, 'client.shop.0'" in reply(say)
     assert await dead.show_letter(Cli(Settings(), False, say), "letter") == 0
     assert "sender: client.shop.0\n" in reply(say)
-
-
-async def test_a_replayed_letter_keeps_the_key_by_which_its_sender_is_judged(broker: LocalBroker) -> None:
-    queue = "scheduler:client.*"
-    broker.declare(QueueSpec(queue))
-    broker.store_dead_letter(a_json_letter(queue=queue, key="client.shop", type="ClientRequested"))
-    await dead.replay(Cli(Settings()), ["letter"])
-    (item,) = broker.queues[queue].items
-    assert item.envelope.key == "client.shop"
 
 
 async def test_an_operator_publishes_a_letter_as_an_own_message_shown_and_recorded(

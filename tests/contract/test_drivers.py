@@ -148,59 +148,6 @@ async def test_each_driver_boots_flavors_for_its_child_providers(cloud: DriverCl
 
 
 @LOCALLY
-async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Connect, url: str) -> None:
-    three = hosts(NumaDriver(cells=1, disk_gb=1000), SriovDriver(functions=CARDS.functions[:1]), count=3)
-    one = flavor(resources1__SRIOV_NET_VF="1")
-    whole = flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required")
-    async with a_driver_cloud(connect, url, three) as cloud:
-        ends = await cloud.booted(*[one, one, whole, one] * 5)
-        names = await cloud.name_of()
-        on: dict[str, list[int]] = {}
-        for end in ends:
-            if isinstance(end, BuildEnded):
-                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent refused an order
-                for id_, amounts in (await cloud.held(end.build)).items():
-                    on.setdefault(names[id_], []).append(amounts.get("SRIOV_NET_VF", 0))
-        taken = {name: Counter(filter(None, amounts)) for name, amounts in on.items() if name.endswith("_p0")}
-        assert len(taken) == 3
-        for several in taken.values():
-            assert several in (Counter({4: 1}), *(Counter({1: some}) for some in range(1, 5)))
-        assert sum(amount * times for some in taken.values() for amount, times in some.items()) >= 9
-
-
-@LOCALLY
-async def test_virtual_functions_fill_one_port_so_that_the_other_stays_whole(
-    connect: Connect, url: str
-) -> None:
-    vf = flavor(resources1__SRIOV_NET_VF="1")
-    whole = flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required")
-    async with a_driver_cloud(connect, url, hosts(CARDS)) as cloud:
-        for wanted in (vf, vf, vf, whole, vf):
-            (end,) = await cloud.booted(wanted)
-            assert isinstance(end, BuildEnded) and end.status == "active", end
-
-
-@LOCALLY
-@pytest.mark.parametrize("large_first", [False, True])
-async def test_a_burst_of_mixed_vgpu_types_fills_two_gpus_and_each_has_one_type(
-    connect: Connect, url: str, large_first: bool
-) -> None:
-    small = flavor(resources1__VGPU="1", trait1__CUSTOM_SMALL="required")
-    large = flavor(resources1__VGPU="1", trait1__CUSTOM_LARGE="required")
-    flavors = [large, small] if large_first else [small, large]
-    gpus = tuple(PhysicalGpu(device=f"g{n}", types={"small": 16, "large": 16}) for n in range(2))
-    async with a_driver_cloud(connect, url, hosts(VgpuDriver(gpus=gpus), count=1)) as cloud:
-        ends = await cloud.booted(*flavors * 9)
-        builds = [end.build for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
-        assert len(builds) == 18, ends
-        names = await cloud.name_of()
-        held = [names[id_] for build in builds for id_ in await cloud.held(build)]
-        used = Counter(name for name in held if name.endswith(("_small", "_large")))
-        assert sorted(used.values()) == [9, 9]
-        assert len({name.rpartition("_")[0] for name in used}) == 2
-
-
-@LOCALLY
 async def test_addresses_of_a_routed_networks_segment_are_given_once_and_to_its_hosts_alone(
     connect: Connect, url: str
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pika
 import pytest
-from prometheus_client import REGISTRY
 
 from berth import composition
 from berth.ferry.crossings import crossings
@@ -22,11 +21,8 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
 from bus.protocol import Envelope, Inbox, QueueSpec
-from bus.queries import BuildsFound, FindBuilds
+from bus.queries import FindBuilds
 from bus.rabbit import RabbitTransport
-from bus.resources import FindProviders, ProvidersFound
-from bus.worker import Worker, answers
-from tests.support.buses import serving
 from tests.support.envelopes import an_envelope, buried, numbers, publish, take
 from tests.support.ids import uid
 from tests.support.waiting import in_time, until
@@ -134,52 +130,6 @@ async def test_the_ferry_forwards_a_message_unchanged(brokers: TwoBrokers, way: 
     assert arrived.envelope == whole
 
 
-async def test_messages_published_without_a_ferry_wait_for_it(brokers: TwoBrokers) -> None:
-    middle = await brokers.connected(brokers.middle)
-    await publish(middle, *map(shown, range(5)))
-    listener = await brokers.hears(brokers.own, PLACED)
-    async with brokers.ferried():
-        assert await numbers(listener, 5) == list(range(5))
-        await until(lambda: nothing_waits(brokers))
-
-
-async def nothing_waits(brokers: TwoBrokers) -> bool:
-    middle, own = await brokers.connected(brokers.middle), await brokers.connected(brokers.own)
-    waiting = [
-        await (middle if crossing.way.value == "in" else own).waiting(crossing.queue.name)
-        for crossing in CROSSINGS
-    ]
-    await middle.close()
-    await own.close()
-    return not any(waiting)
-
-
-async def test_queries_are_answered_in_both_directions_and_not_repeated(brokers: TwoBrokers) -> None:
-    async def builds(question: FindBuilds) -> BuildsFound:
-        return BuildsFound(builds=())
-
-    async def providers(question: FindProviders) -> ProvidersFound:
-        return ProvidersFound(providers=())
-
-    conductor = Worker("conductor.c2", answers=[answers(topics.FIND_BUILDS, builds, cell="c2")])
-    placement = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, providers, cell="c2")])
-    replies = await brokers.hears(brokers.middle, "reply.#"), await brokers.hears(brokers.own, "reply.#")
-    async with (
-        brokers.ferried(),
-        serving(brokers.own, conductor) as cell,
-        serving(brokers.middle, placement) as middle,
-    ):
-        assert (
-            await middle.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),)))
-        ) == BuildsFound(builds=())
-        assert not (await cell.asker(topics.CELL_PROVIDERS)(FindProviders(cell="c2"))).providers
-        await until(lambda: nothing_waits(brokers))
-    for reply in replies:
-        seen = [(await take(reply)).envelope.key.rpartition(".")[0].rpartition(".")[0] for _ in range(2)]
-        assert sorted(seen) == ["reply.-c2", "reply.c2"]
-        assert reply.get_nowait() is None
-
-
 async def test_a_ferry_killed_before_its_acknowledgement_forwards_again(brokers: TwoBrokers) -> None:
     middle = await brokers.connected(brokers.middle)
     listener = await brokers.hears(brokers.own, PLACED)
@@ -283,31 +233,6 @@ async def test_a_query_without_an_answerer_behind_the_ferry_fails(brokers: TwoBr
         with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other broker of cell c2"):
             await in_time(asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),))))
         assert not await asking.transport.dead_letters()
-
-
-async def test_the_ferry_exports_queue_depth_and_age(brokers: TwoBrokers) -> None:
-    middle = await brokers.connected(brokers.middle)
-    listener = await brokers.hears(brokers.own, PLACED)
-    of = {"cell": "c2", "way": "in", "crossing": PLACED}
-    before = REGISTRY.get_sample_value("berth_ferry_carried_total", of) or 0.0
-    back = asyncio.Event()
-
-    async def wait_until_back(_: Sequence[Envelope]) -> None:
-        await back.wait()
-
-    def waits() -> tuple[float | None, float | None]:
-        return (
-            REGISTRY.get_sample_value("berth_ferry_waiting", of),
-            REGISTRY.get_sample_value("berth_ferry_lag_seconds", of),
-        )
-
-    async with brokers.ferried(wait_until_back):
-        await publish(middle, *(an_envelope(n, PLACED, sent_at=1000.0, framed=False) for n in range(3)))
-        await until(lambda: waits()[0] == 3 and (waits()[1] or 0.0) > 1000.0, picture=waits)
-        back.set()
-        assert await numbers(listener, 3) == [0, 1, 2]
-        await until(lambda: waits() == (0, 0.0), picture=waits)
-    assert REGISTRY.get_sample_value("berth_ferry_carried_total", of) == before + 3
 
 
 FURTHER_KEY = pika.BasicProperties(headers={"CC": ["host.failed.c2"], "key": "host.failed.c2"})

@@ -1,6 +1,5 @@
 """An agent's guests survive any end of its process, and a thousand builds a second take few writes."""
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,15 +92,6 @@ async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], 
     assert two.hosted.there[built.build][1].mappings == {"_nic": (uid(7, "d"),)}
 
 
-async def test_an_outcome_that_was_not_synced_is_not_reported(disk: Callable[[], AgentDisk]) -> None:
-    one, order = disk(), an_order(1)
-    one.begin(order)
-    one.finished(a_report(order))
-    killed(one)
-    two = disk()
-    assert (two.guests, two.builds.ordered(order)) == ({}, "start")
-
-
 @pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
 async def test_a_truncated_line_is_ignored(
     disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
@@ -145,34 +135,6 @@ async def test_a_second_agent_of_the_same_name_does_not_start(disk: Callable[[],
     disk().close()
 
 
-async def test_a_thousand_concurrent_outcomes_share_one_write(
-    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes = list[int]()
-    synced = os.fdatasync
-
-    def counted(file: int) -> None:
-        writes.append(file)
-        synced(file)
-
-    monkeypatch.setattr(os, "fdatasync", counted)
-    one = disk()
-
-    async def build(number: int) -> None:
-        order = an_order(number)
-        one.begin(order)
-        await asyncio.sleep(0)
-        one.finished(a_report(order))
-        await one.settled()
-        assert one.file is not None and one.file._kept >= 1
-
-    await asyncio.gather(*(build(number) for number in range(1000)))
-    assert len(writes) == 1
-    one.close()
-    two = disk()
-    assert len(two.guests) == 1000
-
-
 async def test_the_guest_file_is_compacted(
     disk: Callable[[], AgentDisk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,26 +152,6 @@ async def test_the_guest_file_is_compacted(
     assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
     two = disk()
     assert seen(two) == before
-
-
-async def test_reports_wait_while_the_disk_is_full(
-    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, order = disk(), an_order(1)
-    one.begin(order)
-    one.finished(a_report(order))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(module, "_write", full)
-        with pytest.raises(Unavailable, match="No space left"):
-            await one.settled()
-    await one.settled()
-    one.close()
-    two = disk()
-    assert len(two.guests) == 1
 
 
 async def test_a_line_that_was_written_in_part_does_not_hide_later_lines(

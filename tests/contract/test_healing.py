@@ -48,15 +48,6 @@ async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell:
     assert mend.why_not == "it is being changed: try again"
 
 
-async def test_a_guest_whose_id_was_retired_as_unplaceable_is_listed_until_the_operator_chooses(
-    cell: WitnessedCell,
-) -> None:
-    await retire_lost(cell, "no host fits", unplaceable=True)
-    choices = "--retired adopt keeps the guest, --retired destroy destroys it"
-    assert await cell.repairs(WHO) == [f"for placement it has ended (no host fits): {choices}"]
-    assert await cell.stands(LOST) is None and len(cell.guests) == 2
-
-
 async def test_a_guest_whose_id_was_retired_is_destroyed_if_the_operator_chooses_so(
     cell: WitnessedCell,
 ) -> None:
@@ -73,21 +64,6 @@ async def test_a_guest_whose_build_was_deleted_is_not_adopted(cell: WitnessedCel
     assert await cell.repairs(WHO) == ["for placement it has ended (deleted): --retired destroy destroys it"]
 
 
-async def test_a_guest_of_a_build_that_runs_on_another_host_is_destroyed(cell: WitnessedCell) -> None:
-    cell.strays.append(ReportedGuest(WHO, 1, uid(2, "a"), "running", on_hosts(2, VCPU=2)))
-    assert await cell.repairs(WHO) == [""]
-    assert cell.strays == [] and len(cell.guests) == 1
-    stands = await cell.stands()
-    assert stands is not None and stands.status == "active"
-
-
-async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCell) -> None:
-    cell.guests.clear()
-    assert await cell.repairs(WHO) == [""]
-    stands = await cell.stands()
-    assert stands is not None and stands.status == "deleted" and await cell.held() == {}
-
-
 @pytest.fixture
 async def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
     async with region_with_moved_instance(tmp_path, monkeypatch) as settings:
@@ -99,18 +75,6 @@ def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Awaitable[str]]:
     return CommandLine("heal", audit_command, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize("leftovers", ["[[1,0,9.0]]", "[[4,0,9.0,false,0,1]]"])
-async def test_allocations_held_for_a_leftover_of_a_move_are_a_note(
-    settings: Settings, berth: Callable[..., Awaitable[str]], leftovers: str
-) -> None:
-    stands(settings, "active", 2, leftovers=leftovers)
-    found = await audit(settings)
-    assert (found.breaches, found.types) == ([], {"INSTANCE": 1, "MIGRATION": 1})
-    assert found.notes == [f"{KEEPER}: holds the host that {uid(BUILD)} has moved from"]
-    assert await berth("--yes") == "nothing is wrong\n"
-    assert (await audit(settings)).consumers == 2
 
 
 async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
@@ -162,21 +126,6 @@ async def test_after_its_deletion_was_lost_a_build_without_guest_and_allocations
         would = [f"would be deleted: {sentence}" for sentence in sentences]
         assert (await berth(ends=1)).splitlines()[:-1] == would
         assert (await berth("--yes")).splitlines() == [f"deleted: {sentence}" for sentence in sentences]
-        assert await berth() == "nothing is wrong\n"
-
-
-@pytest.mark.parametrize("status", ["deleted", "error"])
-async def test_if_its_release_was_lost_the_allocations_of_an_ended_build_are_released(
-    settings: Settings, berth: Callable[..., Awaitable[str]], status: str
-) -> None:
-    stands(settings, status, 2, leftovers="[[1,0,9.0]]")
-    breach = f"{uid(BUILD)}: ended as {status} in cell c1, and holds resources"
-    assert (await audit(settings)).breaches == [breach]
-    assert await berth("--yes", ends=1) == (
-        f"for you to judge: {breach}; agent agent-1, agent-2 did not answer and may have its guest\n"
-    )
-    async with a_cell_with(settings):
-        assert await berth("--yes") == f"released: {breach}\n"
         assert await berth() == "nothing is wrong\n"
 
 

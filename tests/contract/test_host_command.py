@@ -31,8 +31,8 @@ from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, edit, find_providers, report, silent_placement
+from tests.support.placement_builders import a_placement, a_provider, a_report
+from tests.support.placement_calls import edit, find_providers, report, silent_placement
 
 pytestmark = LOCALLY
 
@@ -154,13 +154,6 @@ async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(
         assert listed["host-2"]["driver"] == ""
 
 
-async def test_json_output_has_one_object_per_host(host_command: CommandLine) -> None:
-    first, second = await host_command.json("disable", "host-1", "host-2", "--because", "disk")
-    becomes = {"cell": "c1", "becomes": "disabled, because of disk"}
-    assert first == {"host": "host-1", "uuid": uid(1, "a"), **becomes}
-    assert second["host"] == "host-2"
-
-
 async def test_forced_down_is_set_and_removed_independently_of_disabled(
     host_command: CommandLine, placement: Placement
 ) -> None:
@@ -195,30 +188,6 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(
         stays = command == "enable" and says != "open"  # such a command fails
         assert await host_command(command, "host-1", *rest, ends=int(stays)) == f"host-1: {says}\n", words
     assert await traits(placement, 1) == {"COMPUTE_NODE"}
-
-
-async def test_enable_ends_with_1_and_the_command_if_a_drained_host_stays_disabled(
-    host_command: CommandLine,
-) -> None:
-    await host_command("disable", "host-1", "--because", "drain")
-    await host_command("disable", "host-2")
-    sent = await host_command("enable", "host-1", "host-2", ends=1)
-    assert sent == (
-        "host-1: stays disabled because of drain: `--because drain` removes that cause\nhost-2: open\n"
-    )
-    assert await host_command("enable", "host-1", "--because", "drain") == "host-1: open\n"
-
-
-@pytest.mark.usefixtures("no_scheduler")
-async def test_providers_of_a_host_are_drawn_as_a_tree(host_command: CommandLine) -> None:
-    drawn = await host_command("show", "host-2")
-    lines = [line.strip() for line in drawn.splitlines()]
-    assert lines[0] == "host-2  agent-2 in cell c1  unknown: no scheduler answers"
-    assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
-    cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
-    assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]
-    sent = await host_command.json("show", "host-2")
-    assert {one["name"] for one in sent} == {"host-2", "host-2_numa0"}
 
 
 WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
@@ -323,14 +292,6 @@ async def test_invalid_aggregates_are_refused_with_the_reason(
     with pytest.raises(kind) as refused:
         await berth(*arguments)
     assert why in str(refused.value)
-
-
-async def test_a_zone_is_changed_by_force(berth: CommandLine, placement: Placement) -> None:
-    await has_hosts(placement, 1)
-    await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    await berth("create", "east", "--zone", "e", "--host", "host-1", "--force")
-    await berth("set", "east", "--zone", "x", "--force")
-    assert await berth("remove", "east", "host-1", "--force") == "east: changed, 1 host taken out\n"
 
 
 # Nova's

@@ -55,14 +55,6 @@ async def labels_of(placement: Placement, root: str = HOST) -> dict[str, str]:
     return {level: name for level, name in provider.labels.items() if level not in ("cell", "zone")}
 
 
-async def test_an_operator_labels_hosts_and_removes_labels(placement: Placement) -> None:
-    assert await label(placement, HOST, OTHER, rack="r1", row="a") == LabelsEdited(changed=2, number=2)
-    assert await labels_of(placement) == await labels_of(placement, OTHER) == {"rack": "r1", "row": "a"}
-    result = await label(placement, unset=("row",), rack="r2")
-    assert isinstance(result, LabelsEdited) and result.changed == 1
-    assert await labels_of(placement) == {"rack": "r2"}
-
-
 async def test_setting_the_same_label_again_changes_nothing(placement: Placement) -> None:
     await label(placement, rack="r1")
     assert await label(placement, rack="r1") == LabelsEdited(changed=0, number=0)
@@ -77,12 +69,6 @@ async def test_labels_have_a_precedence(placement: Placement) -> None:
     assert (await labels_of(placement))["rack"] == "of an agent"
     await label(placement, rack="of an operator")
     assert await labels_of(placement) == {"rack": "of an operator", "row": "of a field"}
-
-
-async def test_a_report_keeps_the_labels_of_operators(placement: Placement) -> None:
-    await label(placement, rack="r1")
-    await reported(placement, labels={"row": "a"})
-    assert await labels_of(placement) == {"rack": "r1", "row": "a"}
 
 
 async def test_a_changed_label_changes_the_shape_so_that_older_choices_are_refused(
@@ -129,9 +115,3 @@ async def test_no_host_is_labelled_if_one_is_in_another_cell_than_the_edit_names
     assert await labels_of(placement) == {}
     edited = (await placement.reports.label(replace(order, roots=(HOST,)))).result
     assert isinstance(edited, LabelsEdited)
-
-
-async def test_labels_are_read_again_after_a_restart(placement: Placement) -> None:
-    await label(placement, rack="r1")
-    await placement.memory.reload()
-    assert await labels_of(placement) == {"rack": "r1"}

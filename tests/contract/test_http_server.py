@@ -1,8 +1,6 @@
 """The HTTP server of every worker ends slow and idle connections, and refuses invalid requests."""
 
 import asyncio
-import logging
-import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -102,29 +100,6 @@ async def answered(reader: StreamReader) -> bytes:
 # Slow and idle connections
 
 
-@pytest.mark.parametrize("reply", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
-async def test_an_idle_connection_is_closed(reply: bytes) -> None:
-    async with served(idle=SOON, keep_alive=SOON) as site:
-        sent = await site.answer(reply)
-        assert sent.count(b"200 OK") == reply.count(b"GET")
-        assert b"HTTP/1.1 40" not in sent
-
-
-async def test_a_connection_is_closed_with_its_response_if_none_is_kept() -> None:
-    async with served(keep_alive=0.0) as site:
-        sent = await site.answer(GET + GET)  # until the server closes the connection
-        assert sent.count(b"200 OK") == 1
-        assert b"connection: close" in sent
-
-
-async def test_a_new_connection_may_wait_for_its_request_if_none_is_kept() -> None:
-    async with served(keep_alive=0.0) as site, site.connected() as (reader, writer):
-        await asyncio.wait([waiting := asyncio.create_task(reader.read())], timeout=SOON)
-        assert not waiting.done()
-        writer.write(GET)
-        assert b"200 OK" in await waiting
-
-
 @pytest.mark.parametrize(
     "reply", [HALF, b"GET", HALF_A_BODY, GET + HALF], ids=["head", "word", "body", "second"]
 )
@@ -132,18 +107,6 @@ async def test_an_incomplete_request_times_out(reply: bytes) -> None:
     async with served(slow=SOON) as site:
         assert b"408 Request Timeout" in await site.answer(reply)
         assert site.gone == (["/"] if reply == HALF_A_BODY else [])
-
-
-async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
-    async with served(slow=SOON) as site:
-        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n"
-        async with site.connected(head + bytes(100_000)) as (reader, writer):
-            await asyncio.wait(
-                [waiting := asyncio.create_task(reader.readuntil(b"100001"))], timeout=SOON * 4
-            )
-            assert not waiting.done()
-            writer.write(b"!")
-            assert await waiting
 
 
 async def test_a_client_that_waits_for_a_response_is_not_closed() -> None:
@@ -166,18 +129,6 @@ async def test_an_unread_answer_is_abandoned() -> None:
 
 
 # Limits of the number of connections
-
-
-async def test_the_longest_idle_connection_is_closed_for_a_new_one() -> None:
-    async with served(connections=2) as site:
-        async with site.connected(GET) as (first, _), site.connected(GET) as (second, writer):
-            assert await answered(first)
-            assert await answered(second)
-            async with site.connected(GET) as (third, _):
-                assert await answered(third)
-                assert await first.read() == b""  # the server has closed the connection
-                writer.write(GET)
-                assert await answered(second)
 
 
 async def test_the_slowest_client_is_closed_if_no_connection_is_idle() -> None:
@@ -222,30 +173,6 @@ async def test_unreadable_requests_are_refused(reply: bytes, sent: bytes) -> Non
     async with served(idle=1.0) as site:
         async with site.connected(reply) as (reader, _):
             assert sent in await reader.readuntil(b"\r\n")
-
-
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_client_that_leaves_without_reading_is_not_logged(
-    run: Callable[[Coroutine[Any, Any, None]], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    run(_leave_early())
-    assert not caplog.records
-
-
-async def _leave_early() -> None:
-    async with served() as site:
-        for _ in range(3):
-            client = socket.create_connection(("127.0.0.1", site.port))
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            client.sendall(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + GET * 7)
-            async with asyncio.timeout(SECONDS):
-                await site.asked.wait()
-            site.asked.clear()
-            client.close()
-        await _first_answer(site)  # then the server has received the request
-        site.go_on.set()
-        await _first_answer(site)
 
 
 # Addresses
@@ -324,21 +251,6 @@ def own_certificate(directory: Path) -> tuple[TlsFiles, ssl.SSLContext]:
 
 
 @on_each_loop
-@pytest.mark.parametrize("reply", [b"", b"\x16\x03\x01"], ids=["nothing", "half of it"])
-def test_a_connection_without_a_complete_tls_handshake_is_closed(
-    tmp_path: Path, run: Runner, reply: bytes
-) -> None:
-    files, trusted = own_certificate(tmp_path)
-
-    async def scene() -> None:
-        async with served(files, handshake=SOON) as site:
-            assert await site.answer(reply) == b""
-            assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
-
-    run(scene())
-
-
-@on_each_loop
 def test_connections_without_a_tls_handshake_keep_no_client_out(tmp_path: Path, run: Runner) -> None:
     files, trusted = own_certificate(tmp_path)
 
@@ -349,19 +261,3 @@ def test_connections_without_a_tls_handshake_keep_no_client_out(tmp_path: Path, 
             assert b"200 OK" in (await answered_over_tls(site.port, trusted))[1]
 
     run(scene())
-
-
-@on_each_loop
-def test_a_refused_tls_handshake_is_not_logged(
-    tmp_path: Path, run: Runner, caplog: pytest.LogCaptureFixture
-) -> None:
-    files, _ = own_certificate(tmp_path)
-
-    async def scene() -> None:
-        async with served(files) as site:
-            await site.answer()
-            async with site.connected():
-                pass
-
-    run(scene())
-    assert not caplog.records

@@ -89,55 +89,6 @@ async def listed(database: Database) -> Builds:
     return await six_builds(database)
 
 
-ASKED = [
-    pytest.param({}, [1, 2, 3, 5, 6], id="all but the deleted"),
-    pytest.param({"project": "odd"}, [1, 3, 5], id="of a project"),
-    pytest.param({"host": "host0"}, [1, 2, 3, 5], id="on a host"),
-    pytest.param({"host": "host1"}, [6], id="where it is now"),
-    pytest.param({"host": uid(1, "c")}, [6], id="by its root"),
-    pytest.param({"name": "web"}, [1, 2, 3], id="by name"),
-    pytest.param({"name": "web", "project": "odd"}, [1, 3], id="by name and project"),
-    pytest.param({"statuses": ("active",)}, [2], id="active"),
-    pytest.param({"statuses": ("error", "deleted")}, [3, 4], id="over"),
-    pytest.param({"statuses": ("deleting",), "project": "even"}, [], id="none"),
-    pytest.param({"name": "we"}, [], id="a part of a name is no name"),
-    pytest.param({"since": 4e9}, [], id="not changed since"),
-    pytest.param({"since": 1.0, "statuses": ("active",)}, [2], id="changed since"),
-]
-
-
-@pytest.mark.parametrize(("asked", "expected"), ASKED)
-async def test_builds_are_found_by_filters(
-    listed: Builds, asked: dict[str, Any], expected: list[int]
-) -> None:
-    found = await listed.find_instances(FindInstances(cell=CELL, count=True, **asked))
-    assert [instance.build for instance in found.instances] == [uid(n, "b") for n in expected]
-    assert (found.more, found.count) == (False, len(expected))
-
-
-async def test_pages_of_instances_are_adjacent_and_the_first_has_the_count(listed: Builds) -> None:
-    seen, after, pages = [], "", 0
-    while True:
-        page = await listed.find_instances(FindInstances(cell=CELL, limit=2, after=after))
-        seen += [instance.build for instance in page.instances]
-        pages, after = pages + 1, page.last
-        assert page.count == 0
-        if not page.more:
-            break
-    assert (seen, pages) == ([uid(n, "b") for n in (1, 2, 3, 5, 6)], 3)
-
-
-async def test_the_fields_of_a_listed_build(listed: Builds) -> None:
-    failed, six = (await listed.find_instances(FindInstances(cell=CELL, statuses=("error",)))).instances, None
-    assert (failed[0].reason, failed[0].flavor, failed[0].name) == (
-        "aborted: host0 failed: bad image",
-        "small",
-        "web",
-    )
-    [six] = (await listed.find_instances(FindInstances(cell=CELL, host="host1"))).instances
-    assert (six.status, six.attempt, six.root, six.project) == ("building", 2, uid(1, "c"), "even")
-
-
 async def test_an_unreadable_build_does_not_hide_other_builds(listed: Builds, database: Database) -> None:
     async with database.write() as tx:
         await tx.execute(text("UPDATE placed_builds SET placed = 'x' WHERE build = :id"), {"id": uid(2, "b")})
@@ -275,14 +226,6 @@ async def held(world: WaitingWorld, build: str = BUILD) -> int:
     return len(found.consumers)
 
 
-async def nothing_held(world: WaitingWorld) -> None:
-    for _ in range(1000):
-        if not await held(world):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("it holds something for ever")
-
-
 @in_virtual_time
 async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
     async with a_cloud() as (world, _):
@@ -297,35 +240,6 @@ async def test_an_instance_deleted_before_its_request_gets_no_host() -> None:
             for unplaceable in world.unplaceable
         ] == [((BUILD,), "deleted before it had a host", "cancelled")]
         assert not await held(world)
-
-
-@in_virtual_time
-async def test_an_unknown_id_can_be_used_after_a_deletion_without_a_fence() -> None:
-    async with a_cloud() as (world, _):
-        assert await anywhere(world, fence=False) == (False, False, {})
-        assert await anywhere(world, fence=False) == (False, False, {})
-        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
-        await world.say(a_request(1, flavor=VM))
-        assert (await ended.get()).status == "active"
-        assert await anywhere(world, fence=False) == (False, True, {BUILD: "c1"})
-
-
-@in_virtual_time
-async def test_a_deletion_before_the_placed_build_ends_it_on_arrival() -> None:
-    """While the conductor is down, the broker holds the placed build and its deletion, in any order."""
-    async with a_cloud() as (world, start):
-        await world.kill("conductor")
-        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
-        listener = await world.bus.listen(topics.BUILD_DELETE.at(cell="c1"))
-        await world.say(a_request(1, flavor=VM))
-        await world.until(1, world.placed)
-        assert await anywhere(world) == (False, True, {BUILD: "c1"})
-        assert (await listener.get()) == BuildDeleteRequested(build=BUILD, cell="c1")
-        assert await held(world) == 1
-        start("conductor")
-        message = await ended.get()
-        assert (message.build, message.status) == (BUILD, "error")
-        await nothing_held(world)
 
 
 @pytest.mark.parametrize(

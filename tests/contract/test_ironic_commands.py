@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,30 +94,6 @@ async def synchronized(house: PlacementBesideIronic, *numbers: int) -> None:
         await until(lambda: in_step(house))
 
 
-async def test_the_diff_lists_each_node(house: PlacementBesideIronic) -> None:
-    await synchronized(house, 1, 2)
-    house.ironic.change(1, maintenance=True, traits=["CUSTOM_A"])
-    code, lines = await house.diff()
-    assert (code, lines) == (
-        1,
-        [
-            f"{node_number(1)} (n1): reserved: Ironic has 1, placement has 0",
-            f"{node_number(1)} (n1): traits: only Ironic has CUSTOM_A",
-            "2 nodes in Ironic, 2 in placement: 1 differ",
-        ],
-    )
-
-
-async def test_the_json_diff_has_one_line_per_difference(
-    house: PlacementBesideIronic, capsys: pytest.CaptureFixture[str]
-) -> None:
-    house.ironic.have(1)
-    assert (await house.diff(as_json=True))[0] == 1
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
-        {"node": node_number(1), "what": "missing", "ironic": "", "placement": "", "name": "n1"}
-    ]
-
-
 async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None:
     """Claim the node for a build."""
     choice = Choice({node_number(number): {"CUSTOM_GOLD": 1}})
@@ -150,28 +125,6 @@ async def test_the_diff_lists_instances_that_ironic_does_not_have(
     ]
 
 
-async def test_a_build_in_progress_is_no_difference(
-    house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
-    house.ironic.have(1)
-    build = node_number(91)
-    async with house.serving(house.following):
-        await until(lambda: in_step(house))
-        await claimed(house, 1, build)
-    reads = 0
-
-    def arrives(request: httpx.Request) -> None:
-        nonlocal reads
-        reads += request.url.path.endswith(node_number(1))
-        if reads:
-            house.ironic.nodes[node_number(1)]["instance_uuid"] = build
-
-    house.ironic.before = arrives
-    _, lines = await house.diff()
-    assert reads == 1 and not any("instance:" in line for line in lines)
-
-
 async def emptied(house: PlacementBesideIronic) -> None:
     await synchronized(house, *range(20))
     house.ironic.nodes.clear()
@@ -189,18 +142,6 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
     assert "20 nodes were deleted" in house.reply.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
-
-
-async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> None:
-    await synchronized(house, *range(20))
-    del house.ironic.nodes[node_number(3)]
-    house.ironic.change(4, maintenance=True)
-    await house.sweep()
-
-    async def only_the_other() -> bool:
-        return (await house.diff())[1][-1] == "19 nodes in Ironic, 19 in placement: 1 differ"
-
-    await until(only_the_other)
 
 
 async def test_the_diff_requires_an_ironic_api() -> None:

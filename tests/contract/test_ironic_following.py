@@ -21,7 +21,6 @@ from bus.worker import Worker, answers, on_many
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.notifications import CLAIMABLE_SECONDS, REPORTED_SECONDS
 from ironic_sync.worker import FollowedIronic, ironic_sync
 from placement_worker.core.trees import Tree
 from placement_worker.store.stored_trees import changes_between
@@ -50,7 +49,6 @@ class FollowedWorld:
         self.clock = Clock(now=lambda: self.time, chance=random.Random(1), monotonic=self._loop.time)
         self._more: dict[str, Any] = {"sweep_seconds": 3600.0, "pages_per_second": 1e9, **more}
         self._number = 0
-        self._held_back: list[PlacementChanged] | None = None
 
     @property
     def time(self) -> float:
@@ -117,18 +115,7 @@ class FollowedWorld:
         if not changes:
             return None
         self._number += 1
-        reply = PlacementChanged(number=self._number, changes=tuple(changes))
-        if self._held_back is None:
-            return reply
-        self._held_back.append(reply)
-        return None
-
-    def hold_changes_back(self) -> None:
-        self._held_back = []
-
-    async def tell_changes(self) -> None:
-        held, self._held_back = self._held_back or [], None
-        await self._bus.publish(*held)
+        return PlacementChanged(number=self._number, changes=tuple(changes))
 
     def reopen_by_hand(self, number: int) -> None:
         before = self.placed.trees[node_number(number)]
@@ -154,7 +141,6 @@ async def followed(**more: Any) -> AsyncIterator[FollowedWorld]:
 
 
 SOON = 1.0  # virtual seconds
-HOUR = 3600.0
 
 
 def with_nodes(world: FollowedWorld, count: int = 1) -> None:
@@ -168,27 +154,6 @@ async def with_three_nodes(world: FollowedWorld) -> ManualNotifications:
     replica = await world.start()
     assert world.placed.open() == {1, 2, 3}
     return replica
-
-
-def count_of(histogram: Any) -> float:
-    (count,) = (sample.value for sample in histogram.collect()[0].samples if sample.name.endswith("_count"))
-    return float(count)
-
-
-@in_virtual_time
-async def test_a_node_opens_and_closes_with_its_notifications() -> None:
-    async with followed() as world:
-        replica = await world.start()
-        before = count_of(CLAIMABLE_SECONDS), count_of(REPORTED_SECONDS)
-        world.ironic.have(1, provision_state="cleaning")
-        await world.change(replica, 1, "provision_set.start")
-        assert not world.placed.is_open(1)
-        await world.change(replica, 1, "provision_set.end", provision_state="available")
-        assert await world.takes(1, open=True) < SOON
-        await world.change(replica, 1, "maintenance_set.end", maintenance=True)
-        assert await world.takes(1, open=False) < SOON
-    assert count_of(CLAIMABLE_SECONDS) == before[0] + 1
-    assert count_of(REPORTED_SECONDS) >= before[1] + 2
 
 
 @in_virtual_time
@@ -238,16 +203,6 @@ async def test_changes_without_notifications_are_found_within_seconds(nulls_firs
 
 
 @in_virtual_time
-async def test_ironic_is_polled_rarely_while_notifications_arrive() -> None:
-    async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
-        await with_three_nodes(world)
-        before = len(world.ironic.requests)
-        await world.change(None, 1, "", maintenance=True)
-        assert 20.0 < await world.takes(1, open=False) < 65.0
-        assert len(world.ironic.requests) - before < 10
-
-
-@in_virtual_time
 async def test_missed_changes_are_read_when_notifications_resume() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_three_nodes(world)
@@ -256,26 +211,6 @@ async def test_missed_changes_are_read_when_notifications_resume() -> None:
             await world.change(None, 1, "", maintenance=maintenance)
             replica.reconnect()
             assert await world.takes(1, open=not maintenance) < 1.0
-
-
-@in_virtual_time
-async def test_a_node_deleted_without_a_notification_is_found() -> None:
-    async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
-        replica = await with_three_nodes(world)
-        replica.disconnect()
-        del world.ironic.nodes[next(iter(world.ironic.nodes))]
-        replica.reconnect()
-        assert await world.takes(1, open=False) < 6.0
-
-
-@in_virtual_time
-async def test_an_ironic_without_notifications_is_polled_often() -> None:
-    async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
-        replica = await with_three_nodes(world)
-        replica.disconnect()
-        world.ironic.now = int(world.time)
-        world.ironic.have(9)
-        assert await world.takes(9, open=True) < 6.0
 
 
 # Several replicas, and a clock that jumps
@@ -292,21 +227,6 @@ async def test_changes_reported_by_another_replica_are_checked() -> None:
 
 
 @in_virtual_time
-async def test_a_replica_that_takes_over_reads_the_reported_state() -> None:
-    async with followed() as world:
-        with_nodes(world)
-        a, b = await world.start(), await world.start()
-        await world.change(a, 1, "maintenance_set.end", maintenance=True)
-        await world.takes(1, open=False)
-        world.hold_changes_back()
-        await world.change(b, 1, "maintenance_set.end", maintenance=False)
-        await world.takes(1, open=True)
-        await world.change(a, 1, "maintenance_set.end", maintenance=True)
-        await world.tell_changes()
-        assert await world.takes(1, open=False) < SOON
-
-
-@in_virtual_time
 async def test_a_reconnected_replica_reads_the_reported_state_again() -> None:
     async with followed() as world:
         with_nodes(world)
@@ -318,40 +238,3 @@ async def test_a_reconnected_replica_reads_the_reported_state_again() -> None:
         a.reconnect()
         await world.change(a, 1, "maintenance_set.end", maintenance=True)
         assert await world.takes(1, open=False) < SOON
-
-
-@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
-@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "is started again"])
-@in_virtual_time
-async def test_notifications_after_a_clock_jump_take_effect_immediately(restarted: bool, jump: float) -> None:
-    async with followed() as world:
-        with_nodes(world)
-        world.ahead = max(0.0, -jump)
-        a = await world.start()
-        for maintenance in (True, False):
-            await world.change(a, 1, "maintenance_set.end", maintenance=maintenance)
-            assert await world.takes(1, open=not maintenance) < SOON
-        world.ahead += jump
-        if restarted:
-            await world.kill_all()
-            a = await world.start()
-        for maintenance in (True, False, True):
-            await world.change(a, 1, "maintenance_set.end", maintenance=maintenance)
-            assert await world.takes(1, open=not maintenance) < SOON
-        world.ironic.have(2)
-        await world.change(a, 2, "provision_set.end", maintenance=False)
-        assert await world.takes(2, open=True) < SOON
-
-
-@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
-@in_virtual_time
-async def test_changes_after_a_clock_jump_are_found_by_the_next_sweep(jump: float) -> None:
-    async with followed(sweep_seconds=60.0) as world:
-        with_nodes(world)
-        world.ahead = max(0.0, -jump)
-        a = await world.start()
-        await world.change(a, 1, "update.end", name="told")
-        world.ahead += jump
-        for maintenance in (True, False):
-            await world.change(None, 1, "", maintenance=maintenance)
-            assert await world.takes(1, open=not maintenance) < 70.0

@@ -1,4 +1,4 @@
-"""Queries of sweeps to placement, on both databases; whole sweeps, and all recorded notifications."""
+"""Sweeps and all recorded notifications, with a real placement on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,15 +6,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import pytest
-from msgspec.structs import replace
 
 from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
 from bus.messages import InventoryReported
-from bus.reports import Inventory, ProviderReport
-from bus.requests import ResourceGroup
-from bus.resources import AddInventory, EditRequested, MakeProvider, Provider, SetAggregates, SetTraits
+from bus.reports import ProviderReport
+from bus.resources import Provider
 from ironic_sync.comparison import diff
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import IronicNode
@@ -25,86 +22,19 @@ from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement
 from tests.support.belief_world import SILENT, Truth, recorded
-from tests.support.fake_ironic import node_number
 from tests.support.ids import uid
 from tests.support.ironic_builders import PLACE
-from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, gone, on_hosts
 from tests.support.placement_calls import edit_aggregate, find_providers
 from tests.support.swept_ironic import SweptIronic
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
-OWNER: Any = ("owner",)
 SELECTION = NodeSelection(
     cell="c1",
     zone="z1",
     aggregates_by=("properties.rack", "conductor_group"),
     labels_by={"rack": "properties.rack"},
 )
-
-
-@pytest.fixture
-async def rack(placement: Placement) -> Placement:
-    one = replace(a_report(1, a_provider(11, 1), sequence=5), zone="z1")
-    two = a_report(2, cell="c2", traits=("CUSTOM_A",))
-    for report in (a_report(3), one, two):  # not in the order of their ids
-        await placement.reports.report_many([report])
-    return placement
-
-
-async def test_the_owner_of_a_provider_can_be_queried(rack: Placement) -> None:
-    (one,) = await find_providers(rack, ids=(uid(1, "a"),), parts=OWNER)
-    assert (one.cell, one.agent, one.zone, one.sequence, one.gone) == ("c1", "agent-1", "z1", 5, False)
-    (child,) = await find_providers(rack, ids=(uid(11, "a"),), parts=OWNER)
-    assert (child.agent, child.sequence, child.host) == ("agent-1", 5, "host-1")
-    (silent,) = await find_providers(rack, ids=(uid(1, "a"),), parts=())
-    assert (silent.agent, silent.sequence) == ("", -1)
-
-
-AGENTS = [
-    ({"agents": ("agent-1",)}, {1, 11}),
-    ({"agents": ("agent-1", "agent-3", "agent-3")}, {1, 11, 3}),
-    ({"agents": ("agent-9",)}, set()),
-    ({"agents": ("agent-1", "agent-2"), "ids": (uid(2, "a"), uid(3, "a"))}, {2}),
-    ({"agents": ("agent-1",), "in_tree": uid(2, "a")}, set()),
-    ({"agents": ("agent-2", "agent-3"), "like": ResourceGroup(required=("CUSTOM_A",))}, {2}),
-    ({"agents": ("agent-2", "agent-3"), "like": ResourceGroup(forbidden=("CUSTOM_A",)), "limit": 1}, {3}),
-]
-
-
-@pytest.mark.parametrize("query, expected", AGENTS)
-async def test_the_providers_of_an_agents_trees(
-    rack: Placement, query: dict[str, Any], expected: set[int]
-) -> None:
-    assert {provider.id for provider in await find_providers(rack, **query)} == {
-        uid(number, "a") for number in expected
-    }
-
-
-@pytest.mark.parametrize("which", [{"agents": ("agent-1", "agent-2", "agent-3")}, {}], ids=["agents", "all"])
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
-async def test_providers_are_found_in_pages(rack: Placement, which: dict[str, Any], limit: int) -> None:
-    seen: list[str] = []
-    while True:
-        page = await find_providers(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
-        seen += [provider.id for provider in page]
-        if len(page) < limit:
-            break
-    assert seen == sorted(uid(number, "a") for number in (1, 2, 3, 11))
-
-
-async def test_a_deleted_provider_in_use_is_marked(rack: Placement) -> None:
-    await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
-    await rack.reports.report_many([gone(3, 9), gone(2, 9, "c2")])
-    assert [
-        (provider.id, provider.gone) for provider in await find_providers(rack, agents=("agent-2", "agent-3"))
-    ] == [(uid(3, "a"), True)]
-
-
-async def test_a_provider_without_reports_has_no_owner(rack: Placement) -> None:
-    await rack.providers.edit_many([EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand"))])
-    (one,) = await find_providers(rack, ids=(uid(7, "a"),), parts=OWNER)
-    assert (one.agent, one.cell, one.sequence) == ("", "", -1)
 
 
 class SweptPlacement(SweptIronic):
@@ -118,61 +48,6 @@ class SweptPlacement(SweptIronic):
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         reports = [reply for node in seen if (reply := node.report(self.rules)) is not None]
         assert await self._placement.reports.report_many(reports) == [None] * len(reports)
-
-
-async def test_a_sweep_repairs_all_differences(placement: Placement) -> None:
-    async with SweptPlacement(placement) as sweeping:
-        ironic = sweeping.ironic
-        for number in range(1, 600):
-            ironic.have(number, traits=["CUSTOM_A"], properties={"rack": f"r{number % 7}"})
-        await sweeping.sweep.everything()
-        compared = await diff(sweeping.survey)
-        assert (compared.nodes, compared.placed, compared.differences) == (599, 599, ())
-        ironic.change(5, maintenance=True, traits=["CUSTOM_B"])
-        del ironic.nodes[node_number(6)]
-        ironic.have(700)
-        assert await sweeping.differences() == ["gone", "missing", "reserved", "traits"]
-        await sweeping.sweep.everything()
-        assert await sweeping.differences() == []
-
-
-async def test_a_changed_field_of_a_node_is_another_label(placement: Placement) -> None:
-    async with SweptPlacement(placement) as sweeping:
-        node = sweeping.ironic.have(1, properties={"rack": "r1"})
-        await sweeping.sweep.everything()
-        assert placement.memory.index.rows[node].domains["rack"] == "r1"
-        sweeping.ironic.change(1, properties={"rack": "r2"})
-        assert await sweeping.differences() == ["aggregates", "labels"]
-        await sweeping.sweep.everything()
-        assert placement.memory.index.rows[node].domains["rack"] == "r2"
-
-
-async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Placement) -> None:
-    async with SweptPlacement(placement) as sweeping:
-        ironic = sweeping.ironic
-        node = ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1"})
-        await sweeping.sweep.everything()
-        await placement.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
-        [before] = await find_providers(placement, ids=(node,))
-        rack = uid(9, "e")
-        for edit in (
-            SetTraits(provider=node, traits=("CUSTOM_A", "CUSTOM_GOLD")),
-            SetAggregates(provider=node, aggregates=(*before.aggregates, rack)),
-            AddInventory(provider=node, resource_class="DISK_GB", inventory=Inventory(total=5)),
-        ):
-            await placement.providers.edit_many([EditRequested(edit=edit)])
-        [after] = await find_providers(
-            placement, ids=(node,), parts=("inventories", "traits", "aggregates", "owner")
-        )
-        kept = (after.kept_classes, after.kept_traits, after.kept_aggregates)
-        assert kept == (("DISK_GB",), ("CUSTOM_GOLD",), (rack,))
-        assert await sweeping.differences() == []
-        ironic.change(1, traits=["CUSTOM_B"])
-        assert await sweeping.differences() == ["traits"]
-        await sweeping.sweep.everything()
-        assert await sweeping.differences() == []
-        [after] = await find_providers(placement, ids=(node,))
-        assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
 
 
 async def test_a_node_keeps_the_aggregates_of_an_operator(placement: Placement) -> None:

@@ -43,40 +43,6 @@ async def test_an_event_during_the_sweep_is_not_undone_by_an_older_page(skew: fl
         assert await world.differences() == []
 
 
-async def test_an_event_with_a_future_time_does_not_hide_later_changes() -> None:
-    async with SweptIronic(full_every=1) as world:
-        world.ironic.have(1)
-        world.event(1, world.now + 3600)
-        world.ironic.change(1, maintenance=True)  # no event
-        await world.sweep.round()
-        assert world.placed.open() == set()
-
-
-async def test_placement_is_read_again_before_a_report() -> None:
-    async with SweptIronic(full_every=1) as world:
-        world.ironic.have(1)
-        await world.sweep.round()
-        world.sent.clear()
-        world.ironic.change(1, maintenance=True)
-
-        def event_before_telling(query: FindProviders) -> None:
-            if query.ids:
-                world.say(1, world.now - 0.5)
-
-        world.placed.before = event_before_telling
-        await world.sweep.round()
-        assert world.sent == []
-
-
-async def test_a_node_that_appears_between_pages_is_seen() -> None:
-    async with SweptIronic(page=3) as world:
-        for number in range(7):
-            world.ironic.have(number)
-        when_listed(world, 2, lambda: world.ironic.have(77))
-        await world.sweep.round()
-        assert 77 in world.placed.open() and await world.differences() == []
-
-
 async def test_a_node_missing_in_the_list_is_read_before_it_is_removed() -> None:
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)

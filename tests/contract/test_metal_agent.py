@@ -6,27 +6,8 @@ import pytest
 
 from compute_sim.ironic.conductor import SimPlan
 from ironic_sync.agent.core.node import SEEN
-from ironic_sync.agent.core.steps import UNDONE
-from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, US, metal_world
+from tests.support.metal_agent_world import QUIET, SLOW, US, metal_world
 from tests.support.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_a_build_ends_active_and_its_destroy_ends_with_a_free_node() -> None:
-    async with metal_world() as world:
-        assert await world.order(world.build()) == [("built", "")]
-        assert world.state() == ("active", US)
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        await world.until(lambda: world.state() == ("available", None))
-        assert world.waiting() == 0
-
-
-@in_virtual_time
-async def test_a_destroy_ends_when_the_node_is_released_and_cleaning() -> None:
-    async with metal_world(SLOW) as world:
-        await world.order(world.build())
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        assert world.state() == ("cleaning", None)
 
 
 @in_virtual_time
@@ -68,30 +49,6 @@ async def test_an_agent_works_without_permission_to_store_its_record() -> None:
 
 
 @in_virtual_time
-async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
-    async with metal_world() as world:
-        world.nodes[0].driver_info = {"berth_deploy": "fail"}
-        (reply,) = await world.order(world.build())
-        why = "Deploy step deploy.deploy failed: the image could not be written"
-        assert reply == ("failed", f"the node is deploy failed: {why}")
-        assert world.state()[1] is None, "the next attempt may take the instance elsewhere at once"
-        assert not world.leftover
-        assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]
-        await world.until(lambda: world.state() == ("available", None))
-
-
-@in_virtual_time
-async def test_a_failed_deploy_without_tear_down_is_reported_and_destroyed() -> None:
-    async with metal_world() as world:
-        world.nodes[0].driver_info = {"berth_deploy": "fail", "berth_tear_down": "fail"}
-        ((outcome, _),) = await world.order(world.build())
-        assert (outcome, world.leftover, world.state()) == ("failed", True, ("error", None))
-        world.nodes[0].driver_info = {}
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        await world.until(lambda: world.state() == ("available", None))
-
-
-@in_virtual_time
 async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
     async with metal_world(SimPlan(fail=1.0)) as world:
         seen = {SEEN: [{"build": US, "attempt": 1}]}
@@ -99,46 +56,6 @@ async def test_a_failing_tear_down_is_retried_with_pauses() -> None:
         await world.bus.publish(world.destroy())
         await asyncio.sleep(QUIET)
         assert 5 < sum(call.endswith("/states/provision") for call in world.line.calls) < 50
-
-
-@in_virtual_time
-async def test_a_protected_instance_is_destroyed_when_its_protection_ends() -> None:
-    async with metal_world() as world:
-        await world.order(world.build())
-        world.ironic.conductor.change(world.nodes[0], protected=True)
-        await world.bus.publish(world.destroy())
-        await asyncio.sleep(60.0)
-        assert world.state() == ("active", US)
-        world.ironic.conductor.change(world.nodes[0], protected=False)
-        assert await world.next_report() == ("destroyed", "")
-
-
-@pytest.mark.parametrize("state", ["deploying", "wait call-back", "deploy hold"])
-@in_virtual_time
-async def test_a_destroy_ends_a_deploy_in_any_state(state: str) -> None:
-    async with metal_world(CALLS_BACK) as world:
-        await world.bus.publish(world.build())
-        await world.until(
-            lambda: world.state() == ("wait call-back" if state == "deploy hold" else state, US)
-        )
-        world.ironic.conductor.change(world.nodes[0], provision_state=state)
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        assert world.state()[1] is None
-        assert await world.silence(), "of the build nothing is heard any more"
-        assert world.state() == ("available", None)
-        assert world.waiting() == 0
-        assert await world.order(world.build()) == [("destroyed", "")]
-
-
-@in_virtual_time
-async def test_a_destroy_before_its_build_prevents_the_build() -> None:
-    async with metal_world() as world:
-        assert await world.order(world.destroy()) == [("destroyed", "")]
-        await world.kill()
-        world.start()
-        assert await world.order(world.build()) == [("failed", UNDONE)]
-        assert world.state() == ("available", None)
-        assert await world.order(world.build(attempt=2)) == [("built", "")]
 
 
 @in_virtual_time

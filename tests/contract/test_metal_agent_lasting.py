@@ -5,12 +5,10 @@ import re
 
 import pytest
 
-from bus.messages import AgentReported
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from ironic_sync.agent.core.node import SEEN
-from ironic_sync.agent.core.steps import UNDONE
-from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, US, metal_world
+from tests.support.metal_agent_world import QUIET, US, metal_world
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -39,75 +37,6 @@ async def test_orders_wait_and_report_progress_while_ironic_is_unreachable() -> 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(QUIET):
                 await world.reports.get()
-
-
-@in_virtual_time
-async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() -> None:
-    async with metal_world(SimPlan(step_time=Durations("constant", (4000.0,)))) as world:
-        await world.bus.publish(world.build())
-        async with asyncio.timeout(5000.0):
-            while (message := await world.reports.get()).outcome == "progress":
-                pass
-        assert message.outcome == "built"
-        node = f"/v1/nodes/{message.root}"
-        assert world.calls() == [f"PATCH {node}", f"PUT {node}/states/provision"]
-        assert await world.silence()
-
-
-@in_virtual_time
-async def test_progress_reports_end_after_a_time() -> None:
-    async with metal_world(progress_every=5.0, patience=60.0) as world:
-        world.line.cut = True
-        await world.bus.publish(world.build())
-        reply: list[AgentReported] = []
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1000.0):
-                while True:
-                    reply.append(await world.reports.get())
-        assert 5 <= len(reply) <= 13
-
-
-@in_virtual_time
-async def test_heartbeats_count_builds_while_ironic_is_reachable() -> None:
-    async with metal_world(SLOW, period=5.0) as world:
-        assert (await world.beats.get()).hosts == ()
-        await world.bus.publish(world.build())
-        async with asyncio.timeout(30.0):
-            while not (beat := await world.beats.get()).hosts:
-                pass
-        assert [(host.root, host.host, host.building) for host in beat.hosts] == [
-            (world.nodes[0].uuid, world.nodes[0].uuid, 1)
-        ]
-        assert await world.next_report() == ("built", "")
-        async with asyncio.timeout(30.0):
-            while (beat := await world.beats.get()).hosts[0].building:
-                pass
-        world.line.cut = True
-        await asyncio.sleep(30.0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(QUIET):
-                for _ in range(10):
-                    await world.beats.get()
-
-
-@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
-@in_virtual_time
-async def test_clock_jumps_do_not_change_heartbeats_and_time_limits(jump: float) -> None:
-    async with metal_world(SLOW, period=5.0, progress_every=5.0, patience=600.0) as world:
-        world.ahead = 7200.0
-        before = await world.beats.get()
-        await world.bus.publish(world.build())
-        await world.until(lambda: world.state() == ("deploying", US))
-        world.ahead += jump
-        after = await world.beats.get()
-        assert (after.run, after.sequence > before.sequence) == (before.run, True)
-        async with asyncio.timeout(10.0):
-            assert (await world.reports.get()).outcome == "progress"
-        await world.kill()
-        world.start()
-        async with asyncio.timeout(30.0):
-            while (await world.beats.get()).run == before.run:
-                pass
 
 
 @in_virtual_time
@@ -176,22 +105,3 @@ def test_a_killed_agent_continues_from_ironics_state(fault: str | None) -> None:
     for moment in range(1, moments[0] + 1):
         once(moment)
     assert moments[0] > 12
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 30.0, 31.0, 59.0, 61.0])
-@in_virtual_time
-async def test_a_restarted_agent_ends_its_earlier_deploy_if_a_destroy_order_waits(seconds: float) -> None:
-    async with metal_world(CALLS_BACK) as world:
-        await world.bus.publish(world.build())
-        await asyncio.sleep(seconds)
-        await world.kill()
-        await world.bus.publish(world.destroy())
-        world.start()
-        if (reply := await world.next_report()) == ("built", ""):
-            reply = await world.next_report()
-        assert reply == ("destroyed", "")
-        await world.until(lambda: world.state() == ("available", None))
-        await world.kill()
-        world.start()
-        assert await world.order(world.build()) == [("failed", UNDONE)]
-        assert (world.state(), world.waiting()) == (("available", None), 0)

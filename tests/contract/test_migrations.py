@@ -89,23 +89,6 @@ async def test_missing_migrations_are_applied_in_order_and_once(store: Database,
         assert (await tx.execute(text("SELECT used FROM things"))).scalar_one() == 2
 
 
-async def test_packages_of_one_database_are_migrated_in_order_with_a_version_each(
-    store: Database, add: Add, folder: Path
-) -> None:
-    of_feature = folder / "example"
-    of_feature.mkdir()
-    more = "op.add_column('things', sa.Column('used', sa.BigInteger))"
-    (of_feature / "0001.py").write_text(FILE.format(name="0001", revision="0001", down=None, upgrade=more))
-    feature = f"{PACKAGE}/example"
-    add("0001", None, table("things"))
-    add("0002", "0001", table("others"))
-    await migrate(store, PACKAGE)
-    assert await migrate(store, PACKAGE, feature) == [(feature, "0001")]
-    assert await migrate(store, PACKAGE, feature) == []
-    assert await migrate(store, PACKAGE) == []  # the feature was deleted; its tables stay
-    assert await current(store) == {PACKAGE: ("0002", "0001"), feature: ("0001", "0001")}
-
-
 async def test_a_failed_migration_undoes_all_migrations_of_its_run(store: Database, add: Add) -> None:
     add("0001", None, table("things"))
     add("0002", "0001", "op.execute('this is no SQL')")
@@ -165,18 +148,6 @@ async def test_a_migration_waits_for_a_long_transaction_and_does_not_hold_up_oth
     assert [migration.name for migration in migrating.result()] == ["0002"]
     for database in (store, reader, other):
         await database.close()
-
-
-async def test_an_up_to_date_database_is_only_checked(
-    store: Database, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check locks nothing and does not import alembic, because every start of a process makes it."""
-    add("0001", None, table("things"))
-    await migrate(store, PACKAGE)
-    monkeypatch.setattr("bus.sql.migrations._upgrade", None)
-    monkeypatch.setattr(Database, "write", None)
-    monkeypatch.setattr(Database, "unhurried", None)
-    assert await migrate(store, PACKAGE) == []
 
 
 async def test_a_database_of_a_newer_version_is_not_changed(store: Database, add: Add) -> None:
@@ -286,13 +257,6 @@ async def test_values_are_stored_unchanged(database: Database, kind: Any, values
     assert arrived == values
 
 
-async def test_a_float_divides_like_a_float(database: Database) -> None:
-    n = Rows(database.dialect, "n", whole=float)
-    async with database.read() as tx:
-        half = (await tx.execute(text(f"SELECT n.whole / 2 AS half FROM {n}"), n.bind([(1,)]))).scalar_one()
-    assert half == 0.5
-
-
 @pytest.fixture
 async def things(database: Database) -> Database:
     async with database.write() as tx:
@@ -303,60 +267,6 @@ async def things(database: Database) -> Database:
             )
         )
     return database
-
-
-async def contents(database: Database, columns: str) -> list[tuple[Any, ...]]:
-    async with database.read() as tx:
-        result = await tx.execute(text(f"SELECT {columns} FROM things ORDER BY id, class"))
-        return [tuple(row) for row in result]
-
-
-async def test_insert_update_and_delete_by_rows(things: Database) -> None:
-    many = Rows(things.dialect, "many", id=int, cls=str, used=int, ratio=float, spec=Json, gone=bool)
-    changes = Rows(things.dialect, "change", id=int, cls=str, delta=int)
-    doomed = Rows(things.dialect, "doomed", id=int)
-    async with things.write() as tx:
-        await tx.execute(
-            text(f"INSERT INTO things SELECT id, cls, used, ratio, spec, gone FROM {many}"),
-            many.bind([(n, "VCPU", n, 1.5, {"n": n}, n % 2 == 0) for n in range(300)]),
-        )
-        changed = await tx.execute(
-            text(
-                f"UPDATE things SET used = used + change.delta, ratio = :ratio FROM {changes}"
-                " WHERE things.id = change.id AND things.class = change.cls"
-                " AND things.used + change.delta <= :most"
-            ),
-            changes.bind([(1, "VCPU", 10), (2, "VCPU", -2), (3, "DISK", 9), (4, "VCPU", 99)])
-            | {"ratio": 2.0, "most": 50},
-        )
-        assert changed.rowcount == 2
-        deleted = await tx.execute(
-            text(f"DELETE FROM things WHERE id IN (SELECT id FROM {doomed})"),
-            doomed.bind((n,) for n in range(5, 400)),
-        )
-        assert deleted.rowcount == 295
-    assert await contents(things, "id, used, ratio") == [
-        (0, 0, 1.5), (1, 11, 2.0), (2, 0, 2.0), (3, 3, 1.5), (4, 4, 1.5),
-    ]  # fmt: skip
-
-
-async def test_existing_rows_are_distinguished_from_inserted_ones(things: Database) -> None:
-    n = Rows(things.dialect, "n", id=int)
-    insert = text(
-        f"INSERT INTO things (id, class) SELECT n.id, 'X' FROM {n} WHERE true"
-        " ON CONFLICT DO NOTHING RETURNING id"
-    )
-    async with things.write() as tx:
-        await tx.execute(insert, n.bind([(1,), (2,)]))
-        made = {row.id for row in await tx.execute(insert, n.bind([(2,), (3,)]))}
-    assert made == {3}
-
-
-async def test_an_insert_without_rows_inserts_nothing(things: Database) -> None:
-    n = Rows(things.dialect, "n", id=int, cls=str)
-    async with things.write() as tx:
-        inserted = text(f"INSERT INTO things (id, class) SELECT id, cls FROM {n}")
-        assert (await tx.execute(inserted, n.bind([]))).rowcount == 0
 
 
 @pytest.mark.parametrize("columns", [{}, {"a": bytes}, {"a b": int}])

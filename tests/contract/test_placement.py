@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.operations.stored_claims import allocations, retired
-from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released
+from bus.claims import Claimed, NoSuchProvider, Refused
 from bus.messages import InventoryReported
-from bus.replication import PlacementChanged, ProviderChange
+from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
@@ -29,9 +29,7 @@ from tests.support.placement_builders import (
     an_order,
     gone,
     looking_for,
-    mark_published,
     on_hosts,
-    seen_by,
 )
 from tests.support.placement_calls import claim, report
 from tests.support.virtual_time import TurnedClock
@@ -46,47 +44,6 @@ async def release(placement: Placement, *orders: object) -> list[object]:
 async def offered(placement: Placement, **resources: int) -> list[str]:
     found = await placement.find_candidates(looking_for(resources or {"VCPU": 1}))
     return sorted(candidate.host for candidate in found.candidates)
-
-
-# Claims
-
-
-async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    (taken,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
-    assert taken == Claimed(choice=0, generation=1, number=2)
-    assert await allocations(placement.database) == {uid(1): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
-    assert await offered(placement) == []
-    assert await release(placement, a_release(1, 1)) == [Released(number=3)]
-    assert await allocations(placement.database) == {}
-    assert await offered(placement) == ["host-1"]
-
-
-async def test_many_orders_share_a_transaction_and_have_separate_answers(placement: Placement) -> None:
-    await report(placement, *(a_report(number) for number in range(4)))
-    shape = {uid(3, "a"): 9}
-    answers = await claim(
-        placement,
-        an_order(a_claim(1, on_hosts(0, VCPU=5))),
-        an_order(a_claim(2, on_hosts(0, VCPU=5), on_hosts(1, VCPU=5))),
-        an_order(a_claim(3, on_hosts(2, VCPU=9))),
-        an_order(a_claim(4, Choice(on_hosts(3), shape))),
-        an_order(a_claim(5, on_hosts(77))),
-        an_order(a_claim(6, on_hosts(3)), a_claim(7, on_hosts(2, VCPU=9))),
-        an_order(a_claim(8, on_hosts(3), generation=4)),
-    )
-    full = Full(provider=uid(0, "a"), resource_class="VCPU", asked=5, free=3)
-    too_much = Refused(refusals=(Full(provider=uid(2, "a"), resource_class="VCPU", asked=9, free=8),))
-    assert answers == [
-        Claimed(choice=0, generation=1, number=2),
-        Claimed(choice=1, generation=1, number=3, refused=(full,)),
-        too_much,
-        Refused(refusals=(Moved(provider=uid(3, "a")),)),
-        Refused(refusals=(NoSuchProvider(provider=uid(77, "a")),)),
-        (Refused(refusals=()), too_much),
-        Held(generation=0, allocations={}),
-    ]
-    assert sorted(await allocations(placement.database)) == [uid(1), uid(2)]
 
 
 async def test_conflicts_are_retried_and_then_reported(
@@ -136,19 +93,6 @@ async def test_new_consumers_take_three_statements_however_many(
 # Releases
 
 
-async def test_a_claim_without_a_generation_replaces_any_allocations(placement: Placement) -> None:
-    await report(placement, a_report(1))
-    for amount, generation in ((3, 1), (8, 2), (1, 3)):
-        order = an_order(a_claim(1, on_hosts(1, VCPU=amount), generation="any", type=None))
-        (taken,) = await claim(placement, order)
-        assert isinstance(taken, Claimed) and taken.generation == generation
-    [(generation, held, _)] = (await allocations(placement.database)).values()
-    assert (generation, held) == (3, on_hosts(1, VCPU=1))
-    assert await release(placement, a_release(1, "any")) == [Released(number=5)]
-    assert await release(placement, a_release(1, "any")) == [Released(number=0)]
-    assert await allocations(placement.database) == {}
-
-
 async def test_retired_consumers_are_deleted_after_the_time_to_keep_them(
     placement: Placement, turned: TurnedClock
 ) -> None:
@@ -170,23 +114,6 @@ def figures(placement: Placement, number: int) -> tuple[int, int]:
     """Return a provider's shape and generation in the index."""
     row = placement.memory.index.rows[uid(number, "a")]
     return row.shape, row.generation
-
-
-async def test_a_report_replaces_the_tree_and_a_repetition_changes_nothing(placement: Placement) -> None:
-    def tree(sequence: int, **root: Any) -> InventoryReported:
-        numa = a_provider(2, 1, traits=("HW_NUMA_ROOT",))
-        return a_report(1, numa, a_provider(3, 2), sequence=sequence, **root)
-
-    assert await report(placement, tree(1)) == [""]
-    before = figures(placement, 1), figures(placement, 2)
-    seen = placement.memory.index.seen
-    assert await report(placement, tree(1), tree(2)) == ["", ""]
-    assert (figures(placement, 1), figures(placement, 2)) == before
-    assert await report(placement, tree(3, traits=("CUSTOM_GOLD",))) == [""]
-    (shape, generation), child = figures(placement, 1), figures(placement, 2)
-    assert (shape, generation) == (before[0][0] + 1, before[0][1] + 1)
-    assert child == before[1]
-    assert placement.memory.index.seen == seen + 1
 
 
 async def test_a_deleted_tree_is_not_created_again_by_a_late_report(placement: Placement) -> None:
@@ -253,27 +180,6 @@ async def test_an_invalid_report_is_refused_with_the_field_and_delays_no_other(p
     assert await offered(placement) == ["host-7", "host-8"]
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_a_name_or_an_id_has_one_owner(placement: Placement, together: bool) -> None:
-    def outcomes(*parts: Sequence[str]) -> list[str]:
-        return [one for part in parts for one in part]
-
-    same_name = a_report(2, name="host-1")
-    same_child = a_report(3, a_provider(9, 3))
-    mine = a_report(1, a_provider(9, 1))
-    if together:
-        sent = outcomes(await report(placement, mine, same_name, same_child))
-    else:
-        sent = outcomes(await report(placement, mine), await report(placement, same_name, same_child))
-    assert sent == [
-        "",
-        f"InventoryReported: providers[0].name: 'host-1' is the name of provider {uid(1, 'a')}",
-        f"InventoryReported: providers[1].id: {uid(9, 'a')} belongs to the tree of {uid(1, 'a')}",
-    ]
-    assert await report(placement, gone(1, 2)) == [""]
-    assert await report(placement, a_report(2, name="host-1"), same_child) == ["", ""]
-
-
 # The numbered changes, and several processes on one database
 
 
@@ -299,40 +205,6 @@ async def test_changes_during_a_reload_are_not_lost(
 async def announced(placement: Placement) -> list[PlacementChanged]:
     async with placement.database.read_single() as tx:
         return await changes.unpublished(tx, 1000)
-
-
-async def test_a_process_that_missed_more_than_the_log_holds_reloads(
-    url: str, placement: Placement, caplog: pytest.LogCaptureFixture
-) -> None:
-    placement.log.keep = 1
-    async with a_placement(url) as other:
-        for number in (1, 2, 3):
-            await report(placement, a_report(number))
-        await mark_published(placement)
-        await placement.log.trim()
-        await other.memory.fresh()
-        assert seen_by(other) == seen_by(placement)
-        assert other.memory.index.seen == 3
-    assert "reading everything again" in caplog.text
-
-
-async def test_every_commit_that_changes_something_is_announced_by_the_next_number(
-    placement: Placement,
-) -> None:
-    await report(placement, a_report(1))
-    await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    await claim(placement, an_order(a_claim(1, on_hosts(1))))  # changes nothing
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=2), generation=1)))
-    await release(placement, a_release(1, 2))
-    host = uid(1, "a")
-    assert [replace(change, history="") for change in await announced(placement)] == [
-        PlacementChanged(
-            number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1),)
-        ),
-        PlacementChanged(number=2, changes=(ProviderChange(host, host, 2, {"VCPU": 1}),)),
-        PlacementChanged(number=3, changes=(ProviderChange(host, host, 3, {"VCPU": 2}),)),
-        PlacementChanged(number=4, changes=(ProviderChange(host, host, 3, {"VCPU": 0}),)),
-    ]
 
 
 async def test_a_large_commit_is_published_in_parts_that_fit_a_message(placement: Placement) -> None:

@@ -1,8 +1,8 @@
-"""The placement worker on a bus: queries and published changes, with two workers on one database."""
+"""The placement worker on a bus consumes the reports of registered cells only."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from berth.features import packages
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEditRequested, DropCell, RegisterCell
-from bus.claims import Claimed, Held
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
@@ -22,7 +21,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from placement_worker import Placement, placement_worker
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
+from tests.support.placement_builders import a_report
 from tests.support.waiting import until
 
 
@@ -44,39 +43,6 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await migrate(database, *packages("placement"))
     yield database
     await database.close()
-
-
-async def test_a_reported_host_is_offered_claimed_and_announced(database: Database) -> None:
-    broker = LocalBroker()
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Bus(LocalTransport(broker)))
-        listener = await client.listen(topics.PLACEMENT_CHANGED.at())
-        one = await stack.enter_async_context(served(broker, database))
-        other = await stack.enter_async_context(served(broker, database))
-        ask, claim = client.asker(topics.FIND_CANDIDATES), client.asker(topics.CLAIM)
-        await until(lambda: "placement:inventory.reported.c1" in broker.queues)
-
-        await client.publish(a_report(1), a_report(2))
-        await until(lambda: one.memory.index.rows.keys() == other.memory.index.rows.keys() != set())
-        await until(lambda: len(one.memory.index.rows) == len(other.memory.index.rows) == 2)
-        assert sorted([c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates]) == [
-            "host-1",
-            "host-2",
-        ]
-        order = an_order(a_claim(1, on_hosts(1, VCPU=8)))
-        twice = [answer.results[0] for answer in await asyncio.gather(claim(order), claim(order))]
-        assert {type(result) for result in twice} == {Claimed, Held}
-
-        last = next(result.number for result in twice if isinstance(result, Claimed))
-        numbers = []
-        async with asyncio.timeout(60):
-            while last not in numbers:
-                numbers.append((await listener.get()).number)
-        assert list(dict.fromkeys(numbers)) == list(range(1, last + 1))
-        await until(lambda: one.memory.index.seen == other.memory.index.seen == last)
-        assert seen_by(one) == seen_by(other)
-        for _ in range(4):
-            assert [c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates] == ["host-2"]
 
 
 async def test_placement_consumes_reports_of_registered_cells(database: Database) -> None:

@@ -2,24 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import text
 
-from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.local import LocalBroker, LocalTransport
 from bus.replication import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
-from placement_worker.core.trees import unpacked
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_CHANGE, LAST_REPORTED
 from tests.support.ids import uid
-from tests.support.placement_builders import a_placement, a_report, last_published
+from tests.support.placement_builders import a_placement, last_published
 from tests.support.waiting import DEADLINE
 
 
@@ -111,33 +106,6 @@ async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_commit_is_published_immediately(placement: Placement, wire: RememberingBus) -> None:
-    host = uid(1, "a")
-    async with relaying((placement, wire)):
-        await placement.reports.report_many([a_report(1)])
-        await wire.holds(1)
-        await reported_up_to(placement, 1)
-    change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1)
-    (sent,) = wire.sent
-    assert replace(sent, trees=None, history="") == PlacementChanged(number=1, changes=(change,))
-    assert sent.trees is not None
-    assert [tree.root for tree, _ in unpacked(sent.trees)] == [host]  # the message has the tree
-
-
-async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
-    with pytest.raises(KeyError):
-        async with placement.database.write() as tx:
-            await changes.announce(tx, changes.CommitRecord(changes=[a_change(of=1)]), 1.0)
-            raise KeyError
-    async with placement.database.write() as tx:
-        await changes.announce(tx, changes.CommitRecord(changes=[a_change(of=2)]), 1.0)
-    async with relaying((placement, wire)):
-        await wire.holds(1)
-    assert [replace(sent, history="") for sent in wire.sent] == [
-        PlacementChanged(number=1, changes=(a_change(of=2),))
-    ]
-
-
 async def test_changes_left_by_another_process_are_published(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,21 +115,6 @@ async def test_changes_left_by_another_process_are_published(
             await change(placement, noticed=False)
             await wire.holds(number)
     assert wire.numbers == [1, 2, 3]
-
-
-@pytest.mark.parametrize(("waiting", "handfuls"), [(2, [2]), (3, [3]), (6, [3, 3]), (8, [3, 3, 2])])
-async def test_many_changes_are_published_in_batches(
-    placement: Placement,
-    wire: RememberingBus,
-    monkeypatch: pytest.MonkeyPatch,
-    waiting: int,
-    handfuls: list[int],
-) -> None:
-    monkeypatch.setattr("placement_worker.change_log.CHANGES_A_ROUND", 3)
-    await change(placement, waiting)
-    async with relaying((placement, wire)):
-        await wire.holds(waiting)
-    assert (wire.numbers, wire.handfuls) == (list(range(1, waiting + 1)), handfuls)
 
 
 async def test_missing_change_numbers_are_skipped(
@@ -176,64 +129,10 @@ async def test_missing_change_numbers_are_skipped(
     assert wire.numbers == [2, 3, 6, 8]
 
 
-async def test_changes_without_a_consumer_do_not_block(placement: Placement) -> None:
-    await change(placement, 2)
-    async with Bus(LocalTransport(LocalBroker())) as bus:
-        relay = asyncio.ensure_future(placement.log.relay.run(bus.publish))
-        await reported_up_to(placement, 2)
-        assert not relay.done()
-        relay.cancel()
-        await asyncio.gather(relay, return_exceptions=True)
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    rounds: list[int] = []
-    unpublished = changes.unpublished
-
-    async def counted(*args: Any) -> list[PlacementChanged]:
-        found = await unpublished(*args)
-        rounds.append(len(found))
-        return found
-
-    monkeypatch.setattr(changes, "unpublished", counted)
-    return rounds
-
-
 async def commit(placement: Placement, times: int = 1, *, urgent: bool = True) -> None:
     for _ in range(times):
         async with placement.database.write() as tx:
             await placement.log.write(tx, changes.CommitRecord(changes=[a_change()]), urgent=urgent)
-
-
-async def test_claims_that_free_nothing_are_published_with_the_next_release(
-    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("placement_worker.change_log.LINGER", 0.0)
-    monkeypatch.setattr("placement_worker.change_log.CLAIMS_LINGER", 1000.0)
-    await commit(placement)
-    async with relaying((placement, wire)):
-        await wire.holds(1)
-        await commit(placement, 3, urgent=False)
-        await commit(placement)
-        await wire.holds(5)
-    assert wire.handfuls == [1, 4]
-
-
-async def test_consecutive_changes_are_published_without_reading_the_log(
-    placement: Placement, wire: RememberingBus, read: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("placement_worker.change_log.RECORD_SECONDS", 1000.0)
-    async with relaying((placement, wire)):
-        await commit(placement)
-        await wire.holds(1)
-        await commit(placement, 9)
-        await wire.holds(10)
-    assert wire.numbers == list(range(1, 11))
-    assert sum(read) == 1
-    assert [replace(sent, history="") for sent in wire.sent] == [
-        PlacementChanged(number=number, changes=(a_change(),)) for number in wire.numbers
-    ]
 
 
 async def test_changes_that_do_not_fit_in_memory_are_read_from_the_log(
@@ -309,36 +208,6 @@ async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     assert wire.numbers == [1, 2]
 
 
-async def test_writers_are_not_blocked_by_publishing(placement: Placement, wire: RememberingBus) -> None:
-    placement.log.keep = 0
-    wire.open.clear()
-    async with relaying((placement, wire)):
-        await change(placement)
-        await wire.tried()
-        async with asyncio.timeout(DEADLINE):
-            await change(placement)
-            await placement.log.trim()
-        wire.open.set()
-        await wire.holds(2)
-    assert wire.numbers == [1, 2]
-
-
-async def test_changes_of_several_processes_are_published_in_order(
-    url: str, placement: Placement, wire: RememberingBus
-) -> None:
-    async with AsyncExitStack() as stack:
-        others = [await stack.enter_async_context(a_placement(url)) for _ in range(2)]
-        processes = [placement, *others]
-        async with relaying(*((process, wire) for process in processes)):
-            await asyncio.gather(*(change(process, 30) for process in processes))
-            await wire.holds(90)
-            await reported_up_to(placement, 90)
-    in_order = list(range(1, 91))
-    assert list(dict.fromkeys(wire.numbers)) == in_order
-    if placement.database.dialect == "postgresql":
-        assert wire.numbers == in_order
-
-
 @pytest.mark.services
 async def test_two_processes_publish_one_after_the_other(database_url: str, wire: RememberingBus) -> None:
     wire.open.clear()
@@ -367,26 +236,6 @@ async def test_two_processes_publish_one_after_the_other(database_url: str, wire
     assert (wire.numbers, other_wire.numbers) == ([1], [2])
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_slow_relay_does_not_decrease_the_published_number(
-    url: str, placement: Placement, wire: RememberingBus
-) -> None:
-    """On SQLite, two relays can publish concurrently."""
-    wire.open.clear()
-    other_wire = RememberingBus()
-    async with a_placement(url) as other, relaying((placement, wire)):
-        await change(placement)
-        await wire.tried()
-        async with relaying((other, other_wire)):
-            await change(other)
-            await reported_up_to(other, 2)
-        wire.open.set()
-        await wire.holds(1)
-        await change(placement)
-        await wire.holds(3)
-    assert (wire.numbers, other_wire.numbers) == ([1, 3], [1, 2])
-
-
 @pytest.mark.services
 async def test_a_restart_of_the_database_loses_no_change(
     postgres: Postgres, database_url: str, wire: RememberingBus
@@ -411,15 +260,9 @@ async def test_a_restart_of_the_database_loses_no_change(
 @pytest.mark.parametrize(
     ("keep", "unpublished", "up_to", "left"),
     [
-        (1, 9, 0, [1, 2, 3, 4]),
         (1, 9, 2, [3, 4]),
-        (1, 9, 3, [4]),
-        (1, 9, 4, [4]),
         (3, 9, 4, [2, 3, 4]),
-        (9, 9, 4, [1, 2, 3, 4]),
         (1, 3, 0, [2, 3, 4]),  # the bus was unreachable for too long
-        (1, 3, 3, [4]),
-        (2, 2, 0, [3, 4]),
     ],
 )
 async def test_the_log_keeps_recent_and_unpublished_changes(

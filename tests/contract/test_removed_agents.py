@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from berth.features import packages
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import AgentReported, BuildDeleted, BuildEnded, HostFailed
+from bus.messages import AgentReported, BuildDeleted, HostFailed
 from bus.removed_agents import AgentEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -27,7 +27,6 @@ from tests.support.conductor_builders import (
     a_delete,
     a_destroy_order,
     a_placed,
-    a_selection,
     an_agent_report,
     deliver,
     in_short,
@@ -102,27 +101,6 @@ def short(messages: Sequence[Message]) -> list[str]:
     return list(dict.fromkeys(in_short(message) for message in messages))
 
 
-async def test_a_build_of_a_removed_agent_continues_on_its_next_alternate(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    assert await cell.remove("agent0") == [SECOND]
-    assert cell.books.held[ONE.build].allocations == a_selection(1).choice.allocations
-    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
-    (end,) = await cell.deliver(an_agent_report(SECOND, "built"))
-    assert isinstance(end, BuildEnded)
-    assert [(tried.outcome, tried.cause) for tried in end.attempts] == [
-        ("failed", "its agent agent0 was removed"),
-        ("built", ""),
-    ]
-
-
-async def test_a_build_whose_agents_are_all_removed_ends_once_in_error(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    assert short(await cell.remove("agent0", "agent1", "agent2")) == ["end error"]
-    assert cell.books.held == {}
-    cell.time.now += 86400
-    assert await cell.deliver(*await cell.builds.time_out(), *await cell.builds.resume()) == []
-
-
 async def test_a_build_that_is_placed_on_a_removed_agent_goes_elsewhere(cell: RemovingCell) -> None:
     await cell.remove("agent0")
     assert await cell.place(ONE) == [SECOND]
@@ -135,32 +113,6 @@ async def test_a_deletion_ends_and_releases_everything(cell: RemovingCell) -> No
     assert await cell.remove("agent0") == [BuildDeleted(build=ONE.build, cell=CELL, reply_to="me")]
     assert cell.books.held == {}
     assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
-
-
-async def test_an_active_instance_stays_until_it_is_deleted(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    await cell.deliver(BUILT)
-    assert await cell.remove("agent0") == []
-    assert set(cell.books.held) == {ONE.build} and await cell.assumed() == []
-    assert short(await cell.deliver(a_delete(ONE))) == ["deleted"]
-    assert cell.books.held == {}
-
-
-async def test_a_guest_left_behind_is_not_awaited_for_a_day(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    cell.time.now += 100
-    assert SECOND in await cell.deliver(*await cell.builds.time_out())
-    assert len(cell.books.held) == 2  # the build, and the holder consumer of its first host
-    await cell.remove("agent0")
-    assert set(cell.books.held) == {ONE.build}
-    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
-
-
-async def test_orders_for_other_agents_are_not_repeated(cell: RemovingCell) -> None:
-    two = replace(a_placed(2), chosen=a_selection(7))
-    await cell.place(ONE, two)
-    assert await cell.remove("agent5") == []
-    assert await cell.builds.end_orders_of_removed() == []
 
 
 async def test_a_restored_agent_gets_orders_again(cell: RemovingCell) -> None:
@@ -179,18 +131,6 @@ async def test_another_conductor_of_the_cell_ends_orders_as_well(cell: RemovingC
     await cell.edit("agent0", "remove")
     cell.builds = cell.a_conductor()
     assert SECOND in await cell.deliver(*await cell.builds.resume())
-
-
-async def test_assumed_guests_are_listed_as_long_as_their_builds(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    await cell.remove("agent0")
-    builds = cell.a_conductor(keep=60.0)
-    cell.time.now += 59
-    await builds.prune()
-    assert len(await cell.assumed()) == 1
-    cell.time.now += 2
-    await builds.prune()
-    assert await cell.assumed() == []
 
 
 async def test_orders_of_a_removed_agent_end_although_reading_them_failed_at_first(

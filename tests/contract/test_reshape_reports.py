@@ -130,41 +130,6 @@ async def sent(placement: Placement) -> list[BuildReshaped]:
     return reply
 
 
-async def test_a_reported_reshape_moves_all_allocations_in_one_commit(
-    placement: Placement, every_commit: EveryCommit
-) -> None:
-    await make_providers(
-        placement, a_provider(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",))
-    )
-    assert await report(placement, flat()) == [""]
-    beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}
-    await claim(placement, an_order(a_claim(1, of_host(2, 10)), a_claim(2, of_host(3)), a_claim(3, beside)))
-    every_commit.kept = {
-        uid(1): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 10},
-        uid(2): {"VCPU": 3, "MEMORY_MB": 12},
-        uid(3): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 5},
-    }
-    before = (await find_providers(placement, ids=(HOST,)))[0].generation
-    commits = every_commit.commits
-    says = GuestPlace(uid(2), 1, {CELL1: {"VCPU": 3, "MEMORY_MB": 12}})
-    assert await report(placement, in_cells(2, says)) == [""]
-    assert every_commit.commits == commits + 1
-    assert await held(placement, 1, 2, 3) == [
-        {HOST: {"DISK_GB": 10}, CELL0: {"VCPU": 2, "MEMORY_MB": 8}},
-        {CELL1: {"VCPU": 3, "MEMORY_MB": 12}},
-        {CELL0: {"VCPU": 2, "MEMORY_MB": 8}, uid(7, "a"): {"DISK_GB": 5}},
-    ]
-    root, *cells = sorted(await find_providers(placement, in_tree=HOST), key=lambda one: one.id)
-    assert (root.generation, set(root.inventories)) == (before + 1, {"DISK_GB"})
-    assert [cell.inventories["VCPU"] for cell in cells] == [Inventory(total=8)] * 2
-    assert [cell.used["VCPU"] for cell in cells] == [4, 3]
-    every_commit.kept = {}
-    done = await placement.claims.release_many([a_release(1, 1), a_release(2, 1), a_release(3, 1)])
-    assert all(isinstance(release.result, Released) for release in done)
-    assert not any(any(provider.used.values()) for provider in await find_providers(placement))
-    assert every_commit.broken == []
-
-
 async def test_conductors_are_informed_of_reshaped_builds_until_confirmed(placement: Placement) -> None:
     await report(placement, flat())
     kept = a_claim(3, of_host(1), type="CLEANUP")

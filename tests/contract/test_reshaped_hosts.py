@@ -3,7 +3,6 @@
 Placement, agents and conductors agree before and after.
 """
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,19 +13,16 @@ from bus.messages import BuildEnded
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.core.faults import Durations, FaultPlan
 from compute_sim.machines import Hardware, Machine, SimHost, fleet
 from tests.support.buses import Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
-from tests.support.midway import EveryCommit, every_commit
+from tests.support.midway import every_commit
 from tests.support.waiting import until
 
 __all__ = ["every_commit"]
 
-RUNNING = 50
 NUMA = NumaDriver(vcpus=40, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, reserved_mb=0, pages={}, disk_gb=500)
 SMALL = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
-SLOW = FaultPlan(durations=Durations.parse("uniform:0,0.05"))
 
 
 def hosts(*drivers: object, count: int = 2, vcpus: int = 80) -> Sequence[SimHost]:
@@ -36,7 +32,6 @@ def hosts(*drivers: object, count: int = 2, vcpus: int = 80) -> Sequence[SimHost
     return agent.hosts
 
 
-SERVICES_LONG = (pytest.mark.services, pytest.mark.soak)
 FLAT, CELLS = hosts(), hosts(NUMA)
 
 
@@ -76,57 +71,6 @@ def sums(held: Allocations) -> dict[str, int]:
         for name, amount in resources.items():
             found[name] = found.get(name, 0) + amount
     return found
-
-
-@pytest.mark.parametrize("connect", ["local", pytest.param("rabbit", marks=SERVICES_LONG)], indirect=True)
-async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
-    connect: Connect, url: str, tmp_path: Path, every_commit: EveryCommit
-) -> None:
-    async with a_driver_cloud(connect, url, FLAT, faults=SLOW, file=tmp_path / "agent.guests") as cloud:
-        running = await active(cloud, *[SMALL] * RUNNING)
-        every_commit.kept = dict(zip(running, map(sums, await cloud.all_held(*running)), strict=True))
-        assert all(kept == {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1} for kept in every_commit.kept.values())
-        over = asyncio.Event()
-
-        async def keeps_booting() -> list[str]:
-            """Boot pairs of instances repeatedly, and delete the second of each pair; return the others."""
-            stay: list[str] = []
-            while not over.is_set() or len(stay) < 3:
-                stay += (more := await active(cloud, SMALL, SMALL))[:1]
-                await cloud.delete(more[1])
-            return stay
-
-        async with asyncio.TaskGroup() as group:
-            booting = [group.create_task(keeps_booting()) for _ in range(3)]
-            await cloud.agent.stop()
-            await cloud.agent.start(CELLS)
-            await until(lambda: in_cells(cloud), "the trees have cells")
-            await until(lambda: all_know(cloud, running), "everybody knows where the fifty are")
-            over.set()
-        builds = [*running, *(build for task in booting for build in task.result())]
-        await until(lambda: all_know(cloud, builds), "and where the others are")
-        names = await cloud.name_of()
-        for build in builds:
-            held = {names[provider]: resources for provider, resources in (await cloud.held(build)).items()}
-            (root,) = (name for name in held if "_numa" not in name)
-            assert held[root] == {"DISK_GB": 1}
-            assert sums(held) == sums({"": SMALL_FIGURES})
-            assert all(name.startswith(root) for name in held)
-            if (
-                build in running
-            ):  # moved into one cell; a boot into cells may get processors and memory of two
-                assert len(held) == 2
-        assert every_commit.broken == []
-        assert len(builds) >= RUNNING + 9 and every_commit.commits > 10
-        every_commit.kept = {}
-        for build in running[:5]:  # the next delete frees exactly what is held now
-            before, held = await cloud.providers(), await cloud.held(build)
-            await cloud.delete(build)
-            after = await cloud.providers()
-            for name, provider in before.items():
-                freed = held.get(provider.id, {})
-                assert after[name].used == {c: n - freed.get(c, 0) for c, n in provider.used.items()}
-        assert every_commit.broken == []
 
 
 SMALL_FIGURES = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}

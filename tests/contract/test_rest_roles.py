@@ -1,7 +1,6 @@
 """The REST API and the table of docs/roles.md: what each role may do with each operation, and its records."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,7 +14,6 @@ from bus.audit_trail import Role
 from bus.messages import BuildDeleteRequested, BuildRequested
 from placement_worker.http.access import Identity
 from tests.support.http_placement import a_stream
-from tests.support.ids import uid
 from tests.support.rest_region import BUILD, OTHER, WAITS, a_body, a_caller, a_region, rest_of_features
 from tests.support.waiting import until
 
@@ -151,53 +149,6 @@ async def test_a_stream_of_events_ends_after_its_token_is_revoked(monkeypatch: p
         region.identities.clear()
         response = await asyncio.wait_for(stream, 10)
         assert response.status_code == 200
-
-
-async def test_a_record_says_who_did_what_when_and_from_where() -> None:
-    async with a_region() as region:
-        member = a_caller("member", project="p1")
-        batch = {"requests": [a_body(), a_body(instances=[uid(1, "e"), uid(2, "e")])]}
-        response = await region.send(member, "POST", "/v1/requests/batch", batch)
-        records = await region.recorded()
-        ids = [build for each in batch["requests"] for build in each["instances"]]
-        (first,) = records
-        assert (first.target, first.asked) == (f"{ids[0]} and 2 more", json.dumps(ids, separators=(",", ":")))
-        assert first.targets == tuple(ids)
-        assert (first.operator.name, first.operator.role, first.operator.project) == ("ann", "", "p1")
-        assert (first.operator.is_program, first.operator.known_by) == (True, "token file")
-        assert (first.interface, first.origin, first.act, first.project) == (
-            "rest",
-            "192.0.2.7",
-            "boot",
-            "p1",
-        )
-        assert first.request == response.headers["x-openstack-request-id"]
-        await region.send(a_caller("operator"), "DELETE", f"/v1/builds/{BUILD}")
-        (record,) = await region.recorded()
-        assert (record.operator.role, record.operator.is_program) == ("operator", False)
-        assert (record.act, record.target, record.project) == ("cancel", BUILD, "p1")
-
-
-async def test_refused_requests_and_invalid_tokens_are_recorded() -> None:
-    async with a_region() as region:
-        admin = a_caller("admin")
-        await region.send(admin, "POST", "/v1/requests", a_body(request=WAITS))
-        (taken,) = await region.recorded()
-        assert (taken.act, taken.outcome, taken.detail) == (
-            "boot", "refused", f"{WAITS} is the id of another request",
-        )  # fmt: skip
-        for _ in range(20):
-            await region.http.get("/v1/builds", headers={"x-auth-token": "x"})
-        records = await region.recorded()
-        assert {(record.act, record.outcome) for record in records} == {("sign in", "denied")}
-        assert len(records) < 10
-
-
-async def test_instances_of_another_project_are_unknown() -> None:
-    async with a_region() as region:
-        member = a_caller("member", project="p1")
-        for method in ("GET", "DELETE"):
-            assert (await region.send(member, method, f"/v1/builds/{OTHER}")).status_code == 404
 
 
 async def test_a_limited_role_deletes_in_the_cell_of_the_instance() -> None:

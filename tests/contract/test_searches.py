@@ -2,13 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from itertools import count
-from unittest.mock import Mock
 
 import pytest
 
 from berth.composition import candidate_source
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
@@ -17,7 +14,6 @@ from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker import Placement, SharedMemory
 from placement_worker.core.search import search_steps
-from placement_worker.worker import SLICE_SECONDS
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -74,16 +70,6 @@ async def test_a_query_does_not_wait_for_four_slow_queries(placement: Placement)
     assert sorted(ended[1:]) == [f"hopeless {position}" for position in range(4)]
 
 
-async def test_a_time_slice_is_measured_by_the_given_clock() -> None:
-    """A simulation with its own clock must not depend on the load of the machine."""
-    monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))
-    async with a_placement("sqlite+aiosqlite://", Clock(monotonic=monotonic)) as placement:
-        assert await placement.reports.report_many([a_report(1), a_report(2)]) == [None, None]
-        before = monotonic.call_count
-        assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2
-        assert monotonic.call_count > before
-
-
 async def test_a_cancelled_search_holds_no_snapshot(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,10 +105,3 @@ async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> N
         assert [host.uuid for host in place.source.hosts()] == [ONE]
         await claim(placement, an_order(a_claim(1, on_hosts(1))))
         assert place.source.seen == placement.memory.index.seen and events == [ONE]
-
-
-def test_a_scheduler_without_placement_uses_a_replica_that_is_read_first() -> None:
-    place = candidate_source(Bus(LocalTransport(LocalBroker())), None)
-    assert [worker.name for worker in place.workers] == ["replica"]
-    with pytest.raises(Unavailable, match="has not been read"):
-        place.source.hosts()

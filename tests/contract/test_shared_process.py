@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import product
 
 import pytest
 from msgspec.structs import replace
@@ -11,13 +10,11 @@ from msgspec.structs import replace
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.direct import PATIENCE, DirectTransport
-from bus.errors import Retry
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildRequested, DestroyOrdered
 from bus.protocol import Envelope
-from bus.queries import BuildsFound, FindBuilds
 from bus.requests import Flavor
-from bus.worker import Worker, answers, on
+from bus.worker import Worker, on
 from tests.support.buses import queues_of, serving
 from tests.support.conductor_builders import a_destroy_order, a_placed, an_agent_report
 from tests.support.waiting import DEADLINE, until
@@ -81,24 +78,6 @@ def agent(handler: Callable[[DestroyOrdered], Awaitable[AgentReported | None]]) 
     return Worker(f"agent.{CELL}.{AGENT}", consumes=[on(address, handler, emits=[topics.AGENT_REPORT])])
 
 
-async def test_a_report_counts_as_published_when_it_is_handled(process: SharedProcess) -> None:
-    release = asyncio.Event()
-    reported: list[AgentReported] = []
-
-    async def hold(report: AgentReported) -> None:
-        reported.append(report)
-        await release.wait()
-
-    async with process.running(conductor(hold)) as bus:
-        publishing = asyncio.create_task(bus.publish(REPORT))
-        await until(lambda: reported)
-        assert not publishing.done()
-        release.set()
-        await publishing
-    assert reported == [REPORT]
-    assert process.carried == []
-
-
 async def test_a_message_to_the_same_process_is_not_decoded_again(process: SharedProcess) -> None:
     reported: list[AgentReported] = []
 
@@ -122,33 +101,6 @@ async def test_a_message_with_a_character_no_database_stores_is_refused_in_the_s
     assert "U+0000" in letter.reason
 
 
-async def test_an_order_is_published_as_soon_as_its_agent_has_it(process: SharedProcess) -> None:
-    """A crash loses nothing: the conductor has stored the order, and repeats it at its next start."""
-    ordered, published = asyncio.Event(), asyncio.Event()
-
-    async def carry_out(order: DestroyOrdered) -> None:
-        ordered.set()
-        await published.wait()
-
-    async with asyncio.timeout(DEADLINE):
-        async with process.running(agent(carry_out)) as bus:
-            await bus.publish(ORDER)
-            await ordered.wait()
-            assert process.carried == []
-            published.set()
-
-
-async def test_a_query_and_its_answer_need_no_broker(process: SharedProcess) -> None:
-    async def answer(question: FindBuilds) -> BuildsFound:
-        return BuildsFound(builds=())
-
-    worker = Worker(f"conductor.{CELL}", answers=[answers(topics.FIND_BUILDS, answer, cell=CELL)])
-    async with process.running(worker) as bus:
-        find = bus.asker(topics.FIND_BUILDS)
-        assert await find(FindBuilds(cell=CELL, builds=(ORDER.build,))) == BuildsFound(builds=())
-    assert process.carried == []
-
-
 async def test_a_message_for_a_worker_in_another_process_goes_to_the_broker(process: SharedProcess) -> None:
     async def refuse(report: AgentReported) -> None:
         raise AssertionError
@@ -158,28 +110,6 @@ async def test_a_message_for_a_worker_in_another_process_goes_to_the_broker(proc
         await bus.publish(ORDER)
         assert await ordered.get() == ORDER
     assert process.carried == ["DestroyOrdered"]
-
-
-@pytest.mark.parametrize("shared", [*product((True, False), repeat=2)])
-async def test_processes_of_both_layouts_exchange_the_same_messages(
-    shared: tuple[bool, bool], process: SharedProcess
-) -> None:
-    reported: list[AgentReported] = []
-
-    async def receive(report: AgentReported) -> None:
-        reported.append(report)
-
-    async def carry_out(order: DestroyOrdered) -> AgentReported:
-        return an_agent_report(order, "destroyed")
-
-    async with (
-        process.running(conductor(receive), shared=shared[0]) as bus,
-        process.running(agent(carry_out), shared=shared[1]),
-    ):
-        await bus.publish(ORDER)
-        await until(lambda: reported)
-    assert reported == [REPORT]
-    assert process.carried == ["DestroyOrdered", "AgentReported"]
 
 
 async def test_a_message_that_a_busy_reader_does_not_take_goes_to_the_broker(process: SharedProcess) -> None:
@@ -216,20 +146,6 @@ async def test_a_handler_that_reports_to_its_own_worker_does_not_wait_for_itself
         await bus.publish(REPORT)
         await until(lambda: handled == [1, 2])
     assert process.carried == ["AgentReported"]
-
-
-async def test_a_failed_message_is_repeated_from_the_broker(process: SharedProcess) -> None:
-    attempts = 0
-
-    async def fail_once(report: AgentReported) -> None:
-        nonlocal attempts
-        attempts += 1
-        if attempts == 1:
-            raise Retry(0.01, "not yet")
-
-    async with process.running(conductor(fail_once)) as bus:
-        await bus.publish(REPORT)  # it is stored by the broker now
-        await until(lambda: attempts == 2)
 
 
 async def test_messages_not_handled_when_the_process_stops_stay_at_the_broker(process: SharedProcess) -> None:

@@ -1,8 +1,7 @@
-"""The start of workers: queues exist before them, start functions precede consumption, publishers wait."""
+"""The start of workers: their queues exist before them, and their files are private."""
 
 import asyncio
 import json
-import logging
 import os
 import sqlite3
 import stat
@@ -18,65 +17,16 @@ from berth import composition
 from berth.operations.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
-from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.messages import BuildDeleteRequested, BuildRequested, HostReported
-from bus.protocol import QueueSpec
+from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.topics import BUILD_REQUESTED
 from bus.worker import Worker, central_queues, on
 from tests.support.buses import Connect
 from tests.support.ids import uid
-from tests.support.waiting import DEADLINE, in_time, until
-
-REPORT = HostReported(cell="c1", agent="a1", sequence=1, hosts=())
-
-
-async def test_a_worker_consumes_nothing_before_its_start_ends(connect: Connect) -> None:
-    events: list[HostReported] = []
-    started, open_, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def start() -> None:
-        started.set()
-        await open_.wait()
-
-    async def handle(message: HostReported) -> None:
-        events.append(message)
-
-    worker = Worker("late", consumes=[on(topics.HOST_REPORTED, handle)], starts=[start])
-    async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
-        group.create_task(bus.serve(worker, stopping))
-        await in_time(started.wait())
-        await bus.publish(REPORT)
-        assert events == []
-        open_.set()
-        await until(lambda: events == [REPORT])
-        stopping.set()
-
-
-async def test_a_worker_whose_start_never_ends_can_be_stopped(connect: Connect) -> None:
-    started, stopping = asyncio.Event(), asyncio.Event()
-
-    async def start() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
-        serving = group.create_task(bus.serve(Worker("patient", starts=[start]), stopping))
-        await in_time(started.wait())
-        stopping.set()
-        await in_time(serving)
-
-
-async def test_an_exception_at_the_start_of_a_worker_is_raised(connect: Connect) -> None:
-    async def start() -> None:
-        raise LookupError("no key")
-
-    async with Bus(connect()) as bus:
-        with pytest.raises(LookupError, match="no key"):
-            await bus.serve(Worker("lost", starts=[start]), asyncio.Event())
+from tests.support.waiting import DEADLINE, in_time
 
 
 def test_the_central_queues_equal_the_queues_of_a_scheduler() -> None:
@@ -118,23 +68,6 @@ async def test_a_request_that_is_published_before_any_scheduler_started_is_handl
 REQUEST = BuildRequested(request=uid(1), instances=(uid(2),), flavor=Flavor(name="small", vcpus=1))
 
 
-async def test_a_publisher_waits_for_a_missing_consumer_and_logs_once(
-    connect: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = QueueSpec("scheduler.late", ("build.requested",))
-    async with Bus(connect()) as client, Bus(connect()) as late, asyncio.TaskGroup() as group:
-        publishing = group.create_task(publish(client, REQUEST))
-        await until(lambda: bool(caplog.records), "it says for what it waits")
-        assert not publishing.done()
-        inbox = await late.transport.consume(queue, 10)
-        await in_time(publishing)
-        assert (await in_time(inbox.get())).envelope.type == "BuildRequested"
-    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [warning.getMessage() for warning in warnings] == [
-        "no queue is bound to build.requested: not up yet: scheduler; trying again for 10 s"
-    ]
-
-
 async def test_publishing_without_a_consumer_names_the_missing_worker(connect: Connect) -> None:
     async with Bus(connect()) as client:
         with pytest.raises(
@@ -147,9 +80,9 @@ async def test_publishing_without_a_consumer_names_the_missing_worker(connect: C
             await publish(client, BuildDeleteRequested(build=uid(2), cell="c7"), patience=0.2)
 
 
-@pytest.fixture(params=[0o000, 0o022], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = os.umask(request.param)
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0)
     yield
     os.umask(before)
 

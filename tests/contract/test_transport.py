@@ -13,16 +13,7 @@ from bus.clock import monotonic
 from bus.errors import NoSuchLetter, Undecodable, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.transport import SocketServer, SocketTransport
-from bus.protocol import (
-    MAX_COUNT,
-    MAX_IN_HAND_BYTES,
-    BusDepths,
-    DeadLetter,
-    Inbox,
-    QueueDepth,
-    QueueSpec,
-    Transport,
-)
+from bus.protocol import MAX_IN_HAND_BYTES, BusDepths, DeadLetter, QueueDepth, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.support.envelopes import a_letter, an_envelope, number_in, numbers, publish, take
 from tests.support.waiting import DEADLINE, until
@@ -99,48 +90,6 @@ async def test_keys_match_like_in_amqp(transport: Transport, pattern: str, key: 
             await publish(transport, an_envelope(key=key))
 
 
-async def test_every_bound_queue_receives_a_message_once(transport: Transport) -> None:
-    first = await transport.consume(QueueSpec("first", ("build.*", "build.requested")), 10)
-    second = await transport.consume(QueueSpec("second", ("#",)), 10)
-    await publish(transport, an_envelope(1), an_envelope(2))
-    assert await numbers(first, 2) == [1, 2]
-    assert await numbers(second, 2) == [1, 2]
-
-
-async def test_readers_of_one_queue_share_its_messages(connect: Connect) -> None:
-    queue = QueueSpec("q", ("build.requested",))
-    publisher, one, other = await connect(), await connect(), await connect()
-    inboxes = [await one.consume(queue, 1), await other.consume(queue, 1)]
-    for number in range(20):
-        await publish(publisher, an_envelope(number))
-    events: list[list[int]] = [[], []]
-
-    async def read(inbox: Inbox, mine: list[int]) -> None:
-        while True:
-            mine += await numbers(inbox, 1)
-
-    readers = [asyncio.ensure_future(read(*one)) for one in zip(inboxes, events, strict=True)]
-    async with asyncio.timeout(DEADLINE):
-        while len(events[0]) + len(events[1]) < 20:
-            await asyncio.sleep(0.002)
-    for reader in readers:
-        reader.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)
-    assert sorted(events[0] + events[1]) == list(range(20)) and all(events)
-
-
-async def test_private_queues_receive_everything_and_end_with_their_connection(connect: Connect) -> None:
-    publisher, one, other = await connect(), await connect(), await connect()
-    first = await one.consume(QueueSpec("heartbeats:1", ("host.reported",), durable=False), 10)
-    second = await other.consume(QueueSpec("heartbeats:2", ("host.reported",), durable=False), 10)
-    await publish(publisher, an_envelope(7, "host.reported"))
-    assert await numbers(first, 1) == await numbers(second, 1) == [7]
-    await one.close()
-    await other.close()
-    with pytest.raises(Unroutable):
-        await publish(publisher, an_envelope(8, "host.reported"))
-
-
 async def test_an_unroutable_message_raises_only_if_a_consumer_was_expected(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("heard",)), 10)
     await publish(transport, an_envelope(key="unroutable"), expected=False)
@@ -161,14 +110,6 @@ async def test_messages_with_the_same_id_are_routed_by_their_own_keys(transport:
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [Unroutable, type(None), Unroutable]
-
-
-async def test_a_message_is_sent_to_a_queue_by_name(transport: Transport) -> None:
-    inbox = await transport.consume(QueueSpec("reply:1", durable=False), 10)
-    await transport.send("reply:1", an_envelope(3, "some.key"))
-    delivery = await take(inbox)
-    assert number_in(delivery) == 3
-    assert delivery.envelope.key == "some.key"
 
 
 async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(transport: Transport) -> None:
@@ -203,54 +144,7 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
         assert delivery.crashes == 0
 
 
-@pytest.mark.parametrize(
-    "field, reply, read",
-    [("attempt", 2**63, MAX_COUNT), ("attempt", 0, 1), ("faults", -1, 0), ("sent_at", 1e300, 0.0)],
-)
-async def test_an_out_of_range_number_is_clamped_when_it_is_read(
-    transport: Transport, field: str, reply: float, read: float
-) -> None:
-    """A message with such a number can then be delayed, dead-lettered and replayed."""
-    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
-    forged = [an_envelope(number) for number in range(3)]
-    for envelope in forged:
-        setattr(envelope, field, reply)
-    await publish(transport, forged[0])
-    await publish(transport, *forged[1:])  # several messages may be in one frame
-    for envelope in forged:
-        delivery = await take(inbox)
-        assert (delivery.envelope.id, delivery.problem) == (envelope.id, "")
-        assert getattr(delivery.envelope, field) == read
-        await transport.delay("q", delivery.envelope, 0.01)
-        await transport.store_dead_letter(
-            a_letter(attempt=delivery.envelope.attempt, id=delivery.envelope.id)
-        )
-        delivery.done()
-    assert sorted(await numbers(inbox, 3)) == [0, 1, 2]
-    assert len(await transport.dead_letters()) == 3
-
-
-async def test_a_consumer_receives_in_publishing_order(transport: Transport) -> None:
-    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 50)
-    await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(700)))
-    assert await numbers(inbox, 700) == list(range(700))
-
-
 # Acknowledgements
-
-
-async def test_messages_are_settled_independently(connect: Connect) -> None:
-    queue = QueueSpec("q", ("build.requested",))
-    first = await connect()
-    inbox = await first.consume(queue, 10)
-    for number in range(5):
-        await publish(first, an_envelope(number))
-    held = [await take(inbox) for _ in range(5)]
-    held[4].done()
-    held[2].done()
-    await first.close()
-    inbox = await (await connect()).consume(queue, 10)
-    assert await numbers(inbox, 3) == [0, 1, 3]
 
 
 async def test_at_most_the_prefetch_count_is_delivered(transport: Transport) -> None:
@@ -347,23 +241,6 @@ async def test_messages_of_a_lost_consumer_come_again_with_a_crash_count(connect
         delivery.requeue()
 
 
-async def test_a_stopping_reader_requeues_undelivered_messages(connect: Connect) -> None:
-    queue = QueueSpec("q", ("build.requested",))
-    one, other = await connect(), await connect()
-    leaving = await one.consume(queue, 100)
-    await publish(one, *(an_envelope(number) for number in range(6)))
-    await publish(one, an_envelope(6))
-    in_hand = [await take(leaving), await take(leaving)]
-    await leaving.stop()
-    assert leaving.get_nowait() is None
-    staying = await other.consume(queue, 100)
-    assert sorted(await numbers(staying, 5)) == [2, 3, 4, 5, 6]
-    for delivery in in_hand:
-        delivery.done()
-    await publish(one, an_envelope(7))
-    assert await numbers(staying, 1) == [7]
-
-
 async def test_messages_returned_by_a_stopping_reader_do_not_count_as_crashed(connect: Connect) -> None:
     """Redelivered messages are handled one at a time, so a count would delay what a stopped worker held."""
     queue = QueueSpec("q", ("build.requested",))
@@ -399,12 +276,6 @@ async def test_a_delayed_message_is_delivered_unchanged_after_its_delay(transpor
     delivery = await take(inbox)
     assert monotonic() - started >= 0.5
     assert delivery.envelope == late
-
-
-async def test_many_delayed_messages_are_all_delivered(transport: Transport) -> None:
-    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 100)
-    await asyncio.gather(*(transport.delay("q", an_envelope(number), 0.1) for number in range(300)))
-    assert sorted(await numbers(inbox, 300)) == list(range(300))
 
 
 async def depths_are(
@@ -451,18 +322,6 @@ async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -
     assert await looking.dead_letters(limit=2) == letters[:2]
 
 
-async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
-    for number in range(25):
-        await transport.store_dead_letter(a_letter(number))
-    await transport.store_dead_letter(a_letter(3))  # stored twice, listed once
-    ids: list[str] = []
-    while page := await transport.dead_letters(10, after=ids[-1] if ids else ""):
-        assert len(page) <= 10
-        ids += [letter.id for letter in page]
-    assert ids == [f"letter-{number}" for number in range(25)]
-    assert len(await transport.dead_letters()) == 25  # all letters remain
-
-
 async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:
     for number in range(50):
         await transport.store_dead_letter(a_letter(number))
@@ -476,17 +335,6 @@ async def test_dead_letters_are_read_one_by_one(transport: Transport) -> None:
     assert len(await transport.dead_letters()) == 50
     with pytest.raises(NoSuchLetter):
         await anext(transport.each_dead_letter(after="x"))
-
-
-async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> None:
-    for number in range(20):
-        await transport.store_dead_letter(a_letter(number, body=b"x" * 1_000_000))
-    sizes = []
-    after = ""
-    while page := await transport.dead_letters(after=after):
-        sizes.append(len(page))
-        after = page[-1].id
-    assert sizes == [8, 8, 4]
 
 
 async def test_all_dead_letters_can_be_removed_together(transport: Transport) -> None:
@@ -505,20 +353,6 @@ async def test_all_dead_letters_can_be_removed_together(transport: Transport) ->
     assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
     assert await transport.remove_dead_letters(None) == 1
     assert await transport.dead_letters() == []
-
-
-async def test_replayed_letters_are_published_before_they_are_removed(transport: Transport) -> None:
-    for number in range(4):
-        await transport.store_dead_letter(a_letter(number))
-    rescued = []
-
-    async def rescue(letter: DeadLetter) -> bool:
-        rescued.append(letter)
-        return True
-
-    assert await transport.remove_dead_letters(["letter-0", "letter-2", "unknown"], rescue) == 2
-    assert rescued == [a_letter(0), a_letter(2)]
-    assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-3"]
 
 
 async def test_a_letter_whose_replay_fails_stays(transport: Transport) -> None:

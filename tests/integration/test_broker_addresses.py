@@ -1,9 +1,7 @@
 """Several addresses of a broker, of which some do not answer: another is connected to within seconds."""
 
-import asyncio
 import time
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
@@ -56,21 +54,6 @@ async def test_silent_addresses_delay_a_connection_by_seconds_and_only_once(
         second = time.monotonic() - began
     assert 3.5 < first < 9  # two addresses of 2 s; the rest for a busy machine
     assert second < 2
-
-
-async def test_a_name_with_several_addresses_is_tried_at_each(
-    rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
-        return [(0, 0, 0, "", (ip, port)) for ip in ("127.0.0.2", "127.0.0.1")]
-
-    async with silent_address("127.0.0.2", rabbitmq.port):
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-        began = time.monotonic()
-        connected = await in_time(dial(f"amqp://guest:guest@rabbit.example:{rabbitmq.port}/"))
-        monkeypatch.undo()
-        await hang_up(connected)
-    assert 1.5 < time.monotonic() - began < 8
 
 
 async def test_if_no_address_answers_the_error_names_each(rabbitmq: RabbitMQ) -> None:

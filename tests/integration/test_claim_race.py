@@ -95,33 +95,6 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
         assert await placement_breaches(racers[0].database) == []
 
 
-async def test_concurrent_reports_of_a_tree_end_at_the_highest_sequence(database_url: str) -> None:
-    async with racing_placements(database_url, WORKERS) as racers:
-
-        async def report(placement: Placement, seed: int) -> None:
-            sequences = list(range(1, 31))
-            random.Random(seed).shuffle(sequences)
-            for sequence in sequences:
-                stock = {"VCPU": Inventory(total=sequence), f"CUSTOM_{sequence % 7}": Inventory(total=1)}
-                reports = [
-                    a_report(host, sequence=sequence, inventories=stock, traits=(f"CUSTOM_T{sequence}",))
-                    for host in (1, 2, 3)
-                ]
-                reports.append(a_report(4, sequence=sequence))  # always the same
-                assert await placement.reports.report_many(reports) == [None] * 4
-
-        await asyncio.gather(*(report(placement, seed) for seed, placement in enumerate(racers)))
-        await racers[0].memory.reload()
-        late = [a_report(host, sequence=29, traits=("CUSTOM_LATE",)) for host in range(1, 5)]
-        await racers[0].reports.report_many(late)
-        assert racers[0].memory.index.rows[uid(4, "a")].traits == ()
-        for host in (1, 2, 3):
-            row = racers[0].memory.index.rows[uid(host, "a")]
-            assert row.capacity == {"VCPU": 30, "CUSTOM_2": 1}
-            assert row.traits == ("CUSTOM_T30",)
-        assert await placement_breaches(racers[0].database) == []
-
-
 async def test_a_retried_report_keeps_concurrent_claims(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

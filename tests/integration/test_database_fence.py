@@ -1,25 +1,20 @@
 """A database with a standby: the pool finds the primary, and refuses a former primary that still runs."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from sqlalchemy import text
 
-from bus.clock import monotonic
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.postgres import DatabaseServers
 from deploy.servers import Postgres
-from tests.support.standby import NAME, Standby, execute, url_of_both
+from tests.support.standby import Standby, execute, url_of_both
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
-
-
-OTHERS = "pid <> pg_backend_pid()"
 
 
 @pytest.fixture
@@ -83,22 +78,6 @@ async def test_a_former_primary_that_still_runs_is_not_used_any_more(
     await another.close()
 
 
-async def test_no_transaction_that_begins_after_a_promotion_commits_on_the_former_primary(
-    primary: Postgres, standby: Standby
-) -> None:
-    async with watched(url_of_both(primary, standby)) as database:
-        await insert(database)
-        others = (
-            f"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = '{primary.database}' AND {OTHERS}"
-        )
-        await until(lambda: execute(standby, others), "the standby is checked")
-        await standby.promote()
-        with pytest.raises(Unavailable):
-            await insert(database)
-        await insert(database)
-        assert (await commits(primary), await commits(standby)) == (1, 2)
-
-
 async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
     primary: Postgres, standby: Standby
 ) -> None:
@@ -113,36 +92,3 @@ async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
     with pytest.raises(ConnectionError, match="it is a former primary: timeline 2 has started"):
         await servers.connect(port=primary.port, **options)
     session.terminate()
-
-
-async def test_with_a_synchronous_standby_no_commit_succeeds_on_a_former_primary(
-    primary: Postgres, standby: Standby
-) -> None:
-    await execute(primary, f"ALTER SYSTEM SET synchronous_standby_names = '{NAME}'")
-    await execute(primary, "SELECT pg_reload_conf()")
-    acknowledged = after = 0
-    async with watched(url_of_both(primary, standby)) as database:
-        await insert(database)
-        acknowledged += 1
-        promoting = asyncio.ensure_future(standby.promote())
-        while after < 3:
-            try:
-                await insert(database)
-                acknowledged, after = acknowledged + 1, after + promoting.done()
-            except Unavailable:
-                await asyncio.sleep(0.05)
-        assert await timeline(database) == "2"
-        assert await commits(standby) >= acknowledged
-
-
-async def test_a_silent_host_costs_two_seconds_once(primary: Postgres) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends nothing
-        url = url_of_both(silent.getsockname()[1], primary)
-        database = Database(url)
-        began = monotonic()
-        await asyncio.gather(*(insert(database) for _ in range(3)))
-        assert monotonic() - began < 8.0
-        began = monotonic()
-        await asyncio.gather(*(insert(database) for _ in range(5)))
-        assert monotonic() - began < 1.9
-        await database.close()

@@ -71,12 +71,12 @@ class Supervised:
         return self.outcomes.read_text().split() if self.outcomes.exists() else []
 
 
-@pytest.fixture(params=["embedded", pytest.param("rabbit", marks=pytest.mark.services)])
+@pytest.fixture
 async def supervised(
-    request: pytest.FixtureRequest, tmp_path: Path, bus_name: str
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, bus_name: str
 ) -> AsyncIterator[Supervised]:
     outcomes = tmp_path / "outcomes"
-    if request.param == "rabbit":
+    if kind == "messages":
         url = request.getfixturevalue("amqp_url")
         transport = RabbitTransport(url, exchange=bus_name, declares_shared=True)
         await transport.open()
@@ -104,7 +104,8 @@ async def publish(transport: Transport, envelopes: list[Envelope]) -> None:
     await transport.publish(envelopes, expected=[True] * len(envelopes))
 
 
-@pytest.mark.parametrize("kind", ["messages", "questions"])
+# Messages on RabbitMQ, and questions on an embedded bus.
+@pytest.mark.parametrize("kind", [pytest.param("messages", marks=pytest.mark.services), "questions"])
 async def test_a_message_that_kills_its_process_is_set_aside(supervised: Supervised, kind: str) -> None:
     await supervised.publish(envelopes(kind))
     letters: list[DeadLetter] = []

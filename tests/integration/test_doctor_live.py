@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from aio_pika import connect
 
 from berth import composition
 from berth.doctor import looking
@@ -33,9 +32,7 @@ ALARMS, NO_ALARMS = SET.format("0.000001", "1000000GB"), SET.format("0.6", "50MB
 def broker() -> Iterator[RabbitMQ]:
     installed(find_rabbitmq)
     directory = private_directory("berth-doctor-")
-    # The first start enables only these feature flags, as on a broker that was upgraded.
-    flags = ["quorum_queue", "stream_queue"]
-    with RabbitMQ(directory / "rabbitmq", management=True, feature_flags=flags) as broker:
+    with RabbitMQ(directory / "rabbitmq", management=True) as broker:
         # Quorum queues report their messages to the management API every 5 s by default.
         broker.control("eval", "application:set_env(rabbit, quorum_tick_interval, 300).")
         yield broker
@@ -83,29 +80,6 @@ async def reported(broker: RabbitMQ) -> ManagementSeen:
 async def reports(broker: RabbitMQ, queue: str, *, messages: int = 0, readers: int = 0) -> bool:
     found = [each for each in (await reported(broker)).of_agents if each.name == queue]
     return [(each.messages, each.readers) for each in found] == [(messages, readers)]
-
-
-async def test_disabled_feature_flags_and_deprecated_features_in_use_are_named(
-    settings: Settings, broker: RabbitMQ
-) -> None:
-    found = await examined(settings, broker)
-    (flags,) = [says for says in found if says.startswith("Feature flags that are not enabled: ")]
-    assert not [says for says in found if "alarm" in says]
-    assert "stream_queue" not in flags
-    assert "khepri_db" not in flags, "it is experimental in RabbitMQ 4.0"
-    assert not [says for says in found if "Deprecated" in says], "berth uses none"
-
-    async with await connect(broker.url) as connection:
-        channel = await connection.channel()
-        await channel.declare_queue("of-another", durable=False, exclusive=False)
-    await asyncio.to_thread(broker.control, "enable_feature_flag", "all")
-    found = await examined(settings, broker)
-    assert not [says for says in found if says.startswith("Feature flags")]
-    deprecated = [says for says in found if "Deprecated" in says]
-    if "rabbitmq_server-3.10" in str(find_rabbitmq().server.resolve()):  # which does not report them
-        assert deprecated == []
-    else:
-        assert deprecated == ["Deprecated features in use: transient_nonexcl_queues."]
 
 
 async def test_queues_that_an_agent_left_behind_are_named_and_deleted_by_the_advice(

@@ -102,15 +102,6 @@ def both(there: PlacementApi, here: PlacementApi, *flags: str) -> Done:
     return import_placement("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
 
 
-def test_consumers_without_a_type_are_imported_without_a_type(
-    here: PlacementApi, there: PlacementApi
-) -> None:
-    (a,) = load(there, ("a", {"VCPU": 4}))
-    consumer = hold(there, a, "VCPU", 1)
-    assert both(there, here).returncode == 0
-    assert here.get(f"/allocations/{consumer}")["consumer_type"] == "unknown"
-
-
 def test_allocations_passed_between_consumers_are_imported(here: PlacementApi, there: PlacementApi) -> None:
     a, b = load(there, ("a", {"VCPU": 4, "VGPU": 1}), ("b", {"VCPU": 4}))
     consumers = [hold(there, a, "VCPU", 4), hold(there, b, "VCPU", 4)]
@@ -123,31 +114,6 @@ def test_allocations_passed_between_consumers_are_imported(here: PlacementApi, t
     there.do("DELETE", f"/resource_providers/{a}/inventories/VGPU")  # in use here until it is released
     done = both(there, here, "--prune")
     assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
-
-
-def test_a_recreated_host_is_imported_in_one_run(here: PlacementApi, there: PlacementApi) -> None:
-    (old,) = load(there, ("host", {"VCPU": 4}))
-    stays, goes = hold(there, old, "VCPU", 1), hold(there, old, "VCPU", 2)
-    assert both(there, here).returncode == 0
-    for consumer in (stays, goes):
-        there.do("DELETE", f"/allocations/{consumer}")
-    there.do("DELETE", f"/resource_providers/{old}")
-    (new,) = load(there, ("host", {"VCPU": 8}))
-    hold(there, new, "VCPU", 1, stays)
-    done = both(there, here, "--prune")
-    assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
-    again = both(there, here, "--prune")
-    assert "nothing had to be changed" in again.stdout
-
-
-def test_without_prune_a_local_provider_keeps_its_name(here: PlacementApi, there: PlacementApi) -> None:
-    load(there, ("host", {"VCPU": 4}), ("another", {"VCPU": 4}))
-    (ours,) = load(here, ("host", {"VCPU": 4}))
-    for flags, promised in ((["--dry-run"], "would bring over 1 provider, "), ([], "1 provider made")):
-        done = both(there, here, *flags)
-        assert f"is the name of provider {ours}" in done.stdout and promised in done.stdout, done.stdout
-    assert done.returncode == 1
-    assert here.get(f"/resource_providers/{ours}")["name"] == "host"
 
 
 @contextmanager
@@ -240,8 +206,6 @@ def test_a_briefly_unreachable_source_is_queried_again(here: PlacementApi) -> No
     ("flags", "says"),
     [
         (("--url", "u:geheim@x", "--to", "http://x"), "not 'u:****@x'"),
-        (("--url", "http://x"), "with --to, or set"),
-        (("--url", "http://x", "--to", "http://x", "--token-file", "absent"), "absent: No such file"),
         (
             ("--url", "https://x", "--to", "http://x", "--cacert", "pyproject.toml"),
             "there is no certificate in it",

@@ -1,4 +1,4 @@
-"""Ironic and berth as separate processes, and outages of each."""
+"""Ironic and berth as separate processes."""
 
 import asyncio
 import io
@@ -71,15 +71,6 @@ class IronicSite:
             assert monotonic() < deadline and self._processes[name].is_alive(), f"{name}: {log}"
             sleep(0.05)
         return reply[0]
-
-    def serve(self, name: str) -> None:
-        self.start(name)
-        self.wait(name, ": serving")
-
-    def kill(self, name: str) -> None:
-        process = self._processes.pop(name)
-        process.kill()
-        process.join()
 
     def end(self) -> None:
         for process in self._processes.values():
@@ -176,34 +167,6 @@ async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_dele
     await until(free_again, seconds=SOON, picture=lambda: named(api, booted["host"]))
     node = await named(api, booted["host"])
     assert (node["provision_state"], node["instance_uuid"]) == ("available", None)
-
-
-async def test_changes_while_ironic_sync_was_stopped_are_repaired(site: IronicSite, api: IronicApi) -> None:
-    nodes = await some(api, 7, provision_state="available", maintenance=False)
-    site.kill("ironic")
-    for node in nodes[:3]:
-        await api.set_maintenance(node, True)
-    await api.set_provision_state(nodes[3], "manage")
-    await api.set_traits(nodes[4], ["CUSTOM_GOLD"])
-    await api.delete_node(nodes[5])
-    await api.set_provision_state(nodes[6], "active")
-    made = await api.create_node(name="new", driver="fake-hardware", resource_class="baremetal")
-    differing = [line[:36] for line in await site.differences()]
-    assert {*nodes, made["uuid"]} <= {*differing}
-
-    site.serve("ironic")
-    await site.agree()
-
-
-# How
-
-
-async def some(api: IronicApi, count: int, **filters: Any) -> list[str]:
-    found: list[str] = []
-    async for page in api.nodes(fields=["uuid", "instance_uuid"], **filters):
-        found += [node["uuid"] for node in page if node["instance_uuid"] is None]
-    assert len(found) >= count
-    return found[:count]
 
 
 async def named(api: IronicApi, uuid: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from sqlalchemy.engine import make_url
 
 from berth import composition, worker_roles
-from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
+from berth.commands.cell_ending import AgentOptions, add_agent, remove
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool
 from berth.commands.cells import drain, mark
@@ -28,7 +28,7 @@ from bus import topics
 from bus.cells import FindCells
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindBuilds, FindDecision
+from bus.queries import FindDecision
 from bus.requests import Flavor
 from bus.resources import FindProviders
 from deploy.servers import RabbitMQ
@@ -203,38 +203,6 @@ async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_the
         await site.delete(1)
         async with asyncio.timeout(60):
             assert {report.agent for report in (await beats.get()).reports} == {AGENT}
-
-
-@pytest.mark.parametrize("kind", ["own", pytest.param("shared", marks=pytest.mark.soak)])
-async def test_the_orders_of_a_removed_agent_end(site: CellMakersSite, kind: str) -> None:
-    site.settings = site.settings.having(agent_queues=kind)
-    await site.add()
-    of_cell = read(file=site.file, environment={}).settings.having(state_dir=str(site.directory / "cell"))
-    of_agent = await site.add_agent(AGENT)
-    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
-    async with at_work(of_cell, conductor):
-        async with at_work(of_agent, agent):
-            await until(lambda: fits(site))
-            end = await site.boot(1)
-            assert isinstance(end, BuildEnded) and end.status == "active"
-        deleting = asyncio.create_task(site.delete(1))
-        await until(lambda: is_deleting(site))
-        assert not deleting.done()
-        out = io.StringIO()
-        cli, tool = Cli(site.settings, False, Console(file=out)), BrokerTool(rabbitmqctl=site.rabbitmqctl)
-        await remove_agent(cli, CELL, AGENT, False, tool=tool)
-        await deleting
-        queues = [spec.name for spec in composition.agent_queues(CELL, AGENT)]
-        with pika.BlockingConnection(pika.URLParameters(site.settings.bus.amqp_url)) as connection:
-            for queue in queues:
-                with pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):
-                    name = f"{site.settings.bus.exchange}:{queue}"
-                    connection.channel().queue_declare(name, passive=True)
-
-
-async def is_deleting(site: CellMakersSite) -> bool:
-    found = await site.bus.asker(topics.FIND_BUILDS)(FindBuilds(cell=CELL, builds=(uid(1),)))
-    return [build.status for build in found.builds] == ["deleting"]
 
 
 async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limits(

@@ -1,7 +1,6 @@
-"""Programs and people outside berth, with real credentials: the examples of features/clients/README.md, and
-what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
+"""Programs outside berth, with real credentials: the examples of features/clients/README.md, and what a
+client, a cell and an agent are refused (docs/tenancy.md)."""
 
-import asyncio
 import json
 import re
 import shutil
@@ -14,33 +13,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
-import httpx
-import msgspec
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from berth.configuration import read
-from bus import topics
-from bus.audit_trail import ActRecord, ActsRecorded, Operator
-from bus.clock import monotonic
-from bus.errors import OperationRefused
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
-from bus.parts import MoveParts
-from bus.protocol import encode
-from bus.rabbit import RabbitTransport
-from bus.requests import Flavor, Hints
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
-from features.clients.bus_client import BusClient
-from features.clients.relayed_bus import RelayedBus
-from features.moves.messages import MoveRequested, MoveSteered
 from tests.support.berth_processes import ROOT, Up
-from tests.support.request_parts import with_parts
 from tests.support.servers import a_module_database, installed
 
 PAGE = ROOT / "features/clients/README.md"
-READER_TOKEN = "a-reader-of-the-control-room"
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -72,17 +55,12 @@ class BerthWithClients:
 def site(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthWithClients]:
     installed(find_rabbitmq)
     directory, own = private_directory("berth-outsiders-"), tmp_path_factory.mktemp("outsiders")
-    tokens = own / "tokens.toml"
-    tokens.write_text(
-        f'[[tokens]]\ntoken = "{READER_TOKEN}"\nuser = "reader"\nproject = "web"\nroles = ["reader"]\n'
-    )
     # Users are made by the management API: rabbitmqctl takes a second each time (test_new_cell uses it).
     broker = RabbitMQ(directory / "rabbitmq", management=True, samples_often=False)
     with broker, a_module_database(postgres) as database:
         environment = {
             "BERTH_AMQP_URL": broker.url, "BERTH_MANAGEMENT_URL": broker.management_url,
             "BERTH_DATABASE_URL": database, "BERTH_CELLS": "c1,c2",
-            "BERTH_PLACEMENT_AUTH": "tokens", "BERTH_PLACEMENT_TOKENS": str(tokens),
         }  # fmt: skip
         flags = ("--hosts", "10", "--build-time", "constant:0.1")
         with Up(own, environment, *flags) as berth:
@@ -123,19 +101,6 @@ def test_an_example_of_the_page_boots_with_the_permissions_of_a_client(
     assert re.match(end, printed_by(site, example_with(library)))
 
 
-def test_an_example_that_asks_too_much_gets_the_reason(site: BerthWithClients) -> None:
-    shown = printed_by(site, example_with("pika").replace('"vcpus": 1,', '"vcpus": 99999,'))
-    assert shown.startswith("build.unplaceable.shop ")
-    reason = re.search(r"'reason': '([^']+)'", shown)
-    assert reason is not None, shown
-    assert "VCPU" in reason[1] and "99999" in reason[1]
-
-
-def test_an_example_that_names_no_project_of_two_gets_both(site: BerthWithClients) -> None:
-    shown = printed_by(site, example_with("pika").replace('    "project": "web",\n', ""))
-    assert "project: name one of batch, web" in shown
-
-
 BUILD = "5b1c3a52-0c5e-4a0e-9f0b-5f6f2c0f5d3e"
 FLAWED = {"request": BUILD, "instances": [BUILD], "flavor": {"name": "f", "vcpus": -1}, "project": "web"}
 INVALID: dict[str, tuple[bytes, str]] = {
@@ -146,25 +111,18 @@ INVALID: dict[str, tuple[bytes, str]] = {
         json.dumps({"client": "rival", "do": "boot", "message": FLAWED | {"reply_to": "rival"}}).encode(),
         "it came by the key client.shop, and is a message of client.rival",
     ),
-    "JSON cut off": (
-        json.dumps(
-            {"client": "shop", "do": "boot", "message": FLAWED | {"flavor": {"name": "f"}}}
-        ).encode()[:-1],
-        "not JSON",
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "why"), INVALID.values(), ids=INVALID.keys())
-@pytest.mark.parametrize("user", [None, "berth.client.shop"], ids=["its key", "its user"])
 def test_an_invalid_request_is_answered_to_the_client_that_sent_it(
-    site: BerthWithClients, body: bytes, why: str, user: str | None
+    site: BerthWithClients, body: bytes, why: str
 ) -> None:
     with pika.BlockingConnection(pika.URLParameters(site.urls["client"])) as connection:
         channel = connection.channel()
         channel.queue_declare(CLIENT_QUEUE, exclusive=True)
         channel.queue_bind(CLIENT_QUEUE, "berth", "build.unplaceable.shop")
-        shown = pika.BasicProperties(message_id="mine", user_id=user)
+        shown = pika.BasicProperties(message_id="mine", user_id="berth.client.shop")
         channel.basic_publish("berth.clients", "client.shop", body, shown)
         for _, properties, answer in channel.consume(CLIENT_QUEUE, auto_ack=True, inactivity_timeout=30):
             assert answer is not None, "no answer"
@@ -631,238 +589,3 @@ def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWit
     assert {"berth.client.shop", "berth-c9", "berth-c9.agent.a1"} <= known.keys()
     site.command("client", "remove", "ann")
     assert as_ann("quota", "show")[0] == 1
-
-
-FORMS = {"publish": ("/waiting", {"request": "x"}), "delete": ("/bus/dead", {"drop": "x"})}
-
-
-@pytest.mark.parametrize("act", [*FORMS, "read without a token"])
-def test_the_control_room_refuses_a_reader(site: BerthWithClients, act: str) -> None:
-    found = re.search(r"http://127\.0\.0\.1:\d+", site.berth.log.partition("control room")[2])
-    assert found is not None, site.berth.log
-    with httpx.Client(base_url=found[0], headers={"Origin": found[0]}, follow_redirects=False) as browser:
-        if act == "read without a token":
-            assert browser.get("/instances").status_code in (302, 303, 401, 403)
-            return
-        page = browser.get("/login")
-        token = re.search(r'name="(form_token)" value="([^"]+)"', page.text)
-        assert token is not None, page.text
-        signed = browser.post("/login", data={token[1]: token[2], "token": READER_TOKEN})
-        assert signed.status_code == 303, signed.text
-        inside = browser.get("/waiting")
-        assert inside.status_code == 200
-        form = re.search(r'name="(form_token)" value="([^"]+)"', inside.text)
-        fields = {form[1]: form[2]} if form else {}
-        path, data = FORMS[act]
-        assert browser.post(path, data=fields | data).status_code == 403
-
-
-# Acts that the broker permits, judged on what the id really is: docs/tenancy.md, docs/roles.md
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Instances of the project `rival` in cell c2, of `web` in c1, and a server group of `rival`."""
-
-    theirs: str
-    ours: str
-    group: str
-    host: str  # of `theirs`
-
-
-def booted(site: BerthWithClients, project: str, cell: str) -> tuple[str, str]:
-    lines = site.command("boot", "--wait", "--json", "--project", project, "--cell", cell).splitlines()
-    ended = json.loads(lines[-1])
-    return ended["build"], ended["host"]
-
-
-@pytest.fixture(scope="module")
-def targets(site: BerthWithClients) -> Targets:
-    (theirs, host), (ours, _) = booted(site, "rival", "c2"), booted(site, "web", "c1")
-    site.command("group", "create", "theirs", "--policy", "affinity", "--project", "rival")
-    group = json.loads(site.command("group", "show", "theirs", "--project", "rival", "--json"))
-    return Targets(theirs, ours, group["id"], host)
-
-
-SMALL = Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1)
-UNKNOWN_BUILD = "no build of this client's projects has this id"
-NOT_IN_C1 = "ann-c1 may act in the cells c1 only"
-NOT_IN_WEB = "ann-web may act in the projects web only"
-
-
-def boot_of(id_: str, **more: Any) -> BuildRequested:
-    given: dict[str, Any] = {"instances": (id_,), "flavor": SMALL, "project": "web"}
-    return BuildRequested(request=id_, **with_parts(given | more))
-
-
-def move_of(build: str, move: str = "", **more: Any) -> MoveRequested:
-    given: dict[str, Any] = {"kind": "shelve"}
-    return MoveRequested(move=move or str(uuid.uuid4()), build=build, **with_parts(given | more, MoveParts()))
-
-
-def new_id() -> str:
-    return str(uuid.uuid4())
-
-
-ToSend = Callable[[Targets], Any]
-WAITS: dict[str, Any] = {"kind": "migrate", "wait": "1h", "wanted_host": "none"}
-CLIENT_ACTS: dict[str, tuple[ToSend, str]] = {
-    "delete": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
-    "shelve": (lambda it: move_of(it.theirs), UNKNOWN_BUILD),
-    "steer": (lambda it: MoveSteered(move=new_id(), build=it.theirs, cell="c2", to="abort"), UNKNOWN_BUILD),
-    "a move by the id of the instance": (lambda it: move_of(it.ours, it.theirs, **WAITS), "use new uuids"),
-    "delete, after such a move": (lambda it: BuildCancelRequested(build=it.theirs), UNKNOWN_BUILD),
-    "a move by the id of the group": (lambda it: move_of(it.ours, it.group, **WAITS), "use new uuids"),
-    "boot by the id of the instance": (lambda it: boot_of(it.theirs, wait="1h"), "use new uuids"),
-    "boot by the id of the group": (lambda it: boot_of(it.group), "use new uuids"),
-    "boot beside the instance": (
-        lambda it: boot_of(new_id(), hints=Hints(same_host=(it.theirs,))), UNKNOWN_BUILD,
-    ),
-    "boot in its project": (lambda it: boot_of(new_id(), project="rival"), "not bound to rival"),
-    "boot on its host": (lambda it: boot_of(new_id(), forced_host=it.host), "only operators bypass"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("act", "refusal"), CLIENT_ACTS.values(), ids=CLIENT_ACTS.keys())
-async def test_the_scheduler_refuses_a_client(
-    site: BerthWithClients, targets: Targets, act: ToSend, refusal: str
-) -> None:
-    async with BusClient(site.urls["client"], 5) as client:
-        asked = act(targets)
-        await client.publish(asked)
-        async with asyncio.timeout(60):
-            async for result in client.results():
-                shown = json.dumps(msgspec.to_builtins(result))
-                if asked.build in shown if hasattr(asked, "build") else asked.request in shown:
-                    break
-    assert refusal in shown
-
-
-LIMITED: dict[str, tuple[str, ...]] = {
-    "ann-c1": ("--role", "operator", "--cell", "c1"),
-    "ann-web": ("--role", "operator", "--project", "web"),
-    "ann-reads": ("--role", "reader"),
-}
-OPERATOR_ACTS: dict[str, tuple[str, ToSend, str]] = {
-    "delete": ("ann-c1", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"), NOT_IN_C1),
-    "delete, said to be in c1": (
-        "ann-c1", lambda it: BuildDeleteRequested(build=it.theirs, cell="c1"), NOT_IN_C1,
-    ),
-    "shelve, said to be in c1": ("ann-c1", lambda it: move_of(it.theirs, cell="c1"), NOT_IN_C1),
-    "evacuate, said to be in c1": (
-        "ann-c1", lambda it: move_of(it.theirs, kind="evacuate", cell="c1"), NOT_IN_C1,
-    ),
-    "move to c2": ("ann-c1", lambda it: move_of(it.ours, kind="migrate", to_cell="c2"), NOT_IN_C1),
-    "a move by the id of the instance": ("ann-c1", lambda it: move_of(it.ours, it.theirs), "use new uuids"),
-    "boot by the id of the instance": ("ann-c1", lambda it: boot_of(it.theirs, cell="c1"), "use new uuids"),
-    "boot in c2": ("ann-c1", lambda it: boot_of(new_id(), cell="c2"), NOT_IN_C1),
-    "steer, said to be in c1": (
-        "ann-c1", lambda it: MoveSteered(move=new_id(), build=it.theirs, cell="c1", to="abort"), NOT_IN_C1,
-    ),
-    "cancel": ("ann-c1", lambda it: BuildCancelRequested(build=it.theirs, anywhere=True), NOT_IN_C1),
-    "delete in a project": (
-        "ann-web", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"), NOT_IN_WEB,
-    ),
-    "shelve in a project": ("ann-web", lambda it: move_of(it.theirs), NOT_IN_WEB),
-    "a move by the id of the group": ("ann-web", lambda it: move_of(it.ours, it.group), "use new uuids"),
-    "a reader's delete": (
-        "ann-reads", lambda it: BuildDeleteRequested(build=it.theirs, cell="c2"),
-        "delete takes the role operator",
-    ),
-    "a reader's move": ("ann-reads", lambda it: move_of(it.theirs), "move takes the role operator"),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def operators(site: BerthWithClients) -> dict[str, str]:
-    for name, limits in LIMITED.items():
-        site.command("client", "add", name, *limits, "--url-file", f"{name}.url")
-    return {name: (site.berth.directory / f"{name}.url").read_text().strip() for name in LIMITED}
-
-
-@pytest.mark.parametrize(("who", "act", "refusal"), OPERATOR_ACTS.values(), ids=OPERATOR_ACTS.keys())
-async def test_the_relay_refuses_a_limited_operator(
-    site: BerthWithClients, targets: Targets, operators: dict[str, str], who: str, act: ToSend, refusal: str
-) -> None:
-    async with RelayedBus(RabbitTransport(operators[who]), who) as bus:
-        with pytest.raises(OperationRefused, match=refusal):
-            await bus.publish(act(targets))
-
-
-async def test_a_forced_host_of_another_cell_is_not_in_the_cell_of_the_request(
-    site: BerthWithClients, targets: Targets, operators: dict[str, str]
-) -> None:
-    build = new_id()
-    request = boot_of(build, cell="c1", forced_host=targets.host, reply_to="x")
-    async with RelayedBus(RabbitTransport(operators["ann-c1"]), "ann-c1") as bus:
-        listener = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="x"))
-        await bus.publish(request)
-        async with asyncio.timeout(60):
-            assert build in (await listener.get()).instances
-
-
-def a_boot(targets: Targets) -> tuple[str, bytes]:
-    return "build.requested", encode(boot_of(new_id(), project="rival", forced_host=targets.host))
-
-
-def a_delete(targets: Targets) -> tuple[str, bytes]:
-    return "build.cancel", encode(BuildCancelRequested(build=targets.theirs, anywhere=True))
-
-
-def an_audit_record(targets: Targets) -> tuple[str, bytes]:
-    operator = Operator(name="forged", role="admin")
-    record = ActRecord(
-        id=new_id(), at=1.0, operator=operator, interface="command", act="quota", outcome="done"
-    )
-    return "act.recorded", encode(ActsRecorded(records=(record,)))
-
-
-OWN_KEY = {"cell": "reply.-c9.x.y", "agent": "agent.guests.c9.me"}  # without a consumer
-
-
-def test_a_replay_refuses_forged_messages_as_their_consumers_did(
-    site: BerthWithClients, targets: Targets
-) -> None:
-    sent: dict[str, tuple[str, str]] = {}  # id → the sender's own key, and the forged one
-    for subject, own_key in OWN_KEY.items():
-        with pika.BlockingConnection(pika.URLParameters(site.urls[subject])) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            for forged in (a_boot, a_delete, an_audit_record):
-                key, body = forged(targets)
-                sent[id_ := new_id()] = own_key, key
-                properties = pika.BasicProperties(message_id=id_, headers={"CC": [key]}, delivery_mode=2)
-                channel.basic_publish("berth", own_key, body, properties)
-
-    def letters() -> dict[str, tuple[str, str]]:
-        listed = map(json.loads, site.command("dead", "list", "--json").splitlines())
-        return {
-            each["id"]: (each["sender"], each["queue"].rpartition(":")[2])
-            for each in listed
-            if each["id"] in sent
-        }
-
-    deadline = monotonic() + 60
-    while (found := letters()) != sent:
-        assert monotonic() < deadline, found
-    ran = site.berth.berth("dead", "replay", *sent, "--json")
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    answer = json.loads(ran.stdout)
-    assert (answer["replayed"], len(answer["staying"])) == (0, len(sent))
-    for own_key, _ in sent.values():
-        refused = f"refused because of its sender, '{own_key}'"
-        assert sum(refused in why for why in answer["staying"]) == len(sent) // len(OWN_KEY), answer
-    assert letters() == sent
-    site.command("dead", "drop", *sent)
-
-
-def test_nothing_has_happened_to_the_instance_of_the_other_project(
-    site: BerthWithClients, targets: Targets
-) -> None:
-    listed = site.command("instances", "--project", "rival", "--cell", "c2", "--json").splitlines()
-    found = [json.loads(line) for line in listed]
-    assert [(each["build"], each["status"], each["host"]) for each in found] == [
-        (targets.theirs, "active", targets.host)
-    ]
-    log = site.command("audit-log", "--json").splitlines()
-    assert not [line for line in log if '"forged"' in line]

@@ -2,19 +2,16 @@
 
 import asyncio
 import itertools
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from bus.errors import Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport, consuming
+from bus.rabbit import RabbitTransport
 from deploy.servers import RabbitMQ
 from tests.support.envelopes import an_envelope, number_in
 from tests.support.servers import crash
-from tests.support.waiting import in_time, until
+from tests.support.waiting import in_time
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -117,83 +114,6 @@ async def test_queues_and_messages_survive_a_broker_restart(
     assert number_in(await in_time(private.get(), DEADLINE)) == 4
 
 
-async def test_publishers_and_declarers_wait_while_there_is_no_broker(
-    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
-) -> None:
-    transport = connect()
-    await transport.open()
-    await transport.declare(QUEUE)
-    await asyncio.to_thread(broker.stop)
-    publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-    unroutable = asyncio.create_task(transport.publish([an_envelope(1, "unroutable")], expected=[True]))
-    reading = asyncio.create_task(transport.consume(QUEUE, 10))
-    burying = asyncio.create_task(transport.dead_letters())
-    await asyncio.to_thread(broker.start)
-    async with asyncio.timeout(DEADLINE):
-        await publishing
-        assert await burying == []
-        assert number_in(await in_time((await reading).get(), DEADLINE)) == 1
-        with pytest.raises(Unroutable):
-            await unroutable
-
-
-async def test_a_silent_broker_is_disconnected_and_reconnected(
-    broker: RabbitMQ, bus_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    transport = RabbitTransport(f"{broker.url}?heartbeat=1", exchange=bus_name)
-    await transport.open()
-    inbox = await transport.consume(QUEUE, 400)
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        publishing = [
-            asyncio.create_task(transport.publish([an_envelope(number, framed=False)], expected=[True]))
-            for number in range(300)  # more than fit into a client's buffers
-        ]
-        async with asyncio.timeout(DEADLINE):
-            while "lost the connection" not in caplog.text:
-                await asyncio.sleep(0.05)
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
-    async with asyncio.timeout(DEADLINE):
-        await asyncio.gather(*publishing)
-        events: set[int] = set()
-        while len(events) < 300:
-            delivery = await in_time(inbox.get(), DEADLINE)
-            delivery.done()
-            events.add(number_in(delivery))
-    await transport.close()
-
-
-async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
-    broker: RabbitMQ,
-    connect: Callable[[], RabbitTransport],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """In a partition of a cluster, a node deletes the record of a queue of the other side."""
-    monkeypatch.setattr(consuming, "PROOF_SECONDS", 0.5)
-    transport = connect()
-    await transport.open()
-    private = await transport.consume(QueueSpec("private", ("host.*",), durable=False), 10)
-    await transport.consume(QUEUE, 10)
-    name = transport._link.names.queue("private")
-    record = f'{{rabbit_queue, rabbit_misc:r(<<"/">>, queue, <<"{name}">>)}}'
-    forget = f"mnesia:transaction(fun() -> mnesia:delete({record}) end)."
-    assert "ok" in await asyncio.to_thread(broker.control, "eval", forget)
-    await until(lambda: "consuming again" in caplog.text, seconds=15)  # else declared again after 30 s
-    await transport.publish([an_envelope(1, "host.reported")], expected=[False])
-    numbers = itertools.count(2)
-
-    async def arrives() -> bool:
-        await transport.publish([an_envelope(next(numbers), "host.reported")], expected=[False])
-        return private.get_nowait() is not None
-
-    await until(arrives)
-    assert f"{name}: the broker has lost our queue or consumer" in caplog.text
-    assert ":q: the broker has lost" not in caplog.text
-
-
 async def test_a_message_held_beyond_the_consumer_timeout_is_redelivered(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport]
 ) -> None:
@@ -220,17 +140,3 @@ async def test_a_message_held_beyond_the_consumer_timeout_is_redelivered(
         await transport.close()
     finally:
         await asyncio.to_thread(broker.control, "eval", f"{', '.join(usual)}.")
-
-
-async def test_closing_without_a_broker_is_immediate(
-    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
-) -> None:
-    transport = connect()
-    await transport.open()
-    await transport.consume(QUEUE, 10)
-    await asyncio.to_thread(broker.kill)
-    publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
-    async with asyncio.timeout(10):
-        await transport.close()
-        with pytest.raises(Exception, match="closed"):
-            await publishing

@@ -13,20 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
 from berth.broker_users import Management
 from deploy.processes import environment_without
-from deploy.servers import (
-    BinariesMissing,
-    Postgres,
-    ServerFailed,
-    find_binaries,
-    find_postgres,
-    find_rabbitmq,
-    free_port,
-)
+from deploy.servers import BinariesMissing, find_binaries, find_postgres, find_rabbitmq
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -92,41 +83,6 @@ def _assert_gone(pids: set[int]) -> None:
     assert left == {}
 
 
-async def test_postgresql_requires_the_password(directory: Path) -> None:
-    with Postgres(directory / "postgres") as server:
-        wrong = server.url.replace("+asyncpg", "").replace(server.password, "wrong")
-        with pytest.raises(asyncpg.InvalidPasswordError):
-            await asyncpg.connect(wrong)
-
-
-def test_failure_to_start_shows_the_log_and_leaves_nothing(directory: Path) -> None:
-    before = _descendants(os.getpid())
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
-        taken.listen()
-        server = Postgres(directory / "postgres", port=taken.getsockname()[1])
-        with pytest.raises(ServerFailed, match="could not bind"):
-            server.start()
-    assert server.pid is None
-    _assert_gone(_descendants(os.getpid()) - before)
-
-
-def test_a_free_port_is_given_to_one_process_only() -> None:
-    ours = {free_port() for _ in range(50)}
-    ask = "import json, sys; from deploy import processes; print(json.dumps([p for p in json.load(sys.stdin)"
-    ask += " if processes._reserve(p)]))"
-    asked = subprocess.run(
-        [sys.executable, "-c", ask],
-        cwd=ROOT,
-        input=str(sorted(ours)),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert (len(ours), asked.stdout) == (50, "[]\n")
-
-
 def test_command_prints_urls_and_its_servers_end_with_it(directory: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "deploy.servers", "--dir", str(directory)],
@@ -177,11 +133,3 @@ def test_missing_binaries_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyP
         find_postgres()
     with pytest.raises(BinariesMissing, match=r"RabbitMQ.*PostgreSQL"):
         find_binaries()
-
-
-def test_a_directory_without_rabbitmq_is_reported_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTH_TEST_RABBITMQ", str(tmp_path))
-    with pytest.raises(BinariesMissing, match=rf"{tmp_path} has no usr/lib/rabbitmq/.*install-rabbitmq4"):
-        find_rabbitmq()

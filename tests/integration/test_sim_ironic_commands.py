@@ -4,9 +4,6 @@ import asyncio
 import io
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -26,11 +23,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
-from tests.support.berth_processes import ROOT
 from tests.support.simulated_ironic import NOW
-
-ADDRESS = ("--http", "127.0.0.1:0", "--step-time", "constant:0.01")
-SERVE = "from berth.commands.ironic import ironic; ironic()"
 
 
 class Person:
@@ -109,17 +102,10 @@ def test_maintenance_power_and_fields_of_a_node_are_changed(person: Person) -> N
     assert (answer["properties"]["rack"], answer["extra"], answer["owner"]) == ("R2", {"tries": 3}, None)
 
 
-def test_a_waiting_command_reports_a_failed_deployment(person: Person) -> None:
-    person.types("set", "metal00003", "driver_info/berth_deploy=fail")
-    assert "deploy failed" in person.types("deploy", "metal00003", "--wait", ends=1)
-
-
 @pytest.mark.parametrize(
     ("words", "problem", "says"),
     [
         (("provide", "metal00020"), OperationRefused, "can not be performed"),
-        (("power", "metal00001", "up"), BadSetting, "power is one of"),
-        (("maintenance", "metal00001", "maybe"), BadSetting, "on or off"),
         (("set", "metal00001", "owner"), BadSetting, "NAME=VALUE"),
         (("show", "nobody"), OperationRefused, "knows no node"),
     ],
@@ -138,33 +124,3 @@ def test_an_unreachable_ironic_is_reported() -> None:
         nowhere.types("maintenance", "metal00001", "on")
     with pytest.raises(BadSetting, match="--url takes a URL"):
         Person("nonsense").types("list")
-
-
-@pytest.mark.slow
-def test_a_simulated_ironic_prints_its_address_and_stops_on_a_signal() -> None:
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            SERVE,
-            "sim",
-            *["--nodes", "10000", "--http", "127.0.0.1:0", "--step-time", "constant:0.01"],
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as process:
-        assert process.stdout is not None
-        printed = iter(process.stdout.readline, "")
-        assert "10000 nodes, available" in next(printed)
-        url = re.search(r"http://127\.0\.0\.1:\d+", next(printed))
-        assert url is not None
-        assert any("Ctrl-C stops it" in line for line in printed)
-        someone = Person(url[0])
-        assert len(someone.types("list", "--limit", "10000", "--json").splitlines()) == 10_000
-        assert "active" in someone.types("deploy", "metal00007", "--wait")
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-        assert process.wait(10) == 0
-        assert re.search(r"stopped after [1-9]\d* notifications", rest)

@@ -23,9 +23,7 @@ AMQP = "amqp://user:password@127.0.0.1/"
 DATABASE = "postgresql://user:password@127.0.0.1/berth"
 PLAYED = [page for page in PAGES if any(snippet.played for snippet in snippets(page))]
 ALONE = [page for page in PLAYED if not needs(page)]
-EVERY_TIME = (
-    "tutorial", "filter", "http", "metrics", "control_room", "scheduler", "rest", "support",
-)  # fmt: skip
+EVERY_TIME = ("tutorial", "filter", "http", "rest")
 ON_SERVICES = [page for page in PLAYED if needs(page) == "services"]
 
 

@@ -41,7 +41,6 @@ SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BARE
 QUIET = 300.0  # virtual seconds after which nothing further happens
 US, THEM = uid(1, "b"), uid(2, "b")
 SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
-CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
 
 
 class Killed(BaseException):

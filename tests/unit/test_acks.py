@@ -35,7 +35,7 @@ from bus.rabbit import consuming
 from bus.rabbit.consuming import Reading
 from bus.rabbit.fast_channels.channel import BulkChannel
 from bus.worker import Outcome, Worker, on_many, suspects_queue
-from placement_worker.transactions import AT_ONCE, Batched
+from placement_worker.transactions import Batched
 from tests.support.buses import queues_of
 from tests.support.waiting import until
 
@@ -118,28 +118,6 @@ async def at_work(work: Work) -> AsyncIterator[Batched[int, int]]:
             await running
 
 
-async def calls(together: Batched[int, int], work: Work, *numbers: int) -> list[asyncio.Task[int]]:
-    """Call with each in turn, until all are in work or waiting."""
-    tasks = []
-    for number in numbers:
-        before = len(work.lists)
-        tasks.append(asyncio.ensure_future(together(number)))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert len(work.lists) >= before
-    return tasks
-
-
-async def test_callers_during_a_running_batch_wait_for_the_next_one() -> None:
-    work = Work()
-    async with at_work(work) as together:
-        tasks = await calls(together, work, *range(AT_ONCE + 3))
-        assert work.lists == [[number] for number in range(AT_ONCE)]
-        work.go_on.set()
-        assert await asyncio.gather(*tasks) == [2 * number for number in range(AT_ONCE + 3)]
-        assert work.lists[AT_ONCE:] == [[AT_ONCE, AT_ONCE + 1, AT_ONCE + 2]]
-
-
 async def test_an_error_concerns_its_batch_only() -> None:
     work = Work()
     async with at_work(work) as together:
@@ -147,16 +125,6 @@ async def test_an_error_concerns_its_batch_only() -> None:
         with pytest.raises(ValueError, match="thirteen"):
             await together(13)
         assert await together(4) == 8
-
-
-async def test_a_cancelled_caller_is_not_served() -> None:
-    work = Work()
-    async with at_work(work) as together:
-        first, second, third, fourth = await calls(together, work, 1, 2, 3, 4)
-        third.cancel()
-        work.go_on.set()
-        assert [await task for task in (first, second, fourth)] == [2, 4, 8]
-        assert work.lists == [[1], [2], [4]]
 
 
 QUEUE = "scheduler:build.cancel"
@@ -253,18 +221,6 @@ async def test_a_suspect_becomes_a_dead_letter_at_its_second_strike(
     )
 
 
-async def test_a_suspect_in_hand_at_a_shutdown_gets_no_strike(
-    broker: LocalBroker, outside: LocalTransport
-) -> None:
-    await outside.delay(SUSPECTS, cancel(1, suspect_of=QUEUE, strikes=1), 0)
-    handler = Handler()
-    handler.holding = True
-    async with serving(broker, handler.worker, drain=0.05):
-        await until(lambda: handler.batches)
-    (item,) = broker.queues[SUSPECTS].items
-    assert (item.envelope.strikes, item.crashes) == (1, 0)
-
-
 async def test_a_slow_suspect_returns_to_its_queue_and_does_not_block(
     broker: LocalBroker, outside: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,20 +234,6 @@ async def test_a_slow_suspect_returns_to_its_queue_and_does_not_block(
     assert not broker.dead
 
 
-async def test_a_retried_suspect_is_not_a_suspect_any_more(
-    broker: LocalBroker, outside: LocalTransport
-) -> None:
-    async def refuse(requests: Sequence[BuildCancelRequested]) -> Sequence[Outcome]:
-        raise RuntimeError("a bug")
-
-    await outside.delay(SUSPECTS, cancel(1, suspect_of=QUEUE, strikes=1), 0)
-    async with serving(broker, Worker("scheduler", consumes=[on_many(topics.BUILD_CANCEL, refuse)])):
-        await until(lambda: broker.dead)
-    (letter,) = broker.dead.values()
-    assert letter.reason == "RuntimeError: a bug"  # after its tries, as of any other message
-    assert letter.attempt == 6
-
-
 async def test_a_forged_suspect_becomes_a_dead_letter(broker: LocalBroker, outside: LocalTransport) -> None:
     await outside.delay(SUSPECTS, cancel(1), 0)
     handler = Handler()
@@ -301,66 +243,12 @@ async def test_a_forged_suspect_becomes_a_dead_letter(broker: LocalBroker, outsi
     assert [letter.reason for letter in broker.dead.values()] == ["it does not name the queue it came from"]
 
 
-async def test_two_workers_of_one_process_do_not_handle_suspects_at_the_same_time(
-    broker: LocalBroker,
-) -> None:
-    turns = asyncio.Lock()
-    handlers = Handler(), Handler()
-    workers = [
-        Worker(name, consumes=[on_many(topics.BUILD_CANCEL, handler.handle)])
-        for name, handler in zip(("one", "other"), handlers, strict=True)
-    ]
-    outside = LocalTransport(broker)
-    for worker in workers:
-        await outside.declare(suspects_queue(worker.name))
-        suspect = cancel(1, suspect_of=f"{worker.name}:build.cancel")
-        await outside.delay(suspects_queue(worker.name).name, suspect, 0)
-    for handler in handlers:
-        handler.holding = True
-    stopping = asyncio.Event()
-    async with Bus(LocalTransport(broker), turns=turns) as bus, asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(bus.serve(worker, stopping))
-        await until(lambda: handlers[0].batches or handlers[1].batches)
-        await asyncio.sleep(0)
-        assert [handlers[0].batches, handlers[1].batches].count([]) == 1
-        for handler in handlers:
-            handler.holding = False
-        await until(lambda: handlers[0].batches and handlers[1].batches)
-        stopping.set()
-
-
 CLOCK = Clock(now=lambda: 1_700_000_000.0, chance=random.Random(1))
-TRACE = "0af7651916cd43dd8448eb211c80319c"
 MESSAGE = BuildDeleteRequested(build="00000000-0000-0000-0000-000000000001", cell="c1")
 
 
 def a_cause(**reply: str) -> Envelope:
     return msgspec.structs.replace(Envelope(id="cause", type="T", key="k", body=msgspec.Raw(b"{}")), **reply)
-
-
-@pytest.mark.parametrize(
-    "reply, trace, flags",
-    [
-        (f"00-{TRACE}-b7ad6b7169203331-00", TRACE, "00"),
-        (f"cc-{TRACE}-b7ad6b7169203331-01-and-more-in-later-versions", TRACE, "01"),
-        ("", None, "01"),
-        ("00", None, "01"),
-        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None, "01"),
-        (f"00-{TRACE}-b7ad6b7169203331-0", None, "01"),
-        (f"00-{TRACE}-b7ad6b7169203331-011", None, "01"),
-        (f"-{'z' * 32}--{'f' * 220}", None, "01"),
-    ],
-)
-def test_a_valid_traceparent_is_continued_and_an_invalid_one_replaced(
-    reply: str, trace: str | None, flags: str
-) -> None:
-    _, found, span, found_flags = envelope_of(MESSAGE, CLOCK, a_cause(traceparent=reply)).traceparent.split(
-        "-"
-    )
-    assert (found == trace) == (trace is not None)
-    assert (len(found), len(span), found_flags) == (32, 16, flags)
-    assert span not in reply
 
 
 def test_any_foreign_correlation_gives_readable_consequences() -> None:

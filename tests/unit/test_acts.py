@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus import acts, topics
-from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference, judged
+from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, judged
 from bus.aggregates import AggregateEditRequested, DropAggregate
 from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
@@ -125,23 +125,6 @@ def test_targets_in_several_cells_have_no_cell() -> None:
 
 def test_the_stored_cell_counts_and_not_the_requested_one() -> None:
     assert completed(Target("x", cell="c1"), found("c2")).cell == "c2"
-
-
-DIFFERENCES = {
-    "equal": ({"a": 1}, {"a": 1}, ("", "")),
-    "a changed field": ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ('{"b":2}', '{"b":3}')),
-    "a generation": ({"a": 1, "generation": 2}, {"a": 2, "generation": 3}, ('{"a":1}', '{"a":2}')),
-    "a list": ({"a": ["x", "y"]}, {"a": ["y", "z"]}, ('{"a":["x"]}', '{"a":["z"]}')),
-    "a record in a list": (
-        {"a": [{"b": 1, "c": 1}]}, {"a": [{"b": 1, "c": 2}]}, ('{"a":[{"c":1}]}', '{"a":[{"c":2}]}'),
-    ),
-    "a new object": ({}, {"a": 1}, ("", '{"a":1}')),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("before", "after", "texts"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
-def test_only_what_differs_is_recorded(before: Any, after: Any, texts: tuple[str, str]) -> None:
-    assert difference(before, after) == texts
 
 
 def test_a_long_text_is_cut() -> None:

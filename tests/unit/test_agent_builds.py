@@ -30,36 +30,6 @@ def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
     assert builds.ordered(a_build_order(PLACED, 3)) == "start"
 
 
-def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
-    builds = AgentBuilds()
-    builds.ordered(SECOND)
-    builds.destroyed(a_destroy_order(PLACED, 1))
-    assert builds.running == {(PLACED.build, 2)}
-    builds.finished(report(SECOND, "built"))
-    builds.destroyed(a_destroy_order(PLACED, 1))
-    assert builds.ordered(SECOND) == report(SECOND, "built")
-
-
-def test_a_huge_attempt_number_costs_no_memory() -> None:
-    builds = AgentBuilds()
-    builds.ordered(FIRST)
-    assert builds.destroyed(a_destroy_order(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
-    assert builds.running == set()
-
-
-def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
-    builds = AgentBuilds(remembered=2)
-    orders = [a_build_order(a_placed(number)) for number in range(3)]
-    for order in orders:
-        builds.ordered(order)
-        builds.finished(report(order, "built"))
-    assert [builds.ordered(order) for order in reversed(orders)] == [
-        report(orders[2], "built"),
-        report(orders[1], "built"),
-        "start",
-    ]
-
-
 def test_an_agent_forgets_the_destroyed_builds_of_an_earlier_time() -> None:
     seconds = [0.0]
     builds = AgentBuilds(seconds=60.0, now=lambda: seconds[0])

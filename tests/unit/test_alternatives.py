@@ -1,15 +1,14 @@
 """Queries for flavors and images: each rule of the grammar with its result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from bus.host_health import DISABLED
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Hints, Image
-from bus.vocabulary import MAX_INT, seconds_of
-from scheduler_worker.core.request import MAX_NOTES, QuestionDraft, RequestOptions, RequestReader, Unreadable
+from bus.vocabulary import seconds_of
+from scheduler_worker.core.request import Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import alternatives, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL
@@ -52,78 +51,6 @@ def test_resources_and_traits_of_extra_specs(specs: dict[str, str], expected: di
 
 
 @pytest.mark.parametrize(
-    ("specs", "required", "forbidden"),
-    [
-        ({"resources1:VGPU": "1", "resources:VCPU": "0", "resources:MEMORY_MB": "0",
-          "resources:DISK_GB": "0", "trait:A": "required", "trait:B": "forbidden"}, "A", "B"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_root_traits_of_extra_specs(specs: dict[str, str], required: str, forbidden: str) -> None:
-    question = asked(specs)
-    assert question.root_required == tuple(required.split())
-    assert question.root_forbidden == tuple(sorted([*forbidden.split(), DISABLED]))
-
-
-@pytest.mark.parametrize(
-    ("specs", "same", "isolated"),
-    [
-        (
-            {"resources1:VGPU": "1", "resources2:VGPU": "1", "resources3:VGPU": "1"}
-            | {"same_subtree": "1,2", "same_subtree2": "2,3, 2"},
-            (("1", "2"), ("2", "3")),
-            (),
-        ),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_same_subtree_and_isolation_of_groups(
-    specs: dict[str, str], same: tuple[tuple[str, ...], ...], isolated: tuple[str, ...]
-) -> None:
-    question = asked(specs)
-    assert (question.same_subtree, question.isolated) == (same, isolated)
-    assert question.group_policy == specs.get("group_policy", "none")
-
-
-def test_traits_that_an_image_requires() -> None:
-    image = Image(name="i", traits_required=("A",), properties={"trait:B": "required", "hw_disk_bus": "scsi"})
-    (alternative,) = alternatives(image=image, flavor=flavor({"trait:C": "required"}))
-    assert groups(alternative.question) == {"": f"{REST}, +A, +B, +C"}
-    assert alternative.question.root_required == ()
-
-
-def test_flavors_that_would_do_instead_come_in_their_order() -> None:
-    gold, silver = flavor({"resources:CUSTOM_GOLD": "1"}), flavor({"resources:CUSTOM_SILVER": "1"})
-    ways = alternatives(flavor=gold, or_else=(METAL, silver))
-    assert [(way.alternative_index, way.flavor) for way in ways] == [(0, gold), (1, METAL), (2, silver)]
-
-
-@pytest.mark.parametrize(
-    ("request_fields", "expected"),
-    [
-        ({"zone": "z"}, {"zone": "z"}),
-        ({"cell": "c1"}, {"cell": "c1"}),
-        ({"aggregates": ((uid(1, "b"), uid(2, "b")),)}, {"root_member_of": ((uid(1, "b"), uid(2, "b")),)}),
-        ({"not_aggregates": (uid(1, "b"),)}, {"root_not_member_of": (uid(1, "b"),)}),
-        ({"wanted_host": "host1"}, {"roots": (uid(1, "c"),)}),
-        ({"forced_host": uid(1, "c")}, {"roots": (uid(1, "c"),)}),
-        ({"forced_host": "rack"}, {"roots": (uid(3, "c"), uid(4, "c"))}),
-        ({"forced_host": uid(3, "c"), "wanted_host": "rack"}, {"roots": (uid(3, "c"),)}),
-        ({"ignore_hosts": ("host1", uid(4, "c"))}, {"not_roots": (uid(1, "c"), uid(4, "c"))}),
-        ({"flavor": METAL}, {}),
-    ],
-    ids=str,
-)
-def test_hosts_and_zones_that_a_request_permits(
-    request_fields: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    (alternative,) = alternatives(**request_fields)
-    question = alternative.question
-    fields = ("zone", "cell", "root_member_of", "root_not_member_of", "roots", "not_roots")
-    assert {name: getattr(question, name) for name in fields if getattr(question, name)} == expected
-
-
-@pytest.mark.parametrize(
     ("specs", "wanted", "preferred"),
     [
         ({}, {}, {}),
@@ -139,35 +66,9 @@ def test_traits_that_are_only_preferred(
     assert not alternative.question.groups[0].required
 
 
-@pytest.mark.parametrize(
-    ("value", "amounts"),
-    [
-        ("preferred:8", {"FPGA": (8, 1.0)}),
-        ("preferred:8:2.5", {"FPGA": (8, 2.5)}),
-        ("preferred:1:-1", {"FPGA": (1, -1.0)}),
-        ("8", {}),
-    ],
-)
-def test_an_amount_that_is_only_preferred_is_not_requested(
-    value: str, amounts: dict[str, tuple[int, float]]
-) -> None:
-    (alternative,) = alternatives(flavor=flavor({"resources:FPGA": value}))
-    assert dict(alternative.preferred_amounts) == amounts
-    assert ("FPGA" in alternative.asked) == (not amounts)
-
-
 def test_a_preferred_amount_of_a_class_of_the_flavor_leaves_the_amount_of_the_flavor() -> None:
     (alternative,) = alternatives(flavor=flavor({"resources:VCPU": "preferred:64"}, vcpus=4))
     assert (alternative.asked["VCPU"], dict(alternative.preferred_amounts)) == (4, {"VCPU": (64, 1.0)})
-
-
-def test_equal_requests_share_one_query() -> None:
-    (one,), (other,) = alternatives(project="p"), alternatives(project="q", instances=3, reply_to="me")
-    assert one.question is other.question
-    (elsewhere,) = alternatives(zone="z")
-    assert elsewhere.question is not one.question
-    assert groups(one.question) == {"": "VCPU 1, MEMORY_MB 1024, DISK_GB 10"}
-    assert one.flavor == SMALL and isinstance(one.flavor, Flavor)
 
 
 @pytest.mark.parametrize(
@@ -254,51 +155,3 @@ def image(**properties: str) -> Image:
 )  # fmt: skip
 def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(**request_fields)
-
-
-@pytest.mark.parametrize(
-    ("request_fields", "notes"),
-    [
-        ({}, []),
-        ({"flavor": flavor({"resource:VGPU": "1"})},
-         ["flavor.extra_specs: resource:VGPU: not known here; did you mean resources:VGPU?"]),
-        ({"flavor": flavor({"zzz:q": "1"})}, ["flavor.extra_specs: zzz:q: not known here"]),
-        ({"flavor": flavor({"grup_policy": "isolate"})},
-         ["flavor.extra_specs: grup_policy: not known here; did you mean group_policy?"]),
-        ({"flavor": flavor({"ssd": "true"})},
-         ["flavor.extra_specs: ssd: has no scope, and no enabled rule reads it"]),
-        ({"or_else": (flavor({"zzz:q": "1"}),)}, ["or_else[0].extra_specs: zzz:q: not known here"]),
-        ({"ignore_hosts": ("hosst1",)}, ["ignore_hosts: there is no host 'hosst1'; did you mean host1?"]),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_fields_without_effect_are_noted(request_fields: dict[str, Any], notes: list[str]) -> None:
-    assert list(alternatives(**request_fields)[-1].notes) == notes
-
-
-def test_unknown_names_of_a_request_are_noted_up_to_a_limit() -> None:
-    specs = {f"zzz:q{number}": "1" for number in range(100)}
-    hosts = tuple(f"host-{number}" for number in range(100))
-    notes = alternatives(flavor=flavor(specs), ignore_hosts=hosts)[-1].notes
-    assert len([note for note in notes if note.startswith("flavor")]) == MAX_NOTES
-    assert len([note for note in notes if note.startswith("ignore_hosts")]) == MAX_NOTES
-
-
-def test_each_alternative_of_a_reader_is_one_of_the_flavor() -> None:
-    def requiring(trait: str) -> Callable[[QuestionDraft], None]:
-        return lambda draft: draft.root_required.update({trait: "x:y"})
-
-    def of(*traits: str) -> RequestReader:
-        return RequestReader(
-            alternatives=lambda *_: [requiring(trait) for trait in traits], specs=frozenset({"x:y"})
-        )
-
-    options, reading = RequestOptions(readers=(of("A", "B"), of("C"))), flavor({"x:y": "1"})
-    ways = alternatives(options, flavor=reading, or_else=(SMALL,))
-    found = [(way.alternative_index, way.question.root_required, way.notes) for way in ways]
-    assert found == [(0, ("A", "C"), ()), (0, ("B", "C"), ()), (1, (), ())]
-    assert not alternatives(flavor=reading)[0].question.root_required
-
-
-def test_the_largest_flavor_is_read() -> None:
-    assert alternatives(flavor=flavor(vcpus=MAX_INT))

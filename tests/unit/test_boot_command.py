@@ -2,9 +2,7 @@
 
 import dataclasses
 import io
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from berth.operations.host_states import ByName
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from bus.protocol import encode
-from bus.requests import BuildSpec, Flavor, Hints, Image
+from bus.requests import BuildSpec, Flavor, Hints
 from ironic_sync.agent.core.node import instance_info
 from tests.support.ids import uid
 from tests.support.request_parts import field_of
@@ -94,17 +92,6 @@ def test_names_that_are_resolved_before_publishing(
 
 
 @pytest.mark.parametrize(
-    ("options", "followed", "timeout"),
-    [([], False, 600), (["--wait"], True, 600), (["--wait", "--timeout", "10"], True, 10)],
-)
-def test_options_of_waiting_for_the_end(
-    published: Published, options: list[str], followed: bool, timeout: float
-) -> None:
-    assert reply(*options)[0] == 0
-    assert (published.followed, published.timeout) == (followed, timeout)
-
-
-@pytest.mark.parametrize(
     ("given", "name", "vcpus", "specs"),
     [
         ("vcpus=2", "f with vcpus=2", 2, {"trait:A": "required"}),
@@ -119,13 +106,6 @@ def test_flavors_that_would_do_instead(
     assert reply("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
     flavor = Flavor(name=name, vcpus=vcpus, memory_mb=512, disk_gb=1, extra_specs=specs)
     assert published.request.or_else == (flavor,)
-
-
-def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published, tmp_path: Path) -> None:
-    file = tmp_path / "silver.json"
-    file.write_text(json.dumps({"name": "silver", "vcpus": 3}))
-    assert reply("--flavor", "f", "--spec", "trait:A=required", "--or-else", str(file))[0] == 0
-    assert published.request.or_else == (Flavor(name="silver", vcpus=3),)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +176,6 @@ def test_image_properties_reach_ironic_unchanged() -> None:
     assert {name: info[name] for name in expected} == expected
     assert "os_distro" not in info
     assert request.flavor.extra_specs["resources:DISK_GB"] == "0", "a node has one resource"
-
-
-def test_an_image_without_a_source_is_named_by_its_name() -> None:
-    image = image_named("debian", [])
-    assert image == Image(name="debian")
-    flavor = boot_request(BootOptions(flavor="metal")).flavor
-    assert instance_info(BuildSpec(flavor=flavor, image=image))["image_source"] == "debian"
-    assert image_named("", []) is None
 
 
 @pytest.mark.parametrize(

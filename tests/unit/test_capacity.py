@@ -54,11 +54,6 @@ def test_an_amount_fits_or_is_refused_with_the_reason(there: Stock, asked: int, 
         assert result == Refused(refusals=(refusal,))
 
 
-def test_a_class_the_provider_does_not_have_is_full() -> None:
-    (result,) = claim(order(wants(X, {A: {"VGPU": 1}})), world(room(A, VCPU=stock()))) or ()
-    assert result == Refused(refusals=(full(1, 0, "inventory", name="VGPU"),))
-
-
 @pytest.mark.parametrize(
     ("used", "asked", "refused"),
     [
@@ -93,17 +88,6 @@ def test_a_claim_waits_for_siblings_that_were_not_read() -> None:
     assert claim(order(wants(X, {A: {"VCPU": 1}})), world(one)) is None
 
 
-@pytest.mark.parametrize(
-    ("shapes", "moved"), [({}, False), ({A: 3}, False), ({A: 2}, True), ({A: 4}, True), ({B: 9}, False)]
-)
-def test_a_choice_holds_only_for_the_shape_it_was_made_under(shapes: dict[str, int], moved: bool) -> None:
-    choice = Choice({A: {"VCPU": 1}}, shapes)
-    (result,) = claim(order(wants(X, choice)), world(room(A, shape=3, VCPU=stock()))) or ()
-    assert isinstance(result, Refused) == moved
-    if moved:
-        assert result == Refused(refusals=(Moved(provider=A),))
-
-
 def test_the_first_fitting_choice_is_claimed_and_better_ones_have_reasons() -> None:
     there = world(room(A, VCPU=stock(1)), room(C, VCPU=stock(4)))
     there.providers[B] = None
@@ -113,13 +97,6 @@ def test_the_first_fitting_choice_is_claimed_and_better_ones_have_reasons() -> N
     assert result == Claimed(choice=3, generation=1, number=0, refused=refused)
     assert there.holders[X].held == {C: {"VCPU": 2}}
     assert list(there.touched) == [C]
-
-
-def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
-    there = world(room(A, VCPU=stock(4)))
-    assert claim(order(wants(X, {A: {"VCPU": 4}}), wants(Y, {B: {"VCPU": 1}})), there) is None
-    assert there.providers[A] == room(A, VCPU=stock(4))
-    assert not there.touched and not there.changed_holders
 
 
 def test_an_order_sees_the_claims_of_earlier_orders() -> None:
@@ -143,13 +120,6 @@ def test_the_claims_of_an_order_are_taken_together_or_not_at_all() -> None:
     assert again is not None and all(isinstance(result, Claimed) for result in again)
 
 
-def test_each_order_increments_the_provider_generation_once() -> None:
-    there = world(room(A, VCPU=stock(8)))
-    claim(order(wants(X, {A: {"VCPU": 1}}), wants(Y, {A: {"VCPU": 1}})), there)
-    claim(order(wants(Z, {A: {"VCPU": 1}})), there)
-    assert there.touched[A].generation == 12
-
-
 @pytest.mark.parametrize(
     ("generation", "held_generation", "fenced"),
     [(None, 2, True), (1, 2, True), (3, 2, True), (2, 2, False), (0, 2, True), ("any", 2, False)],
@@ -164,13 +134,6 @@ def test_a_claim_is_fenced_by_its_consumers_generation(
         assert result == Held(generation=2, allocations={A: {"VCPU": 1}}, roots=(A,))
     else:
         assert result == Claimed(choice=0, generation=3, number=0)
-
-
-@pytest.mark.parametrize("generation", [0, 1])
-def test_a_claim_with_a_generation_of_an_empty_consumer_returns_held_nothing(generation: int) -> None:
-    there = world(room(A, VCPU=stock(8)), holders={Y: Holder(Y, 1)})
-    (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
-    assert result == Held(generation=0, allocations={})
 
 
 def test_the_same_claim_twice_in_a_batch_is_held_the_second_time() -> None:
@@ -201,16 +164,6 @@ def test_a_swap_on_one_provider_releases_first(
     assert kept is not None and kept.stocks["VCPU"].used == (used - own + asked if fits else used)
 
 
-def test_a_swap_leaves_the_old_provider_without_moving_its_generation() -> None:
-    there = world(
-        room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4)), holders=claimed(X, 1, {A: {"VCPU": 4}})
-    )
-    assert claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there)
-    old, new = there.touched[A], there.touched[B]
-    assert (old.stocks["VCPU"].used, old.generation) == (0, 10)
-    assert (new.stocks["VCPU"].used, new.generation) == (4, 11)
-
-
 def test_a_refused_swap_keeps_the_allocations() -> None:
     holders = claimed(X, 1, {A: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(3)), holders=holders)
@@ -218,49 +171,6 @@ def test_a_refused_swap_keeps_the_allocations() -> None:
     assert result == Refused(refusals=(full(4, 3, provider=B),))
     assert there.holders[X].held == {A: {"VCPU": 4}}
     assert not there.touched
-
-
-def test_all_consumers_of_an_order_release_before_any_claims() -> None:
-    holders = claimed(X, 1, {A: {"VCPU": 4}}) | claimed(Y, 1, {B: {"VCPU": 4}})
-    there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)
-    swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
-    assert [type(result) for result in claim(swap, there) or ()] == [Claimed, Claimed]
-    assert there.holders[X].held == {B: {"VCPU": 4}} and there.holders[Y].held == {A: {"VCPU": 4}}
-
-
-@pytest.mark.parametrize(
-    ("asked", "fits"), [((3, 3), True), ((4, 2), True), ((4, 3), False), ((6, 1), False)]
-)
-def test_an_overcommitted_provider_never_gains_usage(asked: tuple[int, int], fits: bool) -> None:
-    holders = claimed(X, 1, {A: {"VCPU": 4}}) | claimed(Y, 1, {A: {"VCPU": 2}})
-    there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
-    both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
-    assert all(isinstance(result, Claimed) for result in claim(both, there) or ()) == fits
-    kept = there.providers[A]
-    assert kept is not None and kept.stocks["VCPU"].used == 6
-
-
-def test_a_consumer_named_twice_in_an_order_is_held_the_second_time() -> None:
-    there = world(room(A, VCPU=stock(8)))
-    twice = order(wants(X, {A: {"VCPU": 1}}), wants(X, {A: {"VCPU": 2}}))
-    assert claim(twice, there) == (Refused(refusals=()), Held(generation=0, allocations={}))
-    assert not there.touched
-
-
-def test_an_empty_choice_releases_everything() -> None:
-    there = world(room(A, VCPU=stock(8, used=4)), holders=claimed(X, 3, {A: {"VCPU": 4}}))
-    assert claim(order(wants(X, {}, generation=3)), there) == (Claimed(choice=0, generation=0, number=0),)
-    assert there.changed_holders[X].generation == 0
-    assert (there.touched[A].generation, there.touched[A].stocks["VCPU"].used) == (11, 0)
-
-
-def test_a_consumer_retired_for_lack_of_a_host_is_marked_so() -> None:
-    there = world(room(A, VCPU=stock()))
-    asked = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
-    assert release(asked, there) == Released()
-    assert there.to_retire == {X: Retired(why="no host", unplaceable=True)}
-    assert release(asked, there) == Retired(why="no host", unplaceable=True)
-    assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (there.to_retire[X],)
 
 
 def test_a_retired_consumer_gets_no_allocations() -> None:
@@ -360,28 +270,3 @@ def test_a_retired_holder_cannot_hold_allocations() -> None:
     asked = ReleaseRequested(consumer=X, generation=4, keep=Y)
     assert isinstance(release(asked, there), Retired)
     assert there.holders[X].held == {A: {"VCPU": 5}}
-
-
-def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
-    there = one_who_holds(5)
-    assert release(ReleaseRequested(consumer=X, generation=4, retire="error", keep=Y), there) == Released()
-    assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
-    assert there.providers[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
-    assert there.changed_holders.keys() == {X, Y} and there.to_retire == {X: Retired(why="error")}
-
-
-def test_a_holder_can_receive_allocations_twice() -> None:
-    there = one_who_holds(5)
-    there.holders[X].held, there.providers[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
-    there.holders[Y].generation, there.holders[Y].held = 1, {A: {"VCPU": 5}}
-    assert release(ReleaseRequested(consumer=X, generation=4, retire="deleted", keep=Y), there) == Released()
-    assert there.holders[Y].held == {A: {"VCPU": 5}, B: {"VCPU": 5}}
-    assert there.touched.keys() == {A, B}
-
-
-@pytest.mark.parametrize("cell", ["", "c1"])
-def test_a_consumer_retired_by_a_cell_is_remembered_with_that_cell(cell: str) -> None:
-    there = world(room(A, VCPU=stock(8, used=1)), holders=claimed(X, 1, {A: {"VCPU": 1}}))
-    asked = ReleaseRequested(consumer=X, generation=1, retire="shelved", cell=cell)
-    assert release(asked, there) == Released()
-    assert there.to_retire == {X: Retired(why="shelved", cell=cell)}

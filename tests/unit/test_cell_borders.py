@@ -15,7 +15,7 @@ from bus.errors import Undecodable
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
-from bus.topics import QUERIES, TOPICS, Query, Topic
+from bus.topics import QUERIES, TOPICS, Topic
 from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
 from placement_worker.core.reports import distinct_names
@@ -32,28 +32,28 @@ def of_c1(worker: Worker) -> bool:
     return cell_of(f"{worker.name}:") == "c1"
 
 
-@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
-def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> None:
-    inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
-    carried = [crossing for crossing in CROSSINGS if crossing.of is topic]
-    for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
-        events = any(row.address.topic is topic for w in other for row in w.consumes)
-        reply = any(topic.message in w.emits for w in side)
-        if reply and (events or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
-            assert [crossing.way for crossing in carried] == [way]
-    assert bool(carried) == (WAYS.get(topic) in (Way.IN, Way.OUT))
-    assert (topic in WAYS) == ("{cell}" in topic.pattern)
+def test_a_topic_is_carried_stays_within_or_is_no_cells() -> None:
+    for topic in TOPICS:
+        inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
+        carried = [crossing for crossing in CROSSINGS if crossing.of is topic]
+        for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
+            events = any(row.address.topic is topic for w in other for row in w.consumes)
+            reply = any(topic.message in w.emits for w in side)
+            if reply and (events or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
+                assert [crossing.way for crossing in carried] == [way]
+        assert bool(carried) == (WAYS.get(topic) in (Way.IN, Way.OUT))
+        assert (topic in WAYS) == ("{cell}" in topic.pattern)
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-def test_a_query_crosses_to_the_side_of_its_answerer(query: Query[Any, Any]) -> None:
-    carried = [crossing.way for crossing in CROSSINGS if crossing.of is query]
-    asked_within = any(query in w.asks for w in WORKERS if of_c1(w))
-    answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
-    assert ("{cell}" in query.name) is (asked_within or answered_within)
-    assert query.within is asked_within
-    ways = {(True, False): [Way.OUT], (False, True): [Way.IN]}
-    assert carried == ways.get((asked_within, answered_within), [])
+def test_a_query_crosses_to_the_side_of_its_answerer() -> None:
+    for query in QUERIES:
+        carried = [crossing.way for crossing in CROSSINGS if crossing.of is query]
+        asked_within = any(query in w.asks for w in WORKERS if of_c1(w))
+        answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
+        assert ("{cell}" in query.name) is (asked_within or answered_within)
+        assert query.within is asked_within
+        ways = {(True, False): [Way.OUT], (False, True): [Way.IN]}
+        assert carried == ways.get((asked_within, answered_within), [])
 
 
 def test_answers_cross_in_both_directions_by_address() -> None:
@@ -94,21 +94,6 @@ def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
     names = {"in": "conductor.c1", "out": "scheduler"}
     saying = Worker(names[says], announces=frozenset([topic.message]))
     return [saying, Worker(f"{names[hears]}", consumes=[on(topic, handle)])]
-
-
-@pytest.mark.parametrize(
-    ("says", "hears", "way"), [("in", "out", Way.OUT), ("out", "in", Way.IN), ("in", "in", Way.WITHIN)]
-)
-def test_a_new_topic_crosses_according_to_the_tables(
-    monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
-) -> None:
-    topic = saying("thing.reported.{cell}")
-    monkeypatch.setattr("berth.ferry.crossings.TOPICS", (topic,))
-    assert ways("c1", tables(topic, says, hears)) == {topic: way}
-    carried = crossings("c1", tables(topic, says, hears))
-    assert [(crossing.name, crossing.keys, crossing.way) for crossing in carried] == (
-        [] if way is Way.WITHIN else [("thing.reported.c1", ("thing.reported.c1",), way)]
-    )
 
 
 def test_a_crossing_topic_without_the_cell_in_its_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,6 @@ def test_a_fenced_move_does_not_begin() -> None:
     assert there.changed_holders == {}
 
 
-def test_a_move_that_has_begun_cannot_be_fenced() -> None:
-    there = a_world()
-    claim(order(moves()), there)
-    assert release(ReleaseRequested(consumer=MOVE, generation=None, retire="no host"), there) == BEGAN
-    assert there.to_retire == {MOVE: BEGAN}
-
-
 def is_held(provider: str, generation: int = 4) -> Held:
     return Held(generation=generation, allocations=five(provider), roots=(provider,))
 
@@ -145,44 +138,11 @@ def test_an_unshelve_revives_the_consumer() -> None:
     assert held(there) == {X: B}
 
 
-def test_an_unshelve_without_capacity_leaves_the_consumer_retired() -> None:
-    there = a_shelved_world()
-    claim(order(wants(Y, five(B))), there)
-    [answer] = claim(order(replace(wants(X, five(B)), begins=MOVE)), there) or ()
-    assert isinstance(answer, Refused)
-    assert there.retired[X] == ASLEEP and not there.woken
-
-
-def test_a_consumer_shelved_twice_is_shelved_and_a_deleted_one_is_not_revived() -> None:
-    there = a_shelved_world()
-    assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
-        == ASLEEP
-    )
-    nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
-    assert release(nowhere, there) == ASLEEP  # his boot was read again
-    assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
-    assert there.to_retire == {X: Retired(why="deleted")} and there.woken == {X}
-    moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
-    assert moved == (Retired(why="deleted"),)
-    assert (
-        release(ReleaseRequested(consumer=X, generation=None, retire=ASLEEP.why, revivable=True), there)
-        == moved[0]
-    )
-
-
 @pytest.mark.parametrize("name", [MOVE, KEEP])
 def test_a_name_that_was_not_read_leaves_the_order_unjudged(name: str) -> None:
     there = a_world()
     del there.holders[name]
     assert claim(order(moves()), there) is None
-
-
-def test_a_resize_may_stay_if_old_and_new_size_fit_together() -> None:
-    there = a_world(capacity=10)
-    assert claim(order(moves(A)), there) == (DONE,)
-    assert held(there) == {X: A, KEEP: A}
-    assert claim(order(moves(A)), a_world(capacity=9)) == (Refused(refusals=(full(5, 4),)),)
 
 
 # Taken over again
@@ -227,23 +187,6 @@ def test_taking_allocations_back_needs_no_free_capacity() -> None:
     there = moved()
     there.provider(A).stocks["VCPU"].capacity = 0
     assert claim(order(takes_over()), there) == (DONE,)
-
-
-def test_a_retired_consumer_takes_nothing_over() -> None:
-    there = moved()
-    there.retired[X] = Retired(why="deleted")
-    assert claim(order(takes_over()), there) == (Retired(why="deleted"),)
-
-
-def test_claims_of_the_same_order_do_not_get_the_place_in_between() -> None:
-    there = a_world({X: B, KEEP: A}, capacity=5)
-    assert claim(order(wants(Y, five(A)), takes_over()), there) == (
-        Refused(refusals=(full(5, 0),)),
-        Refused(refusals=()),
-    )
-    assert held(there) == {X: B, KEEP: A} and there.changed_holders == {}
-    assert claim(order(wants(Y, five(B)), takes_over()), there) is not None
-    assert held(there) == {X: A, Y: B}
 
 
 # From within a cell
@@ -304,15 +247,10 @@ def test_a_takeover_must_stay_within_the_cell(cells: dict[str, str]) -> None:
     assert isinstance(result, Refused) and isinstance(result.refusals[0], OutsideCell)
 
 
-def test_a_takeover_from_an_empty_holder_is_refused() -> None:
-    [result] = claim(order(back(holder_consumer(BUILD, 2))), limited_to_cell(OWN)) or ()
-    assert result == Refused(refusals=(NothingHeld(consumer=holder_consumer(BUILD, 2)),))
-
-
 # Whatever comes
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_moves_and_returns_hold_every_allocation_once(seed: int) -> None:
     chance = random.Random(seed)
     there = world(*(room(one, VCPU=stock(12)) for one in (A, B, C)))

@@ -47,27 +47,6 @@ def test_an_entry_gives_credentials_region_and_certificates_and_secure_yaml_the_
     assert "geheim" not in repr(access)
 
 
-def test_an_endpoint_is_that_of_the_entry_unless_a_url_replaces_it() -> None:
-    standalone = cloud_access("standalone", environment={})
-    assert (standalone.url, standalone.insecure) == ("https://ironic", True)
-    assert cloud_access("open", environment={}).url == "http://ironic:6385"
-
-
-def test_the_variables_of_openstack_clients_describe_the_cloud_envvars() -> None:
-    variables = {
-        "OS_AUTH_URL": "https://keystone/v3",
-        "OS_AUTH_TYPE": "v3applicationcredential",
-        "OS_APPLICATION_CREDENTIAL_ID": "id",
-        "OS_APPLICATION_CREDENTIAL_SECRET": "geheim",
-        "OS_REGION_NAME": "south",
-        "OS_IDENTITY_API_VERSION": "3",
-        "OS_INSECURE": "true",
-    }
-    access = cloud_access("envvars", environment=variables)
-    assert (access.auth_type, access.region, access.insecure) == ("v3applicationcredential", "south", True)
-    assert access.auth["application_credential_secret"] == "geheim"
-
-
 def test_a_file_that_a_variable_names_replaces_the_usual_ones(tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text("clouds: {mine: {auth_type: none, baremetal_endpoint_override: 'http://mine'}}")

@@ -8,7 +8,6 @@ import pytest
 from bus.messages import BuildOrdered
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor, Image
-from bus.vocabulary import Allocations
 from compute_sim.core.device_book import DeviceBook
 from compute_sim.core.drivers import (
     DeviceDriver,
@@ -25,7 +24,7 @@ from compute_sim.core.drivers import (
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
-from compute_sim.machines import BadMachine, Hardware, fleet, machines
+from compute_sim.machines import BadMachine, machines
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]
@@ -40,20 +39,6 @@ def test_one_build_in_ten_fails_on_its_first_host_and_succeeds_on_the_next() -> 
     assert share(plan, "reschedule") == pytest.approx(0.1, abs=0.02)
     assert share(plan, "built") == pytest.approx(0.9, abs=0.02)
     assert share(plan, "built", attempt=2) == 1.0
-
-
-def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
-    def fates(seed: int) -> list[object]:
-        times = Durations.parse("exponential:0.2")
-        plan = FaultPlan(seed=seed, reschedule=0.3, first_attempt_only=False, durations=times)
-        return [plan.fate(build, attempt) for build in MANY[:200] for attempt in (1, 2)]
-
-    assert fates(1) == fates(1)
-    assert fates(1) != fates(2)
-    first = FaultPlan(seed=7, reschedule=1.0).fate(uid(1, "b"), 1)
-    second = FaultPlan(seed=7).fate(uid(1, "b"), 1)
-    assert (first.kind, first.cause) == ("reschedule", "no space left on the image cache")  # on any machine
-    assert (second.kind, second.cause) == ("built", "")
 
 
 def test_shares_beyond_the_whole_are_refused() -> None:
@@ -89,43 +74,6 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
     assert sum(gaps) / len(gaps) == pytest.approx(50, rel=0.15)
     assert gaps == [plan.next_after("agent1", crash) for crash in range(500)]
     assert CrashPlan().next_after("agent1", 0) == 0
-
-
-def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
-    hardware = Hardware(zones=("north", "south"), baremetal=2)
-    agents = fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
-    assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
-        ("cell1-agent1", "cell1", 4),
-        ("cell2-agent1", "cell2", 4),
-        ("cell1-agent2", "cell1", 3),
-        ("cell2-agent2", "cell2", 2),
-    ]
-    hosts = [host for agent in agents for host in agent.hosts]
-    assert len({host.root for host in hosts}) == len({host.host for host in hosts}) == 13
-    assert all(host.host.startswith(f"{agent.cell}-") for agent in agents for host in agent.hosts)
-    assert {host.zone for host in hosts} == {"north", "south"}
-    assert agents == fleet(cells=2, hosts=11, agents_per_cell=2, hardware=hardware)
-    assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
-
-
-def test_simulated_hosts_have_the_inventory_of_a_hypervisor() -> None:
-    (agent,) = fleet(cells=1, hosts=1, hardware=Hardware(baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100))
-    host, node = agent.hosts
-    sizes = {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()}
-    assert sizes == {"VCPU": (64, 16), "MEMORY_MB": (3584, 4096), "DISK_GB": (100, 100)}
-    assert (node.metal, node.inventory, host.metal) == ("baremetal", {}, "")
-
-
-def test_a_fleet_may_have_several_architectures_in_each_zone() -> None:
-    (agent,) = fleet(
-        cells=1, hosts=8, hardware=Hardware(zones=("a", "b"), architectures=("x86_64", "aarch64"))
-    )
-    assert {(host.zone, host.architecture) for host in agent.hosts} == {
-        (zone, architecture) for zone in "ab" for architecture in ("x86_64", "aarch64")
-    }
-    for host in agent.hosts:
-        assert ("HW_CPU_X86_AVX2" in host.traits) == (host.architecture == "x86_64")
-    assert [host.ip for host in agent.hosts] == [f"10.0.0.{number}" for number in range(1, 9)]
 
 
 def an_order(build: int, attempt: int = 1, root: int = 1, image: Image | None = None) -> BuildOrdered:
@@ -215,16 +163,6 @@ def test_the_tree_of_a_host(drivers: Sequence[Driver], lines: list[str]) -> None
     assert picture(build_tree(ROOT, "h", drivers)) == lines
 
 
-def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
-    one, other = (build_tree(ROOT, "h", [NUMA, SriovDriver(functions=(PF,))]).report() for _ in range(2))
-    assert one == other
-    assert len({provider.id for provider in one}) == len(one) == 4
-    seen: set[str | None] = {None}
-    for provider in one:
-        assert provider.parent in seen
-        seen.add(provider.id)
-
-
 def test_only_the_root_of_a_disabled_host_has_the_trait() -> None:
     tree = build_tree(ROOT, "h", [NUMA], disabled=True)
     assert [provider.name for provider in tree.providers if "COMPUTE_STATUS_DISABLED" in provider.traits] == [
@@ -275,7 +213,7 @@ def test_an_invalid_tree_is_refused_with_provider_and_field(drivers: Sequence[Dr
     assert says in str(mistake.value)
 
 
-DEVICE_ROOT, OTHER = uid(1, "c"), uid(2, "c")
+DEVICE_ROOT = uid(1, "c")
 FUNCTION = child_id(DEVICE_ROOT, "h_p0")
 FLAT_WITH_RESERVE = FlatDriver({"VCPU": Inventory(total=2, reserved=1, allocation_ratio=4.0)})
 FOUR_VFS = SriovDriver(functions=(PhysicalFunction(device="p0", vfs=4),))
@@ -287,33 +225,6 @@ def book() -> DeviceBook:
     book = DeviceBook()
     book.set_tree(build_tree(DEVICE_ROOT, "h", [FLAT_WITH_RESERVE, FOUR_VFS]))
     return book
-
-
-WANTED: dict[str, tuple[Allocations, Allocations, str]] = {
-    "what there is": ({}, {DEVICE_ROOT: {"VCPU": 4}, FUNCTION: {"SRIOV_NET_VF": 4}}, ""),
-    "more than the ratio allows": ({}, {DEVICE_ROOT: {"VCPU": 5}}, "h: asked 5 VCPU, 4 free on the host"),
-    "a VF, beside another": ({FUNCTION: {"SRIOV_NET_VF": 1}}, {FUNCTION: {"SRIOV_NET_VF": 1}}, ""),
-    "the whole PF, of which a VF is gone": (
-        {FUNCTION: {"SRIOV_NET_VF": 1}},
-        {FUNCTION: {"SRIOV_NET_VF": 4}},
-        "h_p0: asked 4 SRIOV_NET_VF, 3 free on the host",
-    ),
-    "a VF of a PF that is gone": (
-        {FUNCTION: {"SRIOV_NET_VF": 4}},
-        {FUNCTION: {"SRIOV_NET_VF": 1}},
-        "h_p0: asked 1 SRIOV_NET_VF, 0 free on the host",
-    ),
-    "of others, who share with the host": ({}, {DEVICE_ROOT: {"VCPU": 1}, OTHER: {"DISK_GB": 9999}}, ""),
-    "a class of an operator's": ({}, {DEVICE_ROOT: {"CUSTOM_LICENCE": 1}}, ""),
-}
-
-
-@pytest.mark.parametrize("held, wanted, says", WANTED.values(), ids=WANTED.keys())
-def test_the_device_book_refuses_what_does_not_fit(
-    book: DeviceBook, held: Allocations, wanted: Allocations, says: str
-) -> None:
-    book.hold(ONE, held)
-    assert book.refusal(TWO, wanted) == says
 
 
 def test_released_devices_are_free_and_a_guest_counts_once(book: DeviceBook) -> None:
@@ -338,32 +249,6 @@ def test_removed_devices_are_refused_until_they_return(book: DeviceBook) -> None
 def names(machine_named: str, *files: str) -> list[str]:
     (machine,) = machines([machine_named], *files)
     return [provider.name for provider in build_tree(ROOT, "h", machine.drivers).providers]
-
-
-def test_machines_are_assigned_to_hosts_in_turn() -> None:
-    (agent,) = fleet(1, 4, hardware=Hardware(machines=machines(["flat", "numa"])))
-    assert [bool(host.inventory) for host in agent.hosts] == [True, False] * 2
-    trees = [build_tree(host.root, host.host, host.all_drivers) for host in agent.hosts]
-    assert [len(tree.providers) for tree in trees] == [1, 3, 1, 3]
-    assert all("COMPUTE_NODE" in tree[tree.name].traits for tree in trees)
-
-
-def test_a_file_describes_more_of_them(tmp_path: Path) -> None:
-    file = tmp_path / "machines.toml"
-    file.write_text(
-        """
-        [edge]
-        drivers = ["sriov", "numa"]
-        numa = {cells = 1, pages = {"2MB" = 4}}
-        [edge.sriov]
-        functions = [{device = "x", vfs = 2, network = "n"}]
-        [plain]
-        drivers = ["flat"]
-        """
-    )
-    assert names("edge", str(file)) == ["h", "h_numa0", "h_x"]
-    assert names("plain", str(file)) == ["h"]
-    assert names("vgpu", str(file))[1] == "h_gpu0"
 
 
 WRONG = {
@@ -431,25 +316,6 @@ providers:
   - identification: {name: h_numa1}
     traits: {additional: [CUSTOM_NEAR]}
 """
-
-
-def test_a_provider_yaml_adds_to_the_drivers_tree(tmp_path: Path) -> None:
-    (machine,) = machines(["numa"], "", configured(tmp_path, EXAMPLE))
-    tree = build_tree(ROOT, "h", machine.drivers)
-    licence, dongle = (tree["h"].inventories[f"CUSTOM_{name}"] for name in ("LICENCE", "DONGLE"))
-    assert (licence.total, licence.reserved, licence.max_unit, licence.step_size) == (10, 1, 4, 2)
-    assert (licence.min_unit, licence.allocation_ratio) == (2, 1.5)
-    assert (dongle.total, dongle.max_unit) == (3, 3)
-    assert {"CUSTOM_RACK", "CUSTOM_COLD", "COMPUTE_NODE"} <= tree["h"].traits
-    assert "CUSTOM_NEAR" in tree["h_numa1"].traits - tree["h_numa0"].traits
-
-
-def test_a_provider_matched_by_name_is_not_matched_as_compute_node(tmp_path: Path) -> None:
-    text = EXAMPLE.replace("{name: h_numa1}", f"{{uuid: {ROOT.upper()}}}")
-    (machine,) = machines(["numa"], "", configured(tmp_path, text))
-    assert "CUSTOM_NEAR" in build_tree(ROOT, "h", machine.drivers)["h"].traits
-    assert "CUSTOM_RACK" not in build_tree(ROOT, "h", machine.drivers)["h"].traits
-    assert "CUSTOM_RACK" in build_tree(uid(2, "c"), "g", machine.drivers)["g"].traits
 
 
 def test_a_directory_of_files(tmp_path: Path) -> None:

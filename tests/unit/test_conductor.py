@@ -15,12 +15,10 @@ from bus.claims import (
     Refusal,
     Refused,
     Released,
-    ReleaseRequested,
     Retired,
     RuleRefused,
 )
-from bus.decisions import Decision, Record
-from bus.messages import Attempt, BuildDeleted, BuildEnded, DestroyOrdered, HostFailed
+from bus.messages import BuildEnded, DestroyOrdered, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
@@ -36,7 +34,7 @@ from tests.support.conductor_builders import kernel_step as step
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)
-FIRST, SECOND, THIRD = (a_build_order(PLACED, attempt) for attempt in (1, 2, 3))
+FIRST, SECOND = a_build_order(PLACED, 1), a_build_order(PLACED, 2)
 
 
 Dated = Event | tuple[float, Event]  # at 0 s where no time is given
@@ -207,33 +205,12 @@ def test_events_of_an_unknown_build_are_ignored(event: str) -> None:
     assert step(None, EVENTS[event], 0.0, LIMITS) == (None, ())
 
 
-def test_an_unknown_build_starts_when_placed_and_is_answered_when_deleted() -> None:
-    build, effects = step(None, PLACED, 5.0, LIMITS)
-    assert build is not None and (build.status, build.attempt, build.deadline) == ("building", 1, 105.0)
-    assert reply(effects) == ["build 1 at host0"]
-
-    build, effects = step(None, a_delete(PLACED, "me"), 5.0, LIMITS)
-    assert build is not None and build.status == "deleted"
-    gone = BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me", known=False)
-    assert effects == (gone,)
-    assert step(build, a_delete(PLACED, "me"), 6.0, LIMITS)[1] == (gone,)
-
-
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
     build: Build | None = after(a_delete(PLACED), PLACED)
     assert reply(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1 for good"]
     build, effects = step(build, RELEASED_IN_SWAP, 0.0, LIMITS)
     assert build is not None and build.doom == "deleted before it was built"
     assert reply(effects) == ["destroy 1 at host0", "end error"]
-
-
-def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
-    assert step(BUILDING, an_agent_report(FIRST, "overdue"), 99.9, LIMITS) == (BUILDING, ())
-    build, _ = step(BUILDING, an_agent_report(FIRST, "overdue"), 100.0, LIMITS)
-    assert build is not None
-    known = {"host": "host0", "agent": "agent0", "started": 0.0, "ended": 100.0}
-    late = Attempt(outcome="timed out", cause="no result within 100 s", **known)  # type: ignore[arg-type]
-    assert build.attempts == (late,)
 
 
 def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_again() -> None:
@@ -255,13 +232,6 @@ def test_a_report_about_another_host_than_that_of_the_attempt_counts_as_a_stray_
     assert (destroyed.agent, destroyed.root, destroyed.attempt) == (SECOND.agent, SECOND.root, 1)
     assert [type(effect).__name__ for effect in effects[1:]] == ["BuildOrdered"] * (build is BUILDING)
     assert step(build, replace(stray, outcome="destroyed"), 9.0, LIMITS) == (build, ())
-
-
-def test_a_report_extends_the_time_limit_of_a_build() -> None:
-    build, _ = step(BUILDING, EVENTS["progress"], 90.0, LIMITS)
-    assert build is not None and build.deadline == 90.0 + LIMITS.build_timeout
-    later, effects = step(build, EVENTS["overdue"], 150.0, LIMITS)
-    assert later is build and not effects
 
 
 SWAPS: dict[str, tuple[Any, ...]] = {
@@ -313,60 +283,11 @@ def test_a_release_requested_in_a_swap_does_not_end_a_later_deletion() -> None:
     assert step(build, RELEASED_IN_SWAP, 0.0, LIMITS) == (build, ())
 
 
-@pytest.mark.parametrize("why", [FULL, CROWDED])
-def test_a_refused_alternate_costs_no_attempt(why: Refusal) -> None:
-    limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
-    build: Build | None = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
-    assert build is not None
-    assert (build.attempt, build.host.host, build.untried) == (2, "host2", ())
-    build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
-    assert build is not None and build.status == "active"
-    (end,) = effects
-    assert isinstance(end, BuildEnded)
-    assert (end.host, end.root, end.agent) == ("host2", a_selection(2).root, "agent2")
-    assert [tried.outcome for tried in end.attempts] == ["failed", "refused", "built"]
-
-
 def end_of(*events: Event, limits: AttemptLimits = LIMITS) -> BuildEnded:
     *before, last = events
     _, effects = step(after(*before, limits=limits), last, 3.0, limits)
     (end,) = (effect for effect in effects if isinstance(effect, BuildEnded))
     return end
-
-
-NO_CAUSE = "failed without giving a cause"
-REASONS: dict[str, tuple[list[Event], str]] = {
-    "abort": ([ABORTED], "aborted: host0 failed: bad image"),
-    "no room": (
-        [FAILED, SwapAnswered(1, Refused(refusals=(FULL, FULL)))],
-        "every alternate was refused: host0 failed: no disk; host1 refused: p: asked 4 VCPU, 2 free; "
-        "host2 refused: p: asked 4 VCPU, 2 free",
-    ),
-    "out of attempts": (
-        [FAILED, SWAPPED, an_agent_report(SECOND, "failed"), SwapAnswered(2, claimed(0, 3)),
-         an_agent_report(THIRD, "failed")],
-        "3 attempts failed, which is the limit: host0 failed: no disk; "
-        f"host1 failed: {NO_CAUSE}; host2 failed: {NO_CAUSE}",
-    ),
-    "placement said nonsense": (
-        [FAILED, SwapAnswered(1, "no such class")],
-        "placement refused to judge the claim (no such class): host0 failed: no disk",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("events", "reason"), REASONS.values(), ids=REASONS)
-def test_an_error_has_the_chain_of_causes_for_clients_and_placement(events: list[Event], reason: str) -> None:
-    (release,) = step(after(PLACED, *events), PLACED, 0.0, LIMITS)[1]
-    assert isinstance(release, ReleaseRequested) and release.retire == f"error: {reason}"
-    end = end_of(PLACED, *events, RELEASED_IN_SWAP)
-    assert (end.status, end.reason, end.host) == ("error", reason, "")
-
-
-def test_without_alternates_the_first_failure_ends_the_build() -> None:
-    alone = a_placed(hosts=1)
-    end = end_of(alone, FAILED, RELEASED_IN_SWAP)
-    assert end.reason == "no alternate is left: host0 failed: no disk"
 
 
 def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
@@ -388,17 +309,6 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
 def test_allocations_are_released_after_any_answer_of_placement(answer: Released, says: list[str]) -> None:
     _, effects = step(CANCELLED, ReleaseAnswer("deleting", answer), 0.0, LIMITS)
     assert reply(effects) == says
-
-
-def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_free() -> None:
-    end = end_of(PLACED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))
-    assert (end.status, end.reason) == ("error", "deleted while building")
-
-
-def test_all_requesters_of_a_deletion_are_answered() -> None:
-    build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
-    _, effects = step(build, ReleaseAnswer("deleting", Released()), 0.0, LIMITS)
-    assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
 
 
 # What may be left where a build is not any more
@@ -523,19 +433,3 @@ def test_allocations_are_held_until_the_guest_is_destroyed_or_times_out(
     assert build is not None
     assert in_short_of(build, [effect for effect in effects if not isinstance(effect, HostFailed)]) == then
     assert [left.attempt for left in build.leftovers] == kept
-
-
-def test_a_settled_build_is_due_with_its_first_leftover() -> None:
-    assert after(*ELSEWHERE).deadline == 100.0 + LIMITS.cleanup_timeout
-    assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0
-    assert after(*ELSEWHERE, (103.0, DESTROYED), (103.0, MINE_IS_FREE)).deadline == 0.0
-    assert after(*ELSEWHERE, (103.0, DELETE)).deadline == 703.0
-
-
-def test_an_end_has_the_decision_without_its_record() -> None:
-    decision = Decision(considered=7, scores={"total": 1.0}, record=Record(seed="s"))
-    build = after(replace(PLACED, decision=decision))
-    _, (ended,) = step(build, an_agent_report(FIRST, "built"), 1.0, LIMITS)
-    assert isinstance(ended, BuildEnded)
-    assert ended.decision == replace(decision, record=None)
-    assert build.as_placed.decision == decision

@@ -7,18 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.messages import BuildDeleteRequested, BuildPlaced
-from bus.parts import Part, PlacedParts
-from cell_conductor.core.build import Build, BuildParts
-from cell_conductor.core.events import AttemptLimits, Stalled
+from bus.parts import Part
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.core.step import BaseCourse, Postponed, overdue_reports, step, time_limits
-from tests.support.conductor_builders import (
-    COURSES,
-    a_build_order,
-    a_delete,
-    a_placed,
-    an_agent_report,
-    kernel_step,
-)
+from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report
 
 LIMITS = AttemptLimits()
 PLACED = a_placed(1)
@@ -85,33 +78,3 @@ def test_a_course_has_a_build_until_it_gives_it_back() -> None:
     assert overdue.outcome == "overdue"  # type: ignore[attr-defined]
     with pytest.raises(Postponed, match="it is paused"):
         step(build, a_delete(PLACED), 3.0, LIMITS, (PauseCourse(),))
-
-
-def test_what_a_course_passes_is_a_case_of_the_next_course_or_of_the_kernel() -> None:
-    build = paused()
-    assert step(build, PLACED, 3.0, LIMITS, ()) == kernel_step(build, PLACED, 3.0, LIMITS)
-    assert step(build, Stalled(), 3.0, LIMITS, (PauseCourse(),)) == (build, ())
-
-
-def test_a_course_is_asked_about_its_own_events_its_state_and_its_field_of_a_placed_build() -> None:
-    asked: list[Any] = []
-
-    class Asked(PauseCourse):
-        def step(self, build: Any, event: Any, now: Any, limits: Any, kernel: Any) -> Any:
-            asked.append(event)
-            return super().step(build, event, now, limits, kernel)
-
-    step(None, PLACED, 0.0, LIMITS, (Asked(),))
-    step(active(), a_delete(PLACED), 0.0, LIMITS, (Asked(),))
-    assert asked == []
-    urgent = replace(PLACED, parts=PlacedParts(Urgent()))
-    build, effects = step(None, urgent, 0.0, LIMITS, (Asked(),))
-    assert asked == [urgent] and effects == () and build is not None
-    step(None, Pause(1.0), 0.0, LIMITS, (Asked(),))
-    step(paused(), Stalled(), 0.0, LIMITS, (Asked(),))
-    assert asked == [urgent, Pause(1.0), Stalled()]
-
-
-def test_a_plain_build_is_a_case_of_no_course() -> None:
-    assert active(*COURSES) == active()
-    assert active(*COURSES).parts == BuildParts()

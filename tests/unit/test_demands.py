@@ -10,7 +10,7 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy, placing
-from scheduler_worker.core.request import NOBODY, Prefilters, RequestOptions, prefilters
+from scheduler_worker.core.request import NOBODY, RequestOptions, prefilters
 from scheduler_worker.placing import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
@@ -85,13 +85,6 @@ def test_disabled_cells_are_excluded() -> None:
     assert prefilters((), RequestOptions(), cells[1:2]).narrow(alternative) is alternative
 
 
-@pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])
-def test_without_tenant_metadata_an_alternative_is_unchanged(options: RequestOptions) -> None:
-    (alternative,) = alternatives()
-    assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(alternative) is alternative
-    assert Prefilters().narrow(alternative) is alternative
-
-
 GUEST, HOST_ID = uid(7, "e"), uid(1, "c")
 
 
@@ -100,24 +93,6 @@ REQUESTED = uid(2000, "b")  # the first instance of the second request
 
 def orders() -> Orders:
     return Orders(RecordingSource([a_candidate(1)], {}), RequestOptions(), ChoicePolicy())
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        ({}, {}, True),
-        ({}, {"metadata": {"a": "b"}, "user": "you", "reply_to": "me"}, True),
-        ({}, {"flavor": Flavor(name="large", vcpus=8)}, False),
-        ({}, {"project": "p2"}, False),
-    ],
-)
-def test_requests_with_equal_alternatives(
-    one: dict[str, object], other: dict[str, object], alike: bool
-) -> None:
-    made = orders()
-    first = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
-    second = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
-    assert (first.attempts is second.attempts) == alike
 
 
 @pytest.mark.parametrize(
@@ -162,16 +137,3 @@ def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     for number in range(2, 5):
         alternatives(number)
     assert alternatives(1) is not first
-
-
-def test_a_retried_order_uses_the_current_cells() -> None:
-    source = RecordingSource([a_candidate(1)], {})
-    made = Orders(source, RequestOptions(), ChoicePolicy())
-    order = made.begin(a_request(1), 0.0)
-    for enabled in (False, True):
-        source.memory.index.cell_facts = {"c1": RegisteredCell(name="c1", enabled=enabled)}
-        made._received((), ("c1",))
-        closed = () if enabled else ("c1",)
-        order = made.again(order)
-        assert order.alternative.question.not_cells == closed
-        assert made.begin(a_request(2), 0.0).alternative.question.not_cells == closed

@@ -26,7 +26,6 @@ from berth.commands import index
 from berth.settings import BadSetting, Settings
 from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS
-from scheduler_worker import FILTER_BOOK, WEIGHER_BOOK, all_rules, all_weighers
 from tests.support.snippets import PAGES, ROOT, snippets
 
 DOCS = ROOT / "docs"
@@ -80,11 +79,6 @@ def test_the_references_are_made_by_the_code() -> None:
     }  # fmt: skip
 
 
-def test_every_setting_has_a_description() -> None:
-    every = [*setting_tables.settings_there_are(), *setting_tables.simulator_options()]
-    assert [setting.name for setting in every if not setting.says] == []
-
-
 def test_every_page_is_in_the_navigation_once() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     named = _leaves(site["nav"])
@@ -103,16 +97,16 @@ def without_blocks(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=named)
-def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
-        if target.startswith(("http://", "https://")):
-            continue
-        name, _, heading = target.partition("#")
-        file = page.parent / name if name else page
-        assert file.exists(), f"{page.name}: {target}"
-        if heading:
-            assert heading in _headings(file), f"{page.name}: {target}"
+def test_links_lead_to_files_and_headings_that_are_there() -> None:
+    for page in [*PAGES, ROOT / "ARCHITECTURE.md"]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
+            if target.startswith(("http://", "https://")):
+                continue
+            name, _, heading = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), f"{page.name}: {target}"
+            if heading:
+                assert heading in _headings(file), f"{page.name}: {target}"
 
 
 def _headings(file: Path) -> set[str]:
@@ -127,23 +121,23 @@ def test_commands_without_a_test_have_a_reason_and_are_few() -> None:
     assert all(len(reason) > 20 for reason in reasons)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_stand_in_blocks_that_a_test_does(page: Path) -> None:
-    for snippet in snippets(page):
-        if snippet.language not in ("sh", "python") and "prints" not in snippet.marks:
-            assert not re.search(r"^\s*(\$ )?(berth|curl|make) ", snippet.text, re.MULTILINE), (
-                f"{snippet}: not marked as sh"
-            )
-    indented = re.search(r"^    berth \w", without_blocks(page), re.MULTILINE)
-    assert not indented, "no test runs an indented block"
+def test_commands_stand_in_blocks_that_a_test_does() -> None:
+    for page in PAGES:
+        for snippet in snippets(page):
+            if snippet.language not in ("sh", "python") and "prints" not in snippet.marks:
+                assert not re.search(r"^\s*(\$ )?(berth|curl|make) ", snippet.text, re.MULTILINE), (
+                    f"{snippet}: not marked as sh"
+                )
+        indented = re.search(r"^    berth \w", without_blocks(page), re.MULTILINE)
+        assert not indented, f"{page}: no test runs an indented block"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_data_blocks_can_be_read(page: Path) -> None:
+def test_data_blocks_can_be_read() -> None:
     read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
-    for snippet in snippets(page):
-        if snippet.language in read:
-            read[snippet.language](snippet.text)
+    for page in PAGES:
+        for snippet in snippets(page):
+            if snippet.language in read:
+                read[snippet.language](snippet.text)
 
 
 def test_pictures_equal_their_sources() -> None:
@@ -167,70 +161,66 @@ def _names(page: Path, pattern: str) -> set[str]:
     return {match for code in inline for match in re.findall(pattern, code)}
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
-def test_named_files_exist(page: Path) -> None:
-    named = _names(page, r"^[\w.*-][\w./*-]*(?:\.(?:py|md|toml|yml|json|conf|env))$")
-    named |= _names(page, r"^[\w.*]+(?:/[\w.*]+)*/$") if page.name == "README.md" else set()
-    tests = ROOT / "tests"
-    folders = (
-        ROOT,
-        page.parent,
-        tests,
-        tests / "contract",
-        ROOT / "compute_sim/core/drivers",
-        ROOT / "deploy/prometheus",
-        *ROOT.glob("features/*"),
-        *ROOT.glob("features/*/tests"),
-    )
+def test_named_files_exist() -> None:
     given = {
-        "berth.toml",
-        "licences.py",
-        "folders.py",
-        "machines.toml",
-        "mine/rules.py",
-        "mine/warm.py",
-        "alerts.yml",
-    }
-    given |= {"/berth/openapi.json", "/audit.json"}  # addresses
+        "berth.toml", "licences.py", "folders.py", "machines.toml", "mine/rules.py", "mine/warm.py",
+        "alerts.yml", "/berth/openapi.json", "/audit.json",  # addresses
+    }  # fmt: skip
     parts = ("settings", "versions", "doctor", "databases/STORE", "dead_letters", "slow")
     given |= {f"{name}.json" for name in parts}  # of a support bundle
-    missing = (name for name in named - given if not any(any(base.glob(name)) for base in folders))
-    assert sorted(missing) == []
+    for page in TEXTS:
+        named = _names(page, r"^[\w.*-][\w./*-]*(?:\.(?:py|md|toml|yml|json|conf|env))$")
+        named |= _names(page, r"^[\w.*]+(?:/[\w.*]+)*/$") if page.name == "README.md" else set()
+        tests = ROOT / "tests"
+        folders = (
+            ROOT,
+            page.parent,
+            tests,
+            tests / "contract",
+            ROOT / "compute_sim/core/drivers",
+            ROOT / "deploy/prometheus",
+            *ROOT.glob("features/*"),
+            *ROOT.glob("features/*/tests"),
+        )
+        for name in named - given:
+            assert any(any(base.glob(name)) for base in folders), f"{page}: {name}"
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
-def test_named_settings_exist(page: Path) -> None:
+def test_named_settings_exist() -> None:
     settings = {setting.name for setting in setting_tables.settings_there_are()}
     settings |= {f"simulator_{option.name}" for option in setting_tables.simulator_options()}
+    for page in TEXTS:
+        assert _named_settings(page) - settings - NOT_SETTINGS == set(), page
+
+
+def _named_settings(page: Path) -> set[str]:
     variables = {name.removesuffix("_FILE").lower() for name in _names(page, r"\bBERTH_([A-Z_]+)\b")}
     prefixes = "placement|scheduler|ironic|cell|cells|conductor|control_room|compute|metrics|database|amqp"
     named = _names(page, rf"^((?:{prefixes})_[a-z_]+)$")
     named |= {f"simulator_{name}" for name in _names(page, r"\bsimulator\.([a-z_]+)\b") - {"toml"}}
-    assert sorted((variables | named) - settings - NOT_SETTINGS) == []
+    return variables | named
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
-def test_named_commands_exist(page: Path) -> None:
-    missing: list[str] = []
-    for words in _names(page, r"^berth ((?:[a-z-]+ ?)+)"):
-        command = get_command(app)
-        for word in words.split():
-            if not isinstance(command, Group):
-                break
-            if word not in command.commands:
-                missing.append(words)
-                break
-            command = command.commands[word]
-    assert sorted(missing) == []
+def test_named_commands_exist() -> None:
+    every = get_command(app)
+    for page in TEXTS:
+        for words in _names(page, r"^berth ((?:[a-z-]+ ?)+)"):
+            command = every
+            for word in words.split():
+                if not isinstance(command, Group):
+                    break
+                assert word in command.commands, f"{page}: {words}"
+                command = command.commands[word]
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
-def test_named_topics_exist(page: Path) -> None:
+def test_named_topics_exist() -> None:
     patterns = [topic.pattern for topic in TOPICS] + [query.name for query in QUERIES]
     known = {re.sub(r"\.\{\w+\}", "", pattern) for pattern in patterns}
     first = "|".join(sorted({name.split(".")[0] for name in known}))
-    named = _names(page, rf"^(?:query )?((?:{first})\.(?!py$)[a-z_]+)(?:\.[\w<>{{}}.…-]+)?$")
-    assert sorted(name for name in named if name not in known | {"placement.query", "nova.scheduler"}) == []
+    known |= {"placement.query", "nova.scheduler"}
+    for page in TEXTS:
+        named = _names(page, rf"^(?:query )?((?:{first})\.(?!py$)[a-z_]+)(?:\.[\w<>{{}}.…-]+)?$")
+        assert named <= known, page
 
 
 # A shell asks by the name that is typed.
@@ -244,11 +234,11 @@ def first_paragraph(text: str) -> str:
     return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
 
 
-@pytest.mark.parametrize("listed", index.COMMANDS, ids=lambda listed: listed.name)
-def test_the_command_index_equals_the_commands_help(listed: index.Listed) -> None:
-    loaded = index.Later(listed).loaded()
-    assert listed.says == first_paragraph(loaded.help)
-    assert loaded.name == listed.name
+def test_the_command_index_equals_the_commands_help() -> None:
+    for listed in index.COMMANDS:
+        loaded = index.Later(listed).loaded()
+        assert listed.says == first_paragraph(loaded.help)
+        assert loaded.name == listed.name
 
 
 def test_the_index_has_every_command_of_the_files_that_it_names() -> None:
@@ -287,12 +277,13 @@ def test_every_finite_command_has_json_output() -> None:
     assert {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)} == IN_WORDS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_has_help(name: str) -> None:
-    command = COMMANDS[name]
-    assert command.help
-    silent = [param.name for param in command.params if not getattr(param, "help", None)]
-    assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
+def test_every_command_and_option_has_help() -> None:
+    for name, command in COMMANDS.items():
+        assert command.help, name
+        silent = [param.name for param in command.params if not getattr(param, "help", None)]
+        assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else []), (
+            name
+        )
 
 
 def test_the_help_of_run_names_every_worker() -> None:
@@ -369,30 +360,6 @@ def test_bash_completion_lists_subcommands_and_values(words: str, completed: str
     assert reply.stdout.split() == [completed], reply.stderr
 
 
-def test_every_rule_and_weigher_has_a_description() -> None:
-    made = policy(Settings())
-    rows = [*all_rules(made, {}, {}), *all_weighers(made, {}, {})]
-    assert {row.name for row in rows} == {*FILTER_BOOK.built_in, *WEIGHER_BOOK.built_in}
-    assert all(row.says.endswith(".") and len(row.says) < 150 for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "settings", "shown"),
-    [
-        ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8, "for_nova": False}}),
-        ("filters", "io_ops", {"scheduler_filters": ("up",)}, {"on": False}),
-        ("filters", "few_failures", {"scheduler_rules": {"few_failures": {"max_build_failures": 3}}},
-         {"on": True, "options": {"max_build_failures": 3}}),
-        ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
-        ("weighers", "load", {"scheduler_weighers": {"+load": 0.0}}, {"on": False, "multiplier": 0.0}),
-    ],
-)  # fmt: skip
-def test_settings_are_shown(kind: str, name: str, settings: dict[str, Any], shown: dict[str, Any]) -> None:
-    rows = reference_tables.rules(Settings().having(**settings))[kind]
-    (row,) = (row for row in rows if row["name"] == name)
-    assert {key: row[key] for key in shown} == shown
-
-
 def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my_rules.py").write_text(
         'def calm(host, wish):\n    """It is calm."""\n\n\n'
@@ -416,13 +383,6 @@ def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         policy(Settings().having(scheduler_filters=("my_rules:broken",)))
     with pytest.raises(BadSetting, match="there is no function 'none' in 'my_rules'"):
         policy(Settings().having(scheduler_filters=("my_rules:none",)))
-
-
-def test_settings_reach_the_policy() -> None:
-    settings = Settings().having(host_subset_size=3, scheduler_near=0.5)
-    made = policy(settings)
-    assert (made.subset, made.near) == (3, 0.5)
-    assert made.cells == frozenset(settings.cell_names)
 
 
 def test_all_packages_are_listed() -> None:

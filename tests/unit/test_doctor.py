@@ -164,17 +164,6 @@ def test_each_problem_has_a_finding_and_advice(
         assert finding.do == "" or finding.do[0].isupper()
 
 
-def test_an_alarm_explains_why_nothing_is_taken() -> None:
-    found = judged(
-        seen(
-            **broker(stuck=True, alarm="low on memory", management=ManagementSeen(alarms=("memory at a@b",)))
-        )
-    )
-    assert [finding.says for finding in found if finding.level == "broken"] == [
-        "It has an alarm: too little memory at a@b."
-    ]
-
-
 def test_nodes_that_stay_partitioned_are_named() -> None:
     [found] = [
         finding
@@ -182,18 +171,6 @@ def test_nodes_that_stay_partitioned_are_named() -> None:
         if finding.level == "broken"
     ]
     assert found.says == "Nodes are partitioned, and stay so: n1@a, n3@c."
-
-
-def test_the_command_that_adds_missing_members_names_the_nodes_without_one() -> None:
-    few = {f"q{number}": ("n1@a",) for number in range(7)}
-    nodes = dict.fromkeys(("n1@a", "n2@b", "n3@c"), True)
-    [found] = [
-        finding for finding in judged(seen(**cluster(nodes=nodes, members=few))) if "members" in finding.do
-    ]
-    assert found.says == "Quorum queues with fewer than 3 members: q0, q1, q2, q3, q4 and 2 more."
-    assert found.do == (
-        "Add the missing members: `rabbitmq-queues grow n2@b all` and `rabbitmq-queues grow n3@c all`."
-    )
 
 
 def test_durable_classic_queues_of_clients_are_reported_with_their_nodes_and_the_consequence() -> None:
@@ -322,16 +299,6 @@ def deletion(begin: str, vhost: str = "") -> str:
     return f"`{listed} | {awk} | xargs -n 1 rabbitmqctl{vhost} delete_queue`"
 
 
-def test_queues_of_an_absent_agent_are_named_with_their_depth() -> None:
-    [found] = warnings_of(OF_A, OF_B, SUSPECTS)
-    assert (found.level, found.about) == ("warning", "queues agent.c1.a")
-    assert found.says == (
-        "The agent does not run, and its queues have no consumer: b:agent.c1.a:agent.build.c1.a (7 messages),"
-        " b:agent.c1.a:suspects (1 message)."
-    )
-    assert "`berth cell remove-agent c1 a`" in found.do and "with their messages" in found.do
-
-
 def test_an_agent_of_the_settings_is_reported_by_its_queues_alone() -> None:
     assert warnings_of(OF_A, expected=OF_A.name) == []
 
@@ -386,25 +353,6 @@ def found(held: Allocations, generation: int = 3, *, moving: bool = False) -> li
     holds = {BUILD: (generation, held, 0.0)}
     known = (trees, holds) if held else ({}, {})
     return [*misheld({BUILD: PLACE}, *known, {BUILD} if moving else set())]
-
-
-AT = f"{BUILD}: active on {A}"
-
-
-@pytest.mark.parametrize(
-    ("held", "generation", "wrong", "sentence"),
-    [
-        ({}, 0, "missing", f"{AT} in cell c1, and holds nothing"),
-        ({B: HERE[A]}, 3, "elsewhere", f"{AT}, but holds resources of {B}"),
-        ({A: {"VCPU": 4}}, 3, "amounts", f"{AT} with 512 MEMORY_MB, 2 VCPU, but holds 4 VCPU"),
-        (HERE, 5, "outdated", f"{AT}: its cell knows generation 3 of it, placement 5"),
-    ],
-)
-def test_each_way_to_be_held_wrongly_is_named(
-    held: Allocations, generation: int, wrong: Wrong, sentence: str
-) -> None:
-    [one] = found(held, generation)
-    assert (one.wrong, str(one), one.started) == (wrong, sentence, False)
 
 
 @pytest.mark.parametrize("held", [HERE, {CHILD: {"VCPU": 2}, A: {"MEMORY_MB": 512}}])
@@ -516,33 +464,8 @@ def test_a_leak_of_an_unknown_build_is_not_confirmed(all_read: bool) -> None:
     assert [leak.proven for leak in found] == ([False] if all_read else [])
 
 
-RECORDED, ROOT, OTHER = uid(1), uid(1, "a"), uid(2, "a")
+RECORDED, ROOT = uid(1), uid(1, "a")
 ACTIVE = PlaceByCell(RECORDED, "c1", 1, 1, 1, Selection(root=ROOT, host="h1", agent="a1", choice=Choice({})))
-NO_GUEST = f"{RECORDED}: active on h1 in cell c1, and agent a1 has no guest of its attempt 1 there"
-HAS = f"{RECORDED}: agent a1 of cell c1 has a guest of its attempt"
-
-
-@pytest.mark.parametrize(
-    ("guests", "stands", "known", "kept", "reply"),
-    [
-        ([(1, ROOT)], True, True, False, []),
-        ([], True, True, False, [NO_GUEST]),
-        ([(2, ROOT)], True, True, False, [NO_GUEST, f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
-        ([(1, ROOT), (2, OTHER)], True, True, False, [f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
-        ([(1, ROOT), (2, OTHER)], True, True, True, []),  # a move or a clean-up holds resources
-        ([(2, OTHER)], False, True, False, []),  # being built, moved or deleted just now
-        ([(1, ROOT)], False, False, False, [f"{HAS} 1, and no cell knows it"]),
-    ],
-)
-def test_each_difference_is_one_sentence(
-    guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, reply: list[str]
-) -> None:
-    books = {("c1", "a1"): [ReportedGuest(RECORDED, *guest, "running", {}) for guest in guests]}
-    stood = {RECORDED: ACTIVE} if stands else {}
-    found = differences(
-        books, CellRecords({RECORDED} if known else (), stood, {(RECORDED, ROOT)} if kept else ())
-    )
-    assert [str(difference) for difference in found] == reply
 
 
 def test_agents_without_an_answer_have_no_differences() -> None:

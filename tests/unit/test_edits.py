@@ -1,7 +1,6 @@
 """Edits of provider trees, as tables without a database."""
 
 import pytest
-from msgspec import UNSET
 
 from bus.reports import Inventory
 from bus.resources import (
@@ -21,7 +20,7 @@ from bus.resources import (
 )
 from bus.vocabulary import InUse, Missing, Taken
 from placement_worker.core import edits
-from placement_worker.core.trees import ProviderState, renamed
+from placement_worker.core.trees import ProviderState
 from tests.support.small_trees import EIGHT, KNOWN, STOCK, a_forest, a_provider_state, small
 
 # Generations and shapes
@@ -113,26 +112,12 @@ def test_an_invalid_edit_is_refused_and_changes_nothing(edit: edits.EditOfOne, r
     assert working.changed() == []
 
 
-def test_classes_in_use_are_listed_by_number() -> None:
-    used = dict.fromkeys(("VCPU", "CUSTOM_GPU", "DISK_GB"), 1)
-    working = a_forest((a_provider_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
-    refused = edits.apply(SetInventories(provider="a", inventories={}), working, KNOWN)
-    assert refused == InUse(what="a", classes=("VCPU", "DISK_GB", "CUSTOM_GPU"))
-
-
 def test_a_created_provider_has_an_unused_shape() -> None:
     working = a_forest((a_provider_state("a", shape=40),), number=40)
     assert edits.apply(DropProvider(provider="a"), working, KNOWN) is None
     made = edits.apply(MakeProvider(provider="e", name="a's name"), working, KNOWN)  # the name is free again
     assert isinstance(made, ProviderState)
     assert (made.generation, made.shape) == (0, 41)
-
-
-def test_restating_the_present_parent_is_no_move() -> None:
-    working = small()
-    edits.apply(ChangeProvider(provider="b", name="b's name", parent="a", anywhere=False), working, KNOWN)
-    edits.apply(ChangeProvider(provider="b", name="b's name", parent=UNSET), working, KNOWN)
-    assert working.changed() == []
 
 
 def test_a_moved_subtree_gets_the_new_root() -> None:
@@ -154,20 +139,6 @@ def test_a_moved_subtree_gets_the_new_root() -> None:
     assert working.there("b").shape == 8  # once for all that happens before it is written
 
 
-def test_a_root_that_moves_leaves_no_tree_behind() -> None:
-    working = small()
-    edits.apply(ChangeProvider(provider="a", name="a's name", parent="d"), working, KNOWN)
-    assert {tree.root: len(tree.providers) for _, tree in working.changed()} == {"a": 0, "d": 4}
-
-
-def test_a_renamed_class_keeps_inventory_and_usage() -> None:
-    tree = renamed(small().read["a"], "VCPU", "CUSTOM_CPU")
-    assert [provider.used for provider in tree.providers] == [
-        {"CUSTOM_CPU": n, "DISK_GB": 0} for n in (0, 0, 3)
-    ]
-    assert all(provider.inventories["CUSTOM_CPU"] == EIGHT for provider in tree.providers)
-
-
 # Reshapes
 
 
@@ -178,19 +149,6 @@ def a_reshape(**to: dict[str, Inventory]) -> Reshape:
             for provider, inventories in to.items()
         )
     )
-
-
-def test_a_reshape_widens_inventories_before_it_sets_them() -> None:
-    working = small()
-    order = a_reshape(a={"VCPU": Inventory(total=2)}, d={})
-    assert edits.widen(order, working, KNOWN) is None
-    assert working.there("a").inventories == {**STOCK, "VCPU": Inventory(total=2)}
-    assert working.there("d").inventories == STOCK
-    assert [working.there(one).generation for one in "ad"] == [6, 5]  # the interim counts where there is one
-    assert edits.settle(order, working, KNOWN) is None
-    assert [working.there(one).inventories for one in "ad"] == [{"VCPU": Inventory(total=2)}, {}]
-    assert [working.there(one).generation for one in "ad"] == [7, 6]
-    assert [working.there(one).shape for one in "ad"] == [8, 8]
 
 
 @pytest.mark.parametrize(

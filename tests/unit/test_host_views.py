@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from bus.aggregates import Aggregate
 from scheduler_worker.core.host_map import AllHosts
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
 from scheduler_worker.hosts import HALVED_AFTER, HostBook
@@ -80,20 +78,6 @@ def test_array_and_single_host_views_agree(reads: object, numbers: list[float]) 
     assert numbers_of(reads, HOSTS) == (numbers, numbers)
 
 
-def test_the_facts_of_a_host_combine_placement_and_report() -> None:
-    _, found = seen_at_once(HOSTS)
-    assert found[:3] == HOSTS[:3]
-    assert found[3] == replace(HOSTS[3], down="down: no heartbeat from its agent agent4")
-    assert found[4] == HOSTS[4]
-
-
-def test_a_deleted_aggregate_has_no_metadata() -> None:
-    source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
-    del source.memory.index.aggregate_facts[SLOW.id]
-    facts = book.snapshot(source, 0.0).facts(source.search(ASKED), 0)
-    assert facts.aggregates == (QUICK,)
-
-
 def each_says(name: str, book: HostBook, source: RecordingSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
     reply = AllHosts(search, book.snapshot(source, now)).fact(name)
@@ -105,34 +89,6 @@ def loads(book: HostBook, source: RecordingSource, now: float = 0.0) -> list[flo
     return [-1.0 if math.isnan(one) else one for one in each_says("load", book, source, now)]
 
 
-def test_reports_before_placement_knows_the_host_are_kept() -> None:
-    book, source = HostBook(0.0), spaced_source(())
-    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
-    assert loads(book, source) == []
-    source.memory.index = spaced_source([the_facts(2), the_facts(1)]).memory.index
-    assert loads(book, source) == [-1, 0.5]
-
-
-def test_hosts_that_change_places_are_followed() -> None:
-    book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2), the_facts(3)])
-    for number in (1, 2, 3):
-        book.handle(reported_by(the_facts(number, load=number / 10)), 0.0)
-    assert loads(book, source) == [0.1, 0.2, 0.3]
-    source.memory.index = spaced_source([the_facts(3), the_facts(4), the_facts(1)]).memory.index
-    assert loads(book, source) == [0.3, -1, 0.1]
-
-
-def test_arrays_that_were_read_follow_further_reports_and_fading_failures() -> None:
-    book, source = HostBook(0.0), spaced_source([the_facts(1)])
-    seen = []
-    for sequence, load in ((1, 0.5), (2, 0.25)):
-        book.handle(reported_by(the_facts(1, load=load), sequence=sequence), 0.0)
-        book.failed("cell1", uid(1, "c"), 0.0)
-        seen.append([*loads(book, source), *each_says("failures", book, source)])
-    assert seen == [[0.5, 1.0], [0.25, 2.0]]
-    assert each_says("failures", book, source, 0.5) < [2.0]
-
-
 def test_the_host_arrays_grow() -> None:
     book = HostBook(0.0)
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
@@ -141,14 +97,6 @@ def test_the_host_arrays_grow() -> None:
     for facts in many:
         book.handle(reported_by(facts), 0.0)
     assert loads(book, source) == [number / 10_000 for number in range(10)]
-
-
-def test_availability_follows_the_agent_that_placement_names() -> None:
-    book = HostBook(0.0, grace=0.0)
-    source = spaced_source([replace(the_facts(1), agent="new")])
-    book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
-    assert each_says("up", book, source) == [0]
-    assert each_says("load", book, source) == [0.5]
 
 
 def test_a_failure_counts_less_and_less() -> None:
@@ -167,16 +115,6 @@ def test_the_weight_of_failures_decreases_equally_over_a_long_time() -> None:
     assert failed_builds(book, "cell1", root, 101 * HALVED_AFTER) == pytest.approx(0.5)
     book.failed("cell1", root, 10_000 * HALVED_AFTER)
     assert failed_builds(book, "cell1", root, 10_000 * HALVED_AFTER) == 1
-
-
-def test_an_instance_more_than_before_forgives_half() -> None:
-    book, root = HostBook(0.0), uid(1, "c")
-    book.handle(reported_by(the_facts(1, instances=3)), 0.0)
-    book.failed("cell1", root, 0.0)
-    book.handle(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
-    assert failed_builds(book, "cell1", root, 0.0) == 1
-    book.handle(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
-    assert failed_builds(book, "cell1", root, 0.0) == 0.5
 
 
 def test_slots_of_unknown_hosts_are_reused() -> None:
@@ -208,17 +146,3 @@ def test_requested_metrics_and_images_follow_the_reports() -> None:
     everybody = AllHosts(source.search(ASKED), book.snapshot(source, 0.0))
     assert sum(everybody.cached(f"image{number}").sum() for number in range(100)) == 0
     assert seen() == ([-1, 1], [0, 1])
-
-
-def test_changed_metadata_of_an_aggregate_takes_effect() -> None:
-    source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
-
-    def most() -> list[float]:
-        found = AllHosts(source.search(ASKED), book.snapshot(source, 0.0)).override("most", 8.0)
-        return [float(found)] if isinstance(found, float) else found.tolist()
-
-    assert most() == [3]
-    source.memory.index.aggregate_facts[SLOW.id] = Aggregate(id=SLOW.id, metadata={"most": "2"})
-    assert most() == [2]
-    source.memory.index.aggregate_facts.clear()
-    assert most() == [8]

@@ -173,12 +173,6 @@ def test_an_invalid_policy_rule_is_refused(rule: str, why: str) -> None:
 SHOW = "placement:resource_providers:show"
 
 
-def test_an_operators_rule_stands_alone_in_both_generations() -> None:
-    policy = AccessPolicy({SHOW: "role:auditor"})
-    assert policy.allows(SHOW, somebody("auditor"), {})
-    assert not policy.allows(SHOW, somebody("admin"), {})
-
-
 def test_base_rules_can_be_changed() -> None:
     policy = AccessPolicy({"admin_or_service_api": "role:cloud"}, enforce_new_defaults=True)
     assert policy.allows(SHOW, somebody("cloud"), {})
@@ -199,11 +193,6 @@ def test_a_rule_without_effect_is_refused(rules: dict[str, str], why: str) -> No
     with pytest.raises(BadPolicy) as refusal:
         AccessPolicy(rules)
     assert why in str(refusal.value)
-
-
-def test_a_custom_policy_rule_can_be_referenced() -> None:
-    policy = AccessPolicy({"mine": "role:x", SHOW: "rule:mine"})
-    assert policy.allows(SHOW, somebody("x"), {})
 
 
 LINES = """\

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth import composition, configuration, worker_roles
+from berth import configuration, worker_roles
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 
@@ -69,21 +69,6 @@ def test_a_method_of_authentication_of_a_missing_feature_is_refused(monkeypatch:
         BadSetting, match="is noauth2 or tokens; no feature of this berth adds another method"
     ):
         settings_of(placement_auth="missing")
-
-
-@pytest.mark.parametrize(
-    ("url", "namespace", "name"),
-    [
-        ("sqlite+aiosqlite:////somewhere/placement.db", "", "/somewhere/placement.db"),
-        ("sqlite+aiosqlite:////somewhere/", "placement", "/somewhere/placement.db"),
-        ("postgresql://h/b", "placement", "h/b"),
-    ],
-)
-async def test_a_single_worker_may_use_a_database_file(url: str, namespace: str, name: str) -> None:
-    database = composition.database_of(Settings().having(database_url=url), worker_roles.Role("placement"))
-    assert database.namespace == namespace
-    assert database.name.endswith(name)
-    await database.close()
 
 
 def test_berth_up_needs_a_state_directory() -> None:

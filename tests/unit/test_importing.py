@@ -83,15 +83,6 @@ def test_a_name_used_only_by_the_target_refuses_its_tree_and_consumers() -> None
     assert unimportable(theirs, world(HOST), prune=False) == {}
 
 
-def test_differences_mark_providers_without_a_source() -> None:
-    found = differences(world(HOST), world(dataclasses.replace(HOST, id="x"), SOMEBODY))
-    assert {difference.id: difference.ours_alone for difference in found} == {
-        "h": False,
-        "x": True,
-        "c": True,
-    }
-
-
 def forest(trees: int, size: int) -> list[ImportedProvider]:
     """Each provider below the one before it, in no order."""
     made = [

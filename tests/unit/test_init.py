@@ -1,17 +1,14 @@
 """`berth init` and `berth man`: settings files, service files, manual pages."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from berth import command_table, layouts
+from berth import layouts
 from berth.__main__ import app
 from berth.configuration import read
-from berth.man_pages import man_pages
 from berth.settings import KINDS, Settings
 
 
@@ -90,17 +87,3 @@ def test_unusable_words_are_refused_and_nothing_is_written(
     ended = CliRunner().invoke(app, ["init", str(tmp_path / "new"), *words])
     assert why in str(ended.exception)
     assert not (tmp_path / "new").exists()
-
-
-def test_every_command_has_a_manual_page_that_troff_reads() -> None:
-    pages = dict(man_pages(app))
-    for name, command in command_table.commands(app):
-        page = pages[f"berth-{name.replace(' ', '-')}.1"]
-        for option in (option for parameter in command.params for option in parameter.opts):
-            assert option.replace("-", "\\-") in page or not option.startswith("-"), f"{name}: {option}"
-    assert all(f"\\fB{name}\\fR = " in pages["berth.toml.5"] for name in KINDS)
-    if shutil.which("groff"):
-        checked = subprocess.run(
-            ["groff", "-man", "-ww", "-z"], input="".join(pages.values()), capture_output=True, text=True
-        )
-        assert (checked.returncode, checked.stderr) == (0, "")

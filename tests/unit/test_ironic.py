@@ -1,6 +1,7 @@
 """The inventory for every state of an Ironic node, by Nova's rule."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 from msgspec.structs import replace
@@ -9,8 +10,7 @@ from bus.errors import Poison
 from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from ironic_sync.core.node import IronicNode, Place
-from ironic_sync.core.rule import class_of, deletion_report, inventory_of, report, reserved
+from ironic_sync.core.rule import class_of, inventory_of, reserved
 from ironic_sync.worker import ironic_sync
 from tests.support.ids import uid
 
@@ -40,17 +40,13 @@ async def sync(*nodes: NodeChanged) -> Sequence[InventoryReported | Poison | Non
     return outcomes
 
 
-@pytest.mark.parametrize("power", [*POWERED, "error", None])
-@pytest.mark.parametrize("instance", [None, uid(7, "b")])
-@pytest.mark.parametrize("maintenance", [False, True])
-@pytest.mark.parametrize("state", CLOSED_STATES)
-def test_an_unavailable_node_is_always_reserved(
-    state: str, maintenance: bool, instance: str | None, power: str | None
-) -> None:
-    node = replace(
-        FREE, provision_state=state, maintenance=maintenance, instance_uuid=instance, power_state=power
-    )
-    assert reserved(node) == reserved(node, skip_reserve_in_use=True) == 1
+def test_an_unavailable_node_is_always_reserved() -> None:
+    instances, powers = (None, uid(7, "b")), (*POWERED, "error", None)
+    for state, maintenance, instance, power in product(CLOSED_STATES, (False, True), instances, powers):
+        node = replace(
+            FREE, provision_state=state, maintenance=maintenance, instance_uuid=instance, power_state=power
+        )
+        assert reserved(node) == reserved(node, skip_reserve_in_use=True) == 1, node
 
 
 @pytest.mark.parametrize("state", ["available", None])
@@ -109,33 +105,6 @@ def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
     assert (provider.id, provider.name, provider.parent) == (FREE.node, FREE.node, None)
     assert provider.inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=0, max_unit=1)}
     assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
-
-
-def test_a_node_read_from_ironic_is_reported_like_a_notification() -> None:
-    node = IronicNode(
-        uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
-    )
-    place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(uid(8, "b"),))
-    sent, tool = report(node, place, 7), inventory_of(replace(FREE, zone="north"))
-    assert sent is not None and tool is not None
-    assert sent.providers[0].aggregates == (uid(8, "b"),) and sent.sequence == 7
-    alike = replace(sent, sequence=tool.sequence, providers=(replace(sent.providers[0], aggregates=()),))
-    assert alike == tool
-    gone = inventory_of(replace(FREE, zone="north", deleted=True))
-    assert gone == deletion_report(FREE.node, place, tool.sequence)
-
-
-def test_an_unavailable_node_keeps_its_inventory_and_only_reserves_it() -> None:
-    sent = inventory_of(replace(FREE, maintenance=True))
-    assert sent is not None
-    assert sent.providers[0].inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1, max_unit=1)}
-
-
-def test_a_later_event_has_a_higher_sequence_to_the_microsecond() -> None:
-    one, other = inventory_of(FREE), inventory_of(replace(FREE, at=FREE.at + 1e-6))
-    assert one is not None and other is not None
-    assert one.sequence == 1_700_000_000_250_000
-    assert other.sequence == one.sequence + 1
 
 
 def test_a_deleted_node_is_reported_as_deleted() -> None:

@@ -3,11 +3,9 @@
 import logging
 import ssl
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from ironic_sync.api import IronicApi, IronicRefused, IronicUnavailable
@@ -37,48 +35,12 @@ async def read(keystone: FakeKeystone, ironic: FakeIronic, **access: Any) -> Non
         assert await api.node(UUID) is not None
 
 
-async def test_one_token_serves_many_requests(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    async with IronicApi(keystone.access(), transport=ironic.transport) as api:
-        await api.node(UUID)
-        await api.node(UUID)
-    assert set(tokens(ironic)) == {"token-1"}
-    (asked,) = keystone.asked
-    user = asked["auth"]["identity"]["password"]["user"]
-    assert user == {"name": "me", "password": SECRET, "domain": {"name": "Default"}}
-    assert asked["auth"]["scope"] == {"project": {"name": "service", "domain": {"name": "Default"}}}
-
-
-async def test_a_token_that_is_refused_is_renewed_and_the_request_made_again(
-    keystone: FakeKeystone, ironic: FakeIronic
-) -> None:
-    shown: list[str] = []
-
-    def refuse_the_first(request: httpx.Request) -> httpx.Response | None:
-        shown.append(request.headers["X-Auth-Token"])
-        return fault(401, "expired") if shown[-1] == "token-1" else None
-
-    ironic.before = refuse_the_first
-    await read(keystone, ironic)
-    assert shown == ["token-1", "token-2", "token-2"]
-
-
 async def test_a_refusal_with_a_new_token_is_final(keystone: FakeKeystone, ironic: FakeIronic) -> None:
     ironic.before = lambda request: fault(401, "not you")
     async with IronicApi(keystone.access(), transport=ironic.transport) as api:
         with pytest.raises(IronicRefused, match="not you"):
             await api.set_provision_state(UUID, "active")
     assert len(ironic.requests) == 4  # the version and the node, each with two tokens
-
-
-async def test_a_token_about_to_end_is_renewed_before(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    keystone.lasts = timedelta(seconds=30)
-    await read(keystone, ironic)
-    assert tokens(ironic) == ["token-1", "token-2"]
-
-
-async def test_the_whole_system_may_be_asked_for(keystone: FakeKeystone, ironic: FakeIronic) -> None:
-    await read(keystone, ironic, auth={"user_id": "u", "password": SECRET, "system_scope": "all"})
-    assert keystone.asked[0]["auth"]["scope"] == {"system": {"all": True}}
 
 
 @pytest.mark.parametrize(
@@ -147,11 +109,6 @@ def secure(files: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Se
     server = SecureIronic(tls)
     yield server
     server.close()
-
-
-async def test_a_server_of_our_own_authority_is_trusted(secure: SecureIronic, files: dict[str, str]) -> None:
-    async with IronicApi(Access(url=f"https://127.0.0.1:{secure.port}", ca_file=files["cert"])) as api:
-        assert await api.node(UUID) == {"uuid": UUID}
 
 
 async def test_an_untrusted_server_is_refused(secure: SecureIronic) -> None:

@@ -3,27 +3,13 @@
 import httpx
 import pytest
 
-from ironic_sync.api import NEWEST, VERSION, IronicApi, IronicRefused, IronicUnavailable
-from ironic_sync.openstack import Access
+from ironic_sync.api import IronicRefused, IronicUnavailable
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
 
 
 # Which version
-
-
-@pytest.mark.parametrize("theirs, asked", [(115, "1.115"), (82, "1.82"), (999, f"1.{NEWEST[1]}")])
-async def test_the_newest_common_version_is_used(theirs: int, asked: str) -> None:
-    ironic = FakeIronic(minor=theirs)
-    ironic.have(1)
-    ironic.before = lambda request: (
-        httpx.Response(200, json={"uuid": UUID}) if request.url.path.startswith("/v1/nodes") else None
-    )
-    async with ironic.api() as api:
-        await api.node(UUID)
-        await api.node(UUID)
-    assert [request.headers.get(VERSION) for request in ironic.requests] == [None, asked, asked]
 
 
 async def test_the_version_is_found_in_the_description_of_the_api_too(ironic: FakeIronic) -> None:
@@ -67,37 +53,13 @@ async def test_a_406_that_is_not_about_the_version_is_an_answer(ironic: FakeIron
     assert refused.value.status == 406
 
 
-@pytest.mark.parametrize(
-    "minor, asked",
-    [(115, "uuid,traits,conductor_group,shard"), (60, "uuid,traits,conductor_group"), (20, "uuid")],
-)
-async def test_fields_a_version_does_not_know_are_left_out(minor: int, asked: str) -> None:
-    ironic = FakeIronic(minor=minor)
-    ironic.have(1)
-    async with ironic.api() as api:
-        await api.node(UUID, ["uuid", "traits", "conductor_group", "shard"])
-    assert ironic.requests[-1].url.params["fields"] == asked
-
-
 async def test_filters_a_version_does_not_know_are_refused_for_they_would_let_all_through() -> None:
     async with FakeIronic(minor=70).api() as api:
         with pytest.raises(IronicRefused, match=r"filtering by shard takes API 1\.82"):
             await anext(api.nodes(shard=("a",)))
 
 
-@pytest.mark.parametrize("url", ["http://i", "http://i/", "http://i/v1", "http://i/v1/"])
-async def test_the_url_may_name_the_version_or_not(ironic: FakeIronic, url: str) -> None:
-    async with IronicApi(Access(url=url), transport=ironic.transport) as api:
-        assert await api.node(UUID) is not None
-    assert ironic.requests[-1].url.path == f"/v1/nodes/{UUID}"
-
-
 # Reads
-
-
-async def test_a_missing_node_is_none(ironic: FakeIronic) -> None:
-    async with ironic.api() as api:
-        assert await api.node(node_number(2)) is None
 
 
 async def test_a_404_of_a_proxy_is_not_a_missing_node(ironic: FakeIronic, waits: list[float]) -> None:
@@ -106,15 +68,6 @@ async def test_a_404_of_a_proxy_is_not_a_missing_node(ironic: FakeIronic, waits:
         ironic.proxy = lambda request: httpx.Response(404, text="no such route")
         with pytest.raises(IronicUnavailable, match="not from Ironic"):
             await api.node(UUID)
-
-
-async def test_update_times_are_listed_only_with_all_fields(ironic: FakeIronic) -> None:
-    async with ironic.api() as api:
-        found = await api.node(UUID, ["uuid", "updated_at"])
-        assert found is not None and {"updated_at", "properties"} <= found.keys()
-        (page,) = [page async for page in api.nodes(fields=["uuid", "created_at"])]
-    assert page == [found]
-    assert ironic.paths() == [f"/v1/nodes/{UUID}", "/v1/nodes/detail"]
 
 
 @pytest.mark.parametrize("most, lengths", [(3, [3, 3, 2]), (4, [4, 4])], ids=["", "a full last page"])
@@ -139,24 +92,6 @@ async def test_listing_continues_if_the_marker_node_is_deleted(read: int, gone: 
             del ironic.nodes[one["uuid"]]
         rest = [one["uuid"] async for page in pages for one in page]
     assert rest == uuids[2 * read :]
-
-
-async def test_filters_and_order_are_ironics(ironic: FakeIronic) -> None:
-    async with ironic.api() as api:
-        _ = [
-            page
-            async for page in api.nodes(
-                fields=["uuid"], conductor_group="", shard=("a", "b"), retired=False, sort_key="uuid"
-            )
-        ]
-    assert dict(ironic.requests[-1].url.params) == {
-        "fields": "uuid",
-        "limit": "1000",
-        "conductor_group": "",  # the default group, which is not the same as any
-        "shard": "a,b",
-        "retired": "false",
-        "sort_key": "uuid",
-    }
 
 
 async def test_an_answer_without_a_list_is_not_an_ironic_without_nodes(ironic: FakeIronic) -> None:

@@ -49,14 +49,6 @@ def failing(ironic: FakeIronic, how: Callable[[httpx.Request], httpx.Response], 
 
 
 @pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
-async def test_reads_are_retried(ironic: FakeIronic, waits: list[float], how: Any) -> None:
-    failing(ironic, how, READ_ATTEMPTS - 1)
-    async with ironic.api() as api:
-        assert await api.node(UUID) is not None
-    assert len(waits) == READ_ATTEMPTS - 1 and all(wait > 0 for wait in waits)
-
-
-@pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
 async def test_reads_are_retried_a_limited_number_of_times(
     ironic: FakeIronic, waits: list[float], how: Any
 ) -> None:
@@ -74,16 +66,6 @@ async def test_writes_are_not_retried(ironic: FakeIronic, waits: list[float], ho
         with pytest.raises(IronicUnavailable):
             await api.set_provision_state(UUID, "active")
     assert len(ironic.paths("PUT")) == 1
-
-
-async def test_a_refusal_has_ironics_message_and_is_not_retried(
-    ironic: FakeIronic, waits: list[float]
-) -> None:
-    failing(ironic, lambda request: fault(409, "Node is locked by host one"), 99)
-    async with ironic.api() as api:
-        with pytest.raises(IronicRefused, match="Node is locked by host one") as refused:
-            await api.node(UUID)
-    assert (refused.value.status, len(ironic.paths()), waits) == (409, 1, [])
 
 
 FAULTS = {
@@ -105,46 +87,7 @@ async def test_the_reason_is_found_however_it_is_wrapped(ironic: FakeIronic, bod
     assert refused.value.text == says
 
 
-async def test_an_answer_that_is_no_json_is_refused(ironic: FakeIronic) -> None:
-    failing(ironic, lambda request: httpx.Response(200, text="<html>"), 1)
-    async with ironic.api() as api:
-        with pytest.raises(IronicRefused, match="not answered with an object"):
-            await api.node(UUID)
-
-
 # Writes
-
-WRITES: dict[str, tuple[Callable[[IronicApi], Any], str, Any]] = {
-    "PATCH": (lambda api: api.patch_node(UUID, [{"op": "remove", "path": "/name"}]), "",
-              [{"op": "remove", "path": "/name"}]),
-    "PUT provision": (lambda api: api.set_provision_state(UUID, "active", configdrive="x"),
-                      "/states/provision", {"target": "active", "configdrive": "x"}),
-    "PUT power": (lambda api: api.set_power_state(UUID, "power on"), "/states/power", {"target": "power on"}),
-    "PUT maintenance": (lambda api: api.set_maintenance(UUID, True, "broken"), "/maintenance",
-                        {"reason": "broken"}),
-    "DELETE maintenance": (lambda api: api.set_maintenance(UUID, False), "/maintenance", None),
-    "PUT traits": (lambda api: api.set_traits(UUID, ["CUSTOM_A"]), "/traits", {"traits": ["CUSTOM_A"]}),
-    "DELETE": (lambda api: api.delete_node(UUID), "", None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("request_", WRITES)
-async def test_writes(ironic: FakeIronic, request_: str) -> None:
-    write, path, body = WRITES[request_]
-    failing(ironic, lambda request: httpx.Response(204), 1)
-    async with ironic.api() as api:
-        await write(api)
-    last = ironic.requests[-1]
-    assert (last.method, last.url.path) == (request_.split()[0], f"/v1/nodes/{UUID}{path}")
-    assert (json.loads(last.content) if last.content else None) == body
-
-
-async def test_a_node_is_created(ironic: FakeIronic) -> None:
-    ironic.before = lambda request: httpx.Response(201, json={"uuid": UUID}) if request.content else None
-    async with ironic.api() as api:
-        assert await api.create_node(name="n", driver="d") == {"uuid": UUID}
-    assert ironic.requests[-1].url.path == "/v1/nodes"
-    assert json.loads(ironic.requests[-1].content) == {"name": "n", "driver": "d"}
 
 
 async def test_a_name_with_special_characters_is_quoted(ironic: FakeIronic) -> None:
@@ -159,12 +102,6 @@ async def test_basic_authentication(ironic: FakeIronic) -> None:
         await api.node(UUID)
     expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
     assert [request.headers["Authorization"] for request in ironic.requests] == [expected, expected]
-
-
-async def test_without_credentials_no_authentication_is_sent(ironic: FakeIronic) -> None:
-    async with ironic.api() as api:
-        await api.node(UUID)
-    assert not {"authorization", "x-auth-token"} & set(ironic.requests[-1].headers)
 
 
 BAD = {

@@ -105,13 +105,6 @@ def test_differences_between_ironic_and_placement(
     )
 
 
-@pytest.mark.parametrize("state", ["available", "active", "cleaning"])
-def test_a_reported_node_has_no_differences(state: str) -> None:
-    reply = sent(provision_state=state)
-    (provider,) = reply.providers
-    assert compare(reply, placed(inventories=provider.inventories)) == ()
-
-
 @pytest.mark.parametrize(
     "of, share, may_go",
     [(0, 0.1, 3), (10, 0.1, 3), (39, 0.1, 3), (40, 0.1, 4), (10_000, 0.1, 1000), (10, 1, 10)],

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ironic_sync.core.node import EVENTS, Malformed, ReceivedNotification, Skipped, from_rest, opened, seconds
+from ironic_sync.core.node import Malformed, ReceivedNotification, Skipped, from_rest, opened, seconds
 from tests.support.belief_world import recorded
 from tests.support.ids import uid
 
@@ -70,12 +70,6 @@ def test_both_versions_of_the_envelope_are_read(wrap: Any) -> None:
     assert reply.node == from_rest(DATA, whole=False)
 
 
-@pytest.mark.parametrize("event", sorted(EVENTS))
-def test_every_event_of_a_node_is_known(event: str) -> None:
-    reply = understood(version_2(a_message(event_type=f"baremetal.node.{event}.error")))
-    assert (reply.event, reply.phase) == (event, "error")
-
-
 def test_unknown_fields_of_envelopes_and_nodes_are_ignored() -> None:
     message = with_data(something_new={"a": 1}) | {"_unique_id": "x", "_context_something": [1]}
     body = json.dumps({"oslo.version": "3.0", "oslo.message": json.dumps(message), "oslo.new": 1}).encode()
@@ -123,19 +117,6 @@ def test_anything_else_is_skipped_with_a_reason(message: Any, reason: str, wrap:
 def test_bytes_that_are_no_message_are_skipped(body: bytes) -> None:
     skipped = opened(body)
     assert isinstance(skipped, Skipped) and skipped.reason == "unreadable"
-
-
-def test_an_allocation_that_names_its_node_is_a_hint() -> None:
-    kind = "baremetal.allocation.delete.end"
-    hint = understood(
-        version_2(a_message(event_type=kind, payload={"ironic_object.data": {"node_uuid": NODE}}))
-    )
-    assert (hint.event, hint.phase, hint.uuid, hint.node) == ("allocation", "end", NODE, None)
-    new = a_message(event_type="baremetal.allocation.create.end", payload={"node_uuid": None})
-    assert understood(version_2(new)).uuid == "", "some node will be taken, and nobody will be told which"
-    for without in (None, "not/a/uuid", 7):
-        reply = opened(version_2(a_message(event_type=kind, payload={"node_uuid": without})))
-        assert isinstance(reply, Skipped) and reply.reason == "not a node"
 
 
 def test_all_that_was_recorded_is_understood() -> None:

@@ -16,8 +16,7 @@ from bus.clock import Clock
 from ironic_sync.api import IronicRefused, IronicUnavailable
 from ironic_sync.core.known_state import Moment
 from ironic_sync.core.node import FIELDS
-from ironic_sync.notifications import UNRESOLVED
-from ironic_sync.reader import FRUITLESS_PAGES, FRUITLESS_PAUSE, MANY, PAGE, SINGLE_READERS, NodeRead, Reader
+from ironic_sync.reader import MANY, SINGLE_READERS, NodeRead, Reader
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 
@@ -111,15 +110,6 @@ ONE, TWO, THREE = nodes(3)
 
 
 @in_virtual_time
-async def test_a_node_requested_repeatedly_is_read_once() -> None:
-    async with reading() as case:
-        case.request(*[ONE] * 5)
-        assert case.reader.unresolved == 1
-        await asyncio.sleep(1)
-    assert case.found_nodes == [ONE] and case.reader.unresolved == 0
-
-
-@in_virtual_time
 async def test_a_request_during_a_read_causes_one_more_read() -> None:
     async with reading() as case:
         case.request(ONE)
@@ -132,52 +122,6 @@ async def test_a_request_during_a_read_causes_one_more_read() -> None:
 
 
 @in_virtual_time
-async def test_reads_are_limited_and_done_in_order_of_request() -> None:
-    async with reading(at_once=4) as case:
-        case.request(*nodes(50))
-        assert case.reader.unresolved == 50 == UNRESOLVED._value.get()
-        await asyncio.sleep(1)
-    assert case.ironic.most == 4 and UNRESOLVED._value.get() == 0
-    assert list(case.ironic.reads) == nodes(50) and sorted(case.found_nodes) == nodes(50)
-
-
-@in_virtual_time
-async def test_reads_back_off_while_ironic_is_unreachable() -> None:
-    asked = []
-    async with reading(at_once=4) as case:
-        case.ironic.away = True
-        case.request(*nodes(20))
-        for _ in range(3):
-            before = case.ironic.reads.total()
-            await asyncio.sleep(100)
-            asked.append(case.ironic.reads.total() - before)
-        assert not case.found and case.reader.unresolved == 20
-        case.ironic.away = False
-        await asyncio.sleep(40)
-    assert asked[0] > max(asked[1:]) and max(asked[1:]) <= 4 * 7, "15 s to 30 s between tries"
-    assert sorted(case.found_nodes) == nodes(20) and case.reader.unresolved == 0
-
-
-@in_virtual_time
-async def test_all_pending_nodes_are_read_when_ironic_is_reachable_again() -> None:
-    async with reading() as case:
-        case.ironic.away = True
-        case.request(ONE)
-        await asyncio.sleep(300)
-        case.ironic.away = False
-        await asyncio.sleep(40)
-        case.request(TWO)
-        await asyncio.sleep(2 * READING)
-        assert case.found_nodes == [ONE, TWO]
-        case.ironic.away = True
-        case.request(THREE)
-        await asyncio.sleep(2 * READING)
-        case.ironic.away = False
-        await asyncio.sleep(0.2)
-        assert case.found_nodes == [ONE, TWO, THREE], "the pauses are short again"
-
-
-@in_virtual_time
 async def test_a_node_without_read_permission_delays_no_other_and_is_retried() -> None:
     async with reading(at_once=1) as case:
         case.ironic.refused.add(ONE)
@@ -187,20 +131,6 @@ async def test_a_node_without_read_permission_delays_no_other_and_is_retried() -
         case.ironic.refused.clear()
         await asyncio.sleep(60)
     assert case.found_nodes == [TWO, ONE] and case.reader.unresolved == 0
-
-
-@in_virtual_time
-async def test_a_new_request_ends_the_pause_of_a_node() -> None:
-    async with reading() as case:
-        case.ironic.refused.add(ONE)
-        case.request(ONE)
-        await asyncio.sleep(1)
-        case.ironic.refused.clear()
-        case.request(ONE)
-        await asyncio.sleep(1)
-        assert case.found_nodes == [ONE]
-        await asyncio.sleep(100)
-    assert case.ironic.reads.total() == 2
 
 
 @in_virtual_time
@@ -218,19 +148,6 @@ async def test_missing_nodes_are_found_and_invalid_answers_ignored() -> None:
 
 
 @in_virtual_time
-async def test_many_nodes_are_read_in_pages() -> None:
-    everyone = nodes(4000)
-    async with reading(at_once=1) as case:
-        case.ironic.listed = everyone
-        case.request(*everyone[:3000])
-        await asyncio.sleep(1)
-    assert sorted(case.found_nodes) == everyone[:3000], "each once, and no other"
-    assert case.ironic.pages <= 3000 // PAGE + 1 and case.ironic.reads.total() < MANY
-    newest_first = {"sort_key": "updated_at", "sort_dir": "desc"}
-    assert case.ironic.asked_for == {"provision_state": "available", **newest_first}
-
-
-@in_virtual_time
 async def test_an_open_node_in_a_page_is_used_without_a_request() -> None:
     everyone = nodes(2 * MANY + 3)
     wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
@@ -240,28 +157,6 @@ async def test_an_open_node_in_a_page_is_used_without_a_request() -> None:
         await asyncio.sleep(1)
     assert sorted(case.found_nodes) == [*wished, *closed]
     assert not case.ironic.reads.keys() & set(closed)
-
-
-@in_virtual_time
-async def test_listing_ends_when_no_requested_node_is_left() -> None:
-    everyone = nodes(20 * PAGE)
-    async with reading(at_once=1) as case:
-        case.ironic.listed = everyone
-        case.request(*everyone[:PAGE], everyone[-1])
-        await asyncio.sleep(1)
-    assert sorted(case.found_nodes) == [*everyone[:PAGE], everyone[-1]]
-    assert case.ironic.pages <= 2 + FRUITLESS_PAGES
-
-
-@in_virtual_time
-async def test_fruitless_pages_are_replaced_by_single_reads() -> None:
-    async with reading(at_once=8) as case:
-        case.ironic.listed = nodes(3000)[1000:]
-        case.request(*nodes(1000))
-        await asyncio.sleep(FRUITLESS_PAUSE * 0.9)
-        assert case.ironic.pages <= FRUITLESS_PAGES + 1
-        await asyncio.sleep(20)
-    assert sorted(case.found_nodes) == nodes(1000)
 
 
 @in_virtual_time

@@ -78,13 +78,6 @@ def test_the_cell_of_a_node(key: str, node: dict[str, Any], cell: str) -> None:
     assert place is not None and (place.cell, place.agent) == (cell, f"{cell}-metal")
 
 
-def test_an_agent_may_be_named_for_a_cell() -> None:
-    selection = NodeSelection(cell="c9", cell_by="shard", cells=CELLS, agents={"c2": "ironmonger"})
-    place = selection.place(a_read_node(shard="EAST"))
-    assert place is not None and place.agent == "ironmonger"
-    assert selection.all_agents() == ("c1-metal", "c3-metal", "c9-metal", "ironmonger")
-
-
 ZONES = {
     "none": ({}, {}, ""),
     "the same for all": ({"zone": "z1"}, {}, "z1"),
@@ -130,21 +123,6 @@ def test_the_aggregates_of_a_node(
     place = choosing(aggregates_by=by, zone="z1").place(a_read_node(**node))
     assert place is not None
     assert set(place.aggregates) == {aggregate(*one) for one in expected}
-
-
-LABELS = {
-    "by a property and a field": (
-        {"rack": "properties.rack", "group": "conductor_group"},
-        {"rack": "R1", "group": "g"},
-    ),
-    "by a property that it lacks": ({"row": "properties.row"}, {}),
-}
-
-
-@pytest.mark.parametrize("by, expected", LABELS.values(), ids=LABELS.keys())
-def test_the_labels_of_a_node(by: dict[str, str], expected: dict[str, str]) -> None:
-    place = choosing(labels_by=by).place(a_read_node(**RACKED))
-    assert place is not None and place.labels == expected
 
 
 def test_an_aggregate_id_is_derived_from_field_and_value() -> None:

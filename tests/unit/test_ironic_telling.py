@@ -1,19 +1,15 @@
 """Reports to placement are repeated until its bus accepts them."""
 
-import asyncio
-
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Unroutable
-from bus.ironic import IronicSpoke
 from bus.messages import InventoryReported
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.node import from_rest
-from ironic_sync.following import Following, NotifiedNodes
+from ironic_sync.following import Following
 from ironic_sync.notifications import EVENTS, SKIPPED
 from ironic_sync.reader import NodeRead
 from tests.support.fake_ironic import FakeIronic
 from tests.support.ironic_builders import PLACE, a_notification
-from tests.support.virtual_time import in_virtual_time
 
 ASKED = ("update.start", "asked")
 
@@ -55,21 +51,6 @@ async def test_a_report_that_cannot_be_published_does_not_block_later_reports() 
     assert [report.root for report in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
 
 
-async def test_several_events_of_a_node_lead_to_one_report() -> None:
-    ironic, bus = FakeIronic(), Bad()
-    node = ironic.nodes[ironic.have(1)]
-    states = ["cleaning", "available", "deploying"]
-    reply = [
-        a_notification("provision_set.success", 1_790_000_000.0 + n, node | {"provision_state": state})
-        for n, state in enumerate(states)
-    ]
-    await heard_by(bus).handle(reply)
-    (sent,) = bus.took
-    assert sent.sequence == 1_790_000_002_000_000
-    gold = sent.providers[0].inventories["CUSTOM_GOLD"]
-    assert gold.reserved == gold.total == 1
-
-
 async def test_unreadable_and_foreign_notifications_are_counted() -> None:
     def counts() -> list[float]:
         counters = *(SKIPPED.labels(reason) for reason in ("unreadable", "not a node")), EVENTS.labels(*ASKED)
@@ -98,26 +79,3 @@ async def test_a_node_with_an_event_during_its_read_is_read_again() -> None:
     assert wished == [node["uuid"]] * 2 and not bus.took
     await following.found([NodeRead(node["uuid"], from_rest(node), following.moment())])
     assert len(wished) == 2 and len(bus.took) == 1
-
-
-@in_virtual_time
-async def test_changed_nodes_are_published_after_the_reports_and_rate_limited() -> None:
-    ironic, bus = FakeIronic(), Bad()
-    nodes = [ironic.nodes[ironic.have(number)] for number in range(1, 51)]
-    sent: list[tuple[int, IronicSpoke]] = []
-
-    async def say(*messages: IronicSpoke) -> None:
-        sent.extend((len(bus.took), message) for message in messages)
-
-    spoken = NotifiedNodes(say)
-    rules = KnownStateRules(place=lambda node: PLACE)
-    following = Following(rules, bus.publish, Clock(), on_reported=spoken.add)
-    running = asyncio.create_task(spoken.run())
-    for node in nodes:
-        await following.handle([a_notification("provision_set.end", 1_790_000_000.5, node)])
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(1.0)
-    running.cancel()
-    assert sent[0] == (1, IronicSpoke(nodes=(nodes[0]["uuid"],)))
-    assert {one for _, spoke in sent for one in spoke.nodes} == {node["uuid"] for node in nodes}
-    assert 5 <= len(sent) <= 7

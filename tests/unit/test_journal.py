@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.local.broker import LONGEST_DELAY, Journal
+from bus.local.broker import Journal
 from bus.protocol import Envelope, QueueSpec
 from tests.support.envelopes import a_letter, an_envelope, number_in, publish, take
 from tests.support.waiting import DEADLINE
@@ -158,22 +157,6 @@ async def test_an_invalid_journal_is_refused_in_one_sentence(tmp_path: Path) -> 
         Unavailable, match=r"bus\.db, with the undelivered messages, cannot be used: file is not"
     ):
         Journal(path)
-
-
-async def test_a_clock_turned_back_does_not_delay_messages_forever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    delays: list[float] = []
-    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda seconds, *_: delays.append(seconds))
-    journal = Journal(tmp_path / "bus.db")
-    broker = LocalBroker(journal=journal, clock=Clock(now=lambda: 1_700_000_000.0))
-    broker.declare(QUEUE)
-    broker.put(broker.queues[QUEUE.name], an_envelope(1), seconds=60.0)
-    await journal.close()
-    journal = Journal(tmp_path / "bus.db")
-    LocalBroker(journal=journal, clock=Clock(now=lambda: 0.0))
-    await journal.close()
-    assert delays == [60.0, LONGEST_DELAY]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])

@@ -13,10 +13,10 @@ from bench import __main__ as bench
 from bench import machine, runs
 from bench.durable import DurableRates
 from bench.embedded_boots import embedded_boots
-from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
+from bench.figures import BenchRun, Figure, MachineFacts, Measured, Yardstick, compared
 from bench.suite import SUITE, Benchmark, BenchSizes
 from berth.commands.load import LoadOptions, load_flavors
-from berth.loadtest import MIX, Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
+from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -213,20 +213,6 @@ async def test_the_window_limits_the_builds_in_flight() -> None:
     assert (result.statuses, most) == ({"active": 23}, 5)
 
 
-async def test_a_load_draws_its_flavors_by_its_seed() -> None:
-    asked: list[list[str]] = []
-
-    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
-        asked[-1] += [request.flavor.name for request in requests]
-        return [[reply("active h1", request)] for request in requests]
-
-    for seed in (1, 1, 2):
-        asked.append([])
-        await load_with(answer, LoadPlan(boots=60, window=60, patience=10.0, seed=seed))
-    assert asked[0] == asked[1] != asked[2]
-    assert len(set(asked[0])) > MIX / 2
-
-
 def test_a_mix_excludes_options_of_one_flavor() -> None:
     with pytest.raises(OperationRefused, match="--mix and --memory-mb"):
         load_flavors(LoadOptions(mix=5, memory_mb=1024))
@@ -354,44 +340,6 @@ def a_run(
     return BenchRun(at="then", commit="c", long=False, machine=MACHINE, benches={name: measured})
 
 
-@pytest.mark.parametrize(
-    ("better", "was", "now", "ratio", "worse"),
-    [
-        ("up", 100.0, 200.0, 2.0, False),
-        ("up", 100.0, 91.0, 0.91, False),
-        ("up", 100.0, 89.0, 0.89, True),
-        ("down", 100.0, 50.0, 2.0, False),
-        ("down", 100.0, 109.0, 100 / 109, False),
-        ("down", 100.0, 111.0, 100 / 111, True),
-    ],
-)
-def test_a_ratio_above_one_is_an_improvement(
-    better: Better, was: float, now: float, ratio: float, worse: bool
-) -> None:
-    (one,) = compared(a_run([Figure("f", now, "", better)]), a_run([Figure("f", was, "", better)]))
-    assert one.ratio == pytest.approx(ratio)
-    assert one.was == was
-    assert one.worse is worse
-
-
-@pytest.mark.parametrize(
-    ("figure", "slower"),
-    [
-        (Figure("boots/s", 50.0, "/s", "up"), Yardstick(clock=50.0, processor=100.0)),
-        (Figure("p99", 200.0, "ms", "down"), Yardstick(clock=50.0, processor=100.0)),
-        (Figure("a boot", 200.0, "ms", "down", "processor"), Yardstick(clock=100.0, processor=50.0)),
-        (Figure("decisions", 50.0, "/s", "up", "processor"), Yardstick(clock=100.0, processor=50.0)),
-        (Figure("memory", 100.0, "MB", "down", ""), Yardstick(clock=50.0, processor=50.0)),
-    ],
-    ids=lambda one: one.name if isinstance(one, Figure) else "",
-)
-def test_a_machine_of_half_the_speed_is_no_regression(figure: Figure, slower: Yardstick) -> None:
-    before = a_run([Figure(figure.name, 100.0, figure.unit, figure.better, figure.scales)])
-    (one,) = compared(a_run([figure], slower.clock, slower.processor), before)
-    assert one.ratio == pytest.approx(1.0)
-    assert not one.worse
-
-
 def test_a_new_benchmark_has_no_ratio() -> None:
     was, now = Figure("known", 1.0, "s", "down"), Figure("other", 1.0, "s", "down")
     assert [(one.was, one.ratio) for one in compared(a_run([was, now]), a_run([was]))] == [
@@ -400,17 +348,3 @@ def test_a_new_benchmark_has_no_ratio() -> None:
     ]
     assert compared(a_run([was]), None)[0].ratio is None
     assert compared(a_run([was]), a_run([was], name="another"))[0].ratio is None
-
-
-def test_the_table_begins_with_ratios_and_marks_regressions() -> None:
-    before = a_run([Figure("boots/s", 1000.0, "/s", "up"), Figure("p99", 40.0, "ms", "down")])
-    now = [
-        Figure("boots/s", 2000.0, "/s", "up"),
-        Figure("p99", 80.0, "ms", "down"),
-        Figure("fresh", 1.5, "", "up"),
-    ]
-    assert rows(compared(a_run(now), before)) == [
-        ("b", "boots/s", "2.00 ×", "2,000 /s", "1,000 /s", ""),
-        ("", "p99", "0.50 ×", "80 ms", "40 ms", "WORSE"),
-        ("", "fresh", "new", "1.50", "", ""),
-    ]

@@ -1,11 +1,10 @@
 """The board of bare metal: where a node is on it, what berth believes of it, what keeps it from a claim."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord, board, shown
+from control_room.core.metal import BoardNode, IronicState, PlacementRecord, shown
 
 NOW = 1000.0
 SAID: dict[str, Any] = {"state": "available", "power": "power off", "resource_class": "baremetal"}
@@ -55,24 +54,3 @@ def test_the_column_and_obstacles_of_a_node(
     one = shown(a_node(reply, has), True, NOW)
     assert (one.column, one.berth, one.obstacles) == (column, berth, keeps)
     assert one.age == (60.0 if has else None)
-
-
-@pytest.mark.parametrize(("has", "column"), [(OPEN, "free"), (CLOSED, "closed"), (USED, "held")])
-def test_without_ironic_the_column_is_derived_from_placement(has: dict[str, Any], column: str) -> None:
-    assert shown(a_node(None, has), False, NOW).column == column
-
-
-def test_columns_are_ordered_and_nodes_with_differences_come_first() -> None:
-    nodes = (
-        replace(a_node({}, OPEN), name="a"),
-        BoardNode(id="n2", name="b", ironic=IronicState(state="enroll")),
-        replace(a_node({}, OPEN), id="n3", name="z", differs=("x",)),
-    )
-    seen = MetalNodes(at=NOW, nodes=nodes, reads_ironic=True)
-    found = board(seen, NOW)
-    assert [(column.key, column.count) for column in found] == [("free", 2), ("not ready", 1)]
-    assert [node.node.name for node in found[0].nodes] == ["z", "a"]
-    assert [len(column.nodes) for column in board(seen, NOW, most=1)] == [1, 1]
-    assert [column.key for column in board(seen, NOW, column="free")] == ["free"]
-    assert [column.key for column in board(seen, NOW, wanted="ENROLL")] == ["not ready"]
-    assert board(seen, NOW, wanted="nothing") == []

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,13 @@ from prometheus_client import Histogram
 from berth import command_table, logs, reference_tables
 from berth.__main__ import app
 from berth.features import features
-from berth.logs import JsonLines, TextLines, exporter_named, ids_of, secrets_of
+from berth.logs import JsonLines, TextLines, exporter_named, secrets_of
 from berth.settings import BadSetting, Settings
-from bus.clock import Clock
-from bus.context import Span, current_tracer, envelope_of, handling, trace_by
+from bus.context import current_tracer, handling
 from bus.masking import masked, masked_text
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, HostFailed
+from bus.messages import BuildDeleteRequested
 from bus.protocol import Envelope
-from bus.vocabulary import Message
 from tests.support.envelopes import an_envelope
-from tests.support.ids import uid
 
 _VALUES = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]""")  # strings and ranges
 _GROUPS = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
@@ -60,7 +56,6 @@ ENVELOPE = an_envelope(
     correlation="m0",
     traceparent=f"00-{TRACE}-b7ad6b7169203331-01",
 )
-MANY = [f"b{number}" for number in range(99)]
 SECRETS = ("geheim-lang", "geheim")
 
 
@@ -77,37 +72,6 @@ def a_line(record: logging.LogRecord) -> dict[str, Any]:
     return line
 
 
-@pytest.mark.parametrize(
-    ("body", "ids"),
-    [
-        (b'{"build":"b1"}', {"build": ["b1"]}),
-        (b'{"request":"r1","build":"b1","move":"m1"}', {"request": ["r1"], "build": ["b1"], "move": ["m1"]}),
-        (b'{"request":"r1","instances":["b1","b2"]}', {"request": ["r1"], "build": ["b1", "b2"]}),
-        (b'{"consumer":"b1"}', {"build": ["b1"]}),
-        (b'{"claims":[{"consumer":"b1"},{"consumer":"b2"},{"consumer":"b1"}]}', {"build": ["b1", "b2"]}),
-        (json.dumps({"instances": MANY}).encode(), {"build": MANY[:20]}),
-        (b'{"n":1}', {}),
-        (b'{"build":7,"instances":"b1","claims":{"consumer":"b1"}}', {}),
-        (b"[]", {}),
-        (b"not JSON", {}),
-        (b"\xff", {}),
-    ],
-)  # fmt: skip
-def test_ids_of_a_message_are_logged(body: bytes, ids: dict[str, list[str]]) -> None:
-    assert ids_of([an_envelope(body=msgspec.Raw(body))]) == ids
-
-
-def test_a_json_log_line_has_the_ids_of_the_message() -> None:
-    with handling([(ENVELOPE, BuildDeleteRequested(build="b1", cell="c1"))]):
-        line = a_line(a_record("it is %s", "so"))
-    assert {name: line[name] for name in ("process", "level", "logger", "text", "request", "build")} == {
-        "process": "scheduler", "level": "warning", "logger": "bus.x", "text": "it is so",
-        "request": "r1", "build": "b1",
-    }  # fmt: skip
-    assert (line["message"], line["type"]) == ("m1", "BuildPlaced")
-    assert (line["correlation"], line["trace"]) == ("m0", TRACE)
-
-
 def test_a_batch_logs_the_ids_of_all_its_messages() -> None:
     other = an_envelope(body=msgspec.Raw(b'{"build":"b2"}'))
     delete = [BuildDeleteRequested(build="b", cell="c1") for _ in range(2)]
@@ -117,11 +81,6 @@ def test_a_batch_logs_the_ids_of_all_its_messages() -> None:
     assert line["build"] == ["b1", "b2"]
     assert "message" not in line
     assert alone["build"] == "b2"
-
-
-def test_log_lines_outside_a_handler_have_no_ids() -> None:
-    assert set(a_line(a_record("so"))) == {"time", "level", "process", "pid", "logger", "text"}
-    assert TextLines().format(a_record("so")).endswith(" WARNING bus.x: so")
 
 
 def test_a_text_log_line_ends_with_the_ids() -> None:
@@ -228,23 +187,6 @@ def test_a_password_is_stars(shown: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "", "postgresql://u@h:5432/b", "amqp://h:5672", "amqp://h:5672?heartbeat=5", "amqp://127.0.0.1:5672/",
-        "amqp://[::1]:5672/", "sqlite+aiosqlite:////a/b.db", "postgresql://h/b?host=/run/pg&sslmode=require",
-        "postgresql://h/b?password=", "postgresql://h/b?passfile=/p", "no url: at all", "constant:1",
-        "127.0.0.1:8778", "ironic_versioned_notifications", "tokens.toml", "properties.rack", 5, 2.5, True,
-        None, {"free_ram": 2.0}, ("c1", "c2"), ("token_filter", "disk"),
-    ],
-)  # fmt: skip
-def test_everything_else_is_shown_as_it_is(value: Any) -> None:
-    assert masked(value) == value
-
-
-ROOT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-
-
-@pytest.mark.parametrize(
     ("environment", "named"),
     [
         ({}, ""),
@@ -268,57 +210,7 @@ def test_an_unknown_exporter_is_refused_with_a_remedy() -> None:
     assert current_tracer() is None
 
 
-class PlainTracer:
-    def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        return None
-
-    def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        return None
-
-    def beginning(self, type_: str) -> str:
-        return ROOT
-
-
-@pytest.fixture
-def traced() -> Iterator[None]:
-    trace_by(PlainTracer())
-    yield
-    trace_by(None)
-
-
-CANCEL = BuildCancelRequested(build=uid(1))
-
-
-def carried(message: Message, cause: str | None = None) -> str:
-    led = None if cause is None else envelope_of(CANCEL, Clock())
-    if led is not None:
-        led.traceparent = cause or ""
-    return envelope_of(message, Clock(), led).traceparent
-
-
-def test_without_a_tracer_each_message_has_a_span_id() -> None:
-    reply = carried(CANCEL, ROOT)
-    assert reply != ROOT
-    assert reply.startswith(ROOT[:36]) and reply.endswith("-01")
-
-
-@pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize(
-    ("cause", "carries"),
-    [(ROOT, ROOT), (ROOT[:-2] + "00", ROOT[:-2] + "00"), ("nonsense", ROOT), (None, ROOT)],
-)
-def test_with_a_tracer_a_message_carries_its_span(cause: str | None, carries: str) -> None:
-    assert carried(CANCEL, cause) == carries
-
-
-@pytest.mark.usefixtures("traced")
-def test_a_message_without_a_cause_begins_no_trace() -> None:
-    sent = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(1), attempt=1)
-    assert carried(sent).endswith("-00")
-
-
 REPOSITORY = Path(__file__).parents[2]
-BEGIN, END = "<!-- berth metrics --markdown -->", "<!-- end of berth metrics -->"
 DASHBOARD = json.loads((REPOSITORY / "deploy/grafana/berth.json").read_text(encoding="utf-8"))
 LISTED = {feature.name for feature in features()}
 DELIVERED = [
@@ -385,11 +277,11 @@ def test_every_module_that_counts_is_in_the_table() -> None:
     assert counting == {*reference_tables.MODULES, *of_features}
 
 
-@pytest.mark.parametrize("meter", reference_tables.meters(), ids=lambda meter: meter.name)
-def test_no_metric_has_a_series_for_each_host_or_build(meter: reference_tables.Meter) -> None:
-    assert meter.name.startswith("berth_")
-    assert meter.says
-    assert set(meter.labels) <= FEW
+def test_no_metric_has_a_series_for_each_host_or_build() -> None:
+    for meter in reference_tables.meters():
+        assert meter.name.startswith("berth_")
+        assert meter.says, meter.name
+        assert set(meter.labels) <= FEW, meter.name
 
 
 def panels() -> list[dict[str, Any]]:
@@ -411,30 +303,30 @@ EXPRESSIONS += [
 ]
 
 
-@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
-def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str) -> None:
-    found = asked(expression)
-    assert found.metrics
-    for name, labels in found.metrics.items():
-        assert name in KNOWN, f"{where}: nobody serves {name}"
-        assert labels <= KNOWN[name], f"{where}: {name} has no label {sorted(labels - KNOWN[name])}"
-    every = set().union(*(KNOWN[name] for name in found.metrics))
-    assert found.sorted_by <= every, f"{where}: nothing has a label {sorted(found.sorted_by - every)}"
+def test_queries_to_prometheus_use_existing_metrics() -> None:
+    for where, expression in EXPRESSIONS:
+        found = asked(expression)
+        assert found.metrics
+        for name, labels in found.metrics.items():
+            assert name in KNOWN, f"{where}: nobody serves {name}"
+            assert labels <= KNOWN[name], f"{where}: {name} has no label {sorted(labels - KNOWN[name])}"
+        every = set().union(*(KNOWN[name] for name in found.metrics))
+        assert found.sorted_by <= every, f"{where}: nothing has a label {sorted(found.sorted_by - every)}"
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
-    assert rule["labels"]["severity"] in ("critical", "warning")
-    reply = rule["annotations"]
-    assert set(reply) == {"summary", "description", "what_to_do"}
-    assert all(text.endswith((".", ".`")) for text in reply.values())
-    found = asked(rule["expr"])
-    by = found.sorted_by or set().union(*(KNOWN[name] for name in found.metrics))
-    for text in reply.values():
-        for label in re.findall(r"\$labels\.(\w+)", text):
-            assert label in by, f"{rule['alert']}: there is no {label} to tell of"
-        for words in re.findall(r"`berth ([^`]+)`", text):
-            assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
+def test_every_alert_has_a_summary_and_a_remedy() -> None:
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        reply = rule["annotations"]
+        assert set(reply) == {"summary", "description", "what_to_do"}, rule["alert"]
+        assert all(text.endswith((".", ".`")) for text in reply.values()), rule["alert"]
+        found = asked(rule["expr"])
+        by = found.sorted_by or set().union(*(KNOWN[name] for name in found.metrics))
+        for text in reply.values():
+            for label in re.findall(r"\$labels\.(\w+)", text):
+                assert label in by, f"{rule['alert']}: there is no {label} to tell of"
+            for words in re.findall(r"`berth ([^`]+)`", text):
+                assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
 
 
 def test_limits_in_queries_are_limits_of_buckets() -> None:

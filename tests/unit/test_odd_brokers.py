@@ -22,7 +22,6 @@ from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection, consuming, reconnecting
-from bus.rabbit.connection import dial, hang_up, streams_of
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
 from tests.support.waiting import in_time, until
@@ -238,17 +237,6 @@ async def test_a_cancelled_worker_leaves_no_connection(name: str) -> None:
         living.cancel()
         await in_time(asyncio.wait([living]))
         assert living.cancelled()
-        await until(lambda: not broker.there)
-
-
-async def test_a_broker_that_stops_reading_is_disconnected() -> None:
-    async with an_odd_broker() as broker:
-        dialled = await dial(broker.url)
-        broker.reads.clear()
-        _, writer = streams_of(dialled)
-        writer.write(b"\x08\0\0\0\0\0\0\xce" * (2 << 20))  # more than the sockets hold
-        await in_time(hang_up(dialled))
-        broker.reads.set()
         await until(lambda: not broker.there)
 
 

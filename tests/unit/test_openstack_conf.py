@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from berth import ironic
 from berth.configuration import read
 from berth.openstack_conf import BadConf, IronicConf, ironic_conf
-from berth.settings import BadSetting, Settings
-from bus.clock import Clock
+from berth.settings import BadSetting
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -43,14 +41,3 @@ def test_a_file_that_cannot_be_used_is_refused(text: str, says: str) -> None:
 def test_a_missing_file_is_refused_with_the_setting(name: str) -> None:
     with pytest.raises(BadSetting, match=rf"^--set {name}: {name} = 'nowhere': cannot be read: No such"):
         read(sets={name: "nowhere"}, environment={})
-
-
-def test_the_ironic_worker_follows_the_options() -> None:
-    written("[DEFAULT]\ncontrol_exchange = metal\n", "ironic.conf")
-    written("[workarounds]\nskip_reserve_in_use_ironic_nodes = 1\n", "nova.conf")
-    settings = Settings().having(
-        nova_conf="nova.conf", ironic_conf="ironic.conf", ironic_amqp_url="amqp://h/ironic"
-    )
-    followed = ironic.followed(settings, Clock())
-    assert followed.skip_reserve_in_use
-    assert followed.notifications is not None and followed.notifications.exchange == "metal"

@@ -10,7 +10,7 @@ from bus.errors import Undecodable
 from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.parts import ClaimParts, Part, PartTypes, RequestParts
-from bus.protocol import decode, encode
+from bus.protocol import encode
 from bus.requests import Flavor
 from bus.vocabulary import Id
 from tests.support.ids import uid
@@ -47,12 +47,6 @@ RED = RequestParts(ColorPart(color="red"))
 
 def body(**fields: object) -> bytes:
     return msgspec.json.encode({**msgspec.json.decode(encode(PLAIN)), **fields})
-
-
-def test_a_message_has_its_parts_again_after_the_bus() -> None:
-    red = msgspec.structs.replace(PLAIN, parts=RED)
-    assert msgspec.json.decode(encode(red))["parts"] == {"colors": {"color": "red"}}
-    assert decode(BuildRequested, encode(red)) == red
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,13 @@
 """An operator's filters and weighers: names, aliases, options, custom functions; equal requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from bus.host_health import DISABLED
-from bus.requests import Flavor, Hints, Image
+from bus.requests import Image
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
     PROFILES,
@@ -21,12 +18,11 @@ from scheduler_worker.core.policy import (
     ChoicePolicy,
     Profile,
 )
-from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
+from scheduler_worker.core.rule import Alternative, HostFacts, Rule, Weigher
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from tests.support.ids import uid
 from tests.support.random_hosts import assert_array_agrees, assert_mask_agrees, clouds, random_alternatives
-from tests.support.rule_builders import a_wish, seen_at_once, the_facts
-from tests.support.scheduler_builders import a_request
+from tests.support.rule_builders import a_wish, the_facts
 
 
 def rules_of(**chosen: Any) -> list[str]:
@@ -50,21 +46,6 @@ def weighers_of(**chosen: Any) -> dict[str, float]:
     ],
 )
 def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[str]) -> None:
-    assert rules_of(filters=names) == rules
-
-
-@pytest.mark.parametrize(
-    ("names", "rules"),
-    [
-        (["+few_failures"], [*FILTER_BOOK.default, "few_failures"]),
-        (["-zone"], [name for name in FILTER_BOOK.default if name != "zone"]),
-        (["-ComputeFilter", "+few_failures", "+zone"], [*FILTER_BOOK.default[2:], "few_failures"]),
-        (["-NUMATopologyFilter"], FILTER_BOOK.default),
-    ],
-)
-def test_filters_are_added_to_the_default_ones_and_removed_from_them(
-    names: list[str], rules: list[str]
-) -> None:
     assert rules_of(filters=names) == rules
 
 
@@ -106,54 +87,11 @@ def test_a_change_of_the_default_names_that_has_no_meaning_is_refused(
         ChoicePolicy.from_names(**chosen)
 
 
-def test_weighers_are_added_to_the_default_ones_and_their_multipliers_changed() -> None:
-    def quiet(host: HostFacts, alternative: Alternative) -> float:
-        return 1.0
-
-    changes = {"+RAMWeigher": -2.0, "+mine:quiet": 0.5, "+load": 0.0}
-    expected = weighers_of() | {"ram": -2.0, "load": 0.0, "mine:quiet": 0.5}
-    assert weighers_of(weighers=changes, custom={"mine:quiet": quiet}) == expected
-
-
 def test_the_kernels_filters_and_weighers_of_nova_are_known_by_their_classes() -> None:
     assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 12
     assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 6
     rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
     weighers_of(weighers=[*WEIGHERS_CALLED, *WEIGHERS_OF_OTHERS])
-
-
-@pytest.mark.parametrize(
-    ("names", "weighers"),
-    [
-        (["cpu"], {"cpu": 1}),
-        ({"ram": -2.0, "CPUWeigher": 3.0}, {"ram": -2, "cpu": 3}),
-        ({"nova.scheduler.weights.ram.RAMWeigher": 0.5, "CrossCellWeigher": 1.0}, {"ram": 0.5}),
-        ({"free_ram": 2.0, "builds_in_flight": -3.0}, {"ram": 2, "io_ops": -3}),
-        ({"load": 0.0}, {"load": 0}),  # aggregates may turn it on
-    ],
-)
-def test_weighers_have_multipliers(names: Any, weighers: dict[str, float]) -> None:
-    assert weighers_of(weighers=names) == weighers
-
-
-def test_options_are_converted_to_their_types() -> None:
-    options = {"io_ops": {"max_io_ops_per_host": "2", "for_nova": "false"}}
-    (io_ops,) = ChoicePolicy.from_names(["io_ops"], options=options).rules
-    assert io_ops.refuses(the_facts(building=2), a_wish()) == "building 2 already, at most 2 at once"
-    assert io_ops.refuses(the_facts(building=2), a_wish(is_external=True)) is None
-
-
-@pytest.mark.parametrize(
-    ("weighers", "packs"),
-    [
-        (None, False),
-        ({"ram": -1.0}, True),
-        ({"cpu": 1.0, "disk": -0.5}, True),
-        ({"io_ops": -1.0, "ram": 1.0}, False),
-    ],
-)
-def test_negative_multipliers_pack(weighers: dict[str, float] | None, packs: bool) -> None:
-    assert ChoicePolicy.from_names(weighers=weighers).packs == packs
 
 
 def test_a_profile_sets_multipliers_and_options_that_the_settings_do_not_name(
@@ -218,14 +156,6 @@ def test_a_custom_rule_is_a_function_or_made_by_a_function_with_options() -> Non
     assert [few.refuses(the_facts(building=number), a_wish()) for number in (1, 2)] == [None, "enough"]
 
 
-def test_a_custom_weigher_is_a_function_or_made_by_a_function_with_options() -> None:
-    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, custom=OWN).weighers
-    assert (weigher.value(OneHost(the_facts(7)), a_wish()), weigher.multiplier) == (7, -1)
-    options = {"mine:warm": {"metric": "u"}}
-    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], custom=OWN, options=options).weighers
-    assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
-
-
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
@@ -267,54 +197,11 @@ def test_unknown_names_and_invalid_options_are_refused(chosen: dict[str, Any], w
     assert str(refused.value).startswith(why)
 
 
-@pytest.mark.parametrize(
-    ("filters", "notes"),
-    [
-        (None, ()),
-        (["same_host"], ("hints.different_host: no rule uses it: the filter different_host is off",)),
-        (
-            ["up"],
-            (
-                "hints.same_host: no rule uses it: the filter same_host is off",
-                "hints.different_host: no rule uses it: the filter different_host is off",
-            ),
-        ),
-    ],
-)
-def test_a_hint_without_a_rule_causes_a_note(filters: Any, notes: tuple[str, ...]) -> None:
-    hints = Hints(same_host=(uid(1, "b"),), different_host=(uid(2, "b"),))
-    assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
-    assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
-
-
-def test_a_hint_that_only_filters_of_features_read_causes_a_note() -> None:
-    (note,) = ChoicePolicy.from_names(["up"]).unheeded(a_request(hints=Hints(query="[]")))
-    assert note.startswith("hints.query: no rule uses it")
-
-
 def kinds(policy: ChoicePolicy, *alternatives: Alternative) -> int:
     return len({policy.kind(alternative) for alternative in alternatives})
 
 
-OTHER = Flavor(name="other", vcpus=1, memory_mb=1024, disk_gb=10)
 FIRST, SECOND = uid(1, "c"), uid(2, "c")
-
-
-@pytest.mark.parametrize(
-    ("fields", "other", "filters", "weighers"),
-    [
-        ({}, {"metadata": {"a": "b"}}, [], []),
-        ({"project": "p"}, {"project": "q"}, ["up"], ["ram"]),
-        ({"image": None}, {"image": Image(name="i")}, ["up"], ["ram"]),
-        ({}, {"flavor": OTHER}, ["up"], ["ram"]),
-        ({"hints": Hints(query="[]")}, {}, ["up"], ["ram"]),
-    ],
-)
-def test_fields_that_no_rule_reads_do_not_distinguish_requests(
-    fields: Any, other: Any, filters: Any, weighers: Any
-) -> None:
-    policy = ChoicePolicy.from_names(filters, weighers)
-    assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
 
 
 @pytest.mark.parametrize(
@@ -340,37 +227,8 @@ def test_fields_that_a_rule_reads_distinguish_requests(fields: Any, other: Any, 
     assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
 
 
-def test_the_query_to_placement_distinguishes_requests_without_its_seed() -> None:
-    policy, alternative = ChoicePolicy(), a_wish()
-
-    def asking(**fields: Any) -> Alternative:
-        return Alternative(alternative.request, alternative.flavor, replace(alternative.question, **fields))
-
-    assert kinds(policy, asking(seed="a"), asking(seed="b")) == 1
-    assert kinds(policy, asking(cell="a"), asking(cell="b")) == 2
-
-
-def test_every_declared_field_can_be_read() -> None:
-    """Every name a rule or weigher reads by can be read."""
-    everything: Mapping[str, Any] = {"filters": [*RULES_CALLED], "weighers": [*WEIGHERS_CALLED]}
-    policy = ChoicePolicy.from_names(**everything)
-    alternative = a_wish(image=Image(name="i"))
-    assert policy.kind(alternative) == policy.kind(alternative)
-    assert {name for rule in policy.rules for name in rule.reads} >= {"zone", "hints.same_host"}
-
-
 OPTIONS: dict[str, list[dict[str, Any]]] = {"io_ops": [{}, {"max_io_ops_per_host": 1}, {"for_nova": True}]}
 MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
-
-
-def test_hosts_that_placement_excluded_are_not_checked_again() -> None:
-    everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
-    alternative, admits = a_wish(), RULES["enabled"]().admits
-    assert admits is not None
-    question = replace(alternative.question, root_forbidden=(DISABLED,))
-    events = Alternative(alternative.request, alternative.flavor, question)
-    admitted = [np.broadcast_to(admits(everybody, each), 1).item() for each in (alternative, events)]
-    assert admitted == [False, True]
 
 
 @pytest.mark.parametrize("name", MASKED)

@@ -25,22 +25,6 @@ def a_cache() -> EventApplier:
     return EventApplier(None, AttemptLimits(), Clock(), BuildStore(), ())  # type: ignore[arg-type]
 
 
-def test_a_build_that_is_waited_for_is_remembered_as_it_was_stored_last() -> None:
-    remembered, build = a_cache(), a_build(1)
-    for status in ("building", "swapping", "building", "deleting"):
-        build = replace(build, status=status, version=build.version + 1)
-        remembered.cache([build])
-        assert remembered.cached.get(build.id) is build
-
-
-@pytest.mark.parametrize("status", ["active", "held", "error", "deleted"])
-def test_settled_builds_are_not_cached(status: Status) -> None:
-    remembered = a_cache()
-    remembered.cache([a_build(1)])
-    remembered.cache([a_build(1, status)])
-    assert len(remembered.cached) == 0
-
-
 def test_the_oldest_cached_build_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "CACHED", 2)
     remembered = a_cache()

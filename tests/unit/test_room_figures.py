@@ -10,10 +10,9 @@ from berth import control_room_place
 from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import HostReported
-from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from control_room.bus_load import QueueLoad, bus_load, route_of
+from control_room.bus_load import route_of
 from control_room.core.builds import (
     MOST_CAUSES,
     OTHER,
@@ -29,8 +28,8 @@ from control_room.core.builds import (
     percentiles,
     summed,
 )
-from control_room.core.hosts import Fleet, HostStock, KnownHost, changed_columns, columns, parse_flavor
-from control_room.core.now import EXPIRY, HEIGHT, WIDTH, Heartbeats, Reply, alarms, chart
+from control_room.core.hosts import Fleet, HostStock, KnownHost, parse_flavor
+from control_room.core.now import EXPIRY, Heartbeats, Reply, alarms
 from control_room.core.words import duration, listed, rate, several
 from control_room.pages.bus import MOST_BODY, letter_details
 from tests.support.envelopes import a_letter
@@ -109,15 +108,6 @@ def test_amounts() -> None:
     assert [several(number, "host") for number in (0, 1, 2000)] == ["0 hosts", "1 host", "2,000 hosts"]
     assert [listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
     assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
-
-
-def test_a_chart_line_has_gaps_for_unknown_values() -> None:
-    drawn = chart([("a", [0.0, None, 10.0, 5.0]), ("b", [None] * 4)])
-    assert drawn.top == 10
-    assert drawn.lines[0].path == f"M0 {HEIGHT}.0h2M400 0.0L{WIDTH} 60.0"
-    assert drawn.lines[1].path == ""
-    assert not drawn.empty
-    assert chart([("a", [0.0, None])]).empty
 
 
 def a_report(agent: str, **host: object) -> HostReported:
@@ -205,15 +195,6 @@ def a_page(*hosts: tuple[str, int], traits: tuple[str, ...] = (), agent: str = "
     )
 
 
-def test_hosts_are_read_from_placements_pages() -> None:
-    fleet = Fleet(number=7)
-    fleet.take(a_page(("h10", 4), ("h2", 0)), 7)
-    sent = columns(fleet, {"VCPU": 16})
-    assert (sent["name"], sent["group"], sent["groups"]) == (["h2", "h10"], [0, 0], [("c1", "z1")])
-    assert (sent["capacity"], sent["used"], sent["fits"]) == ({"VCPU": [32, 32]}, {"VCPU": [0, 4]}, [2, 1])
-    assert (sent["closed"], sent["number"]) == ([], 7)
-
-
 def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
     fleet = Fleet(zones={"agg": "z9"})
     fleet.take(a_page(("h1", 0), agent=""))
@@ -221,23 +202,6 @@ def test_only_reported_roots_are_hosts_and_aggregates_may_be_zones() -> None:
     fleet.take(a_page(("h1", 0), traits=(DISABLED,)))
     (host,) = fleet.hosts.values()
     assert (host.zone, host.closed) == ("z9", True)
-
-
-def test_updates_contain_changed_hosts_and_keep_the_layout() -> None:
-    fleet = Fleet(number=1)
-    fleet.take(a_page(("h1", 0), ("h2", 0), ("h3", 0)), 1)
-    layout = fleet.layout
-    fleet.take(a_page(("h2", 8), ("h3", 0)), 2)
-    assert fleet.layout == layout
-    fleet.number = 2
-    sent = changed_columns(fleet, 1, {"VCPU": 8})
-    assert (sent["at"], sent["used"], sent["fits"]) == ([1], {"VCPU": [8]}, [3])
-    assert changed_columns(fleet, 2, {"VCPU": 8})["at"] == []
-    fleet.take(a_page(("h4", 0)), 3)
-    assert fleet.layout > layout
-    layout = fleet.layout
-    fleet.take(TreesFound(trees=(KnownTree("r-h4", "", 0, -1),), owners=(("", "", ""),)), 4)
-    assert (fleet.layout > layout, "r-h4" in fleet.hosts) == (True, False)
 
 
 def test_a_flavor_is_read() -> None:
@@ -266,23 +230,6 @@ def test_a_flavor_is_read() -> None:
 def test_a_queue_carries_the_topic_or_the_query_of_its_key(queue: str, topic: str) -> None:
     found = route_of(queue)
     assert (found.name if found else "") == topic
-
-
-def test_a_topic_has_all_its_queues_the_fullest_first() -> None:
-    known = [QueueLoad(f"conductor.c{number}:build.placed.c{number}", "conductor") for number in range(4)]
-    counts = (QueueDepth(1, 1), QueueDepth(5, 0), QueueDepth(0, 2))
-    depths = {load.name: depth for load, depth in zip(known, counts, strict=False)}
-    shown = bus_load([*known, QueueLoad("strange", "?")], BusDepths(depths, dead=3, delayed=2))
-    placed = shown.topic("build.placed.{cell}")
-    assert placed is not None
-    assert [queue.name[10:12] for queue in placed.queues] == ["c1", "c0", "c2", "c3"]
-    assert [queue.exists for queue in placed.queues] == [True, True, True, False]
-    assert (placed.messages, placed.consumers, placed.unread) == (6, 3, 1)
-    assert [queue.name for queue in shown.unread] == [known[1].name]
-    assert [queue.name for queue in shown.fullest] == [known[1].name, known[0].name]
-    assert (shown.messages, shown.dead, shown.delayed, shown.existing) == (6, 3, 2, 3)
-    asked = shown.topic("placement.claim")
-    assert asked is not None and not asked.queues and shown.topic("nothing") is None
 
 
 @pytest.mark.parametrize(

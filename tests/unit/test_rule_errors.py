@@ -16,7 +16,6 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.policy import BadChoice
 from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.placing import Scheduler
-from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_heartbeat, a_request
 from tests.support.schedulers import messages_of, scheduler_of
 from tests.support.virtual_time import TurnedClock
@@ -84,7 +83,6 @@ def a_cloud(kind: str, made: Callable[..., Any]) -> tuple[FakePlacement, Schedul
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "at once": {},
     "of three instances": {"instances": 3},
     "with another flavor": {"or_else": (Flavor(name="less", vcpus=1, memory_mb=512),)},
 }
@@ -139,20 +137,3 @@ def test_a_rule_that_reads_what_no_request_has_is_refused_at_the_start() -> None
     odd = {"mine": lambda: Rule("mine", accepts, reads=("flavour.name",))}
     with pytest.raises(BadChoice, match=r"reads flavour\.name, which no request has"):
         ChoicePolicy.from_names(["mine"], custom=odd)
-
-
-async def test_a_choice_that_fails_between_two_instances_keeps_no_reservation() -> None:
-    calls = itertools.count()
-
-    def fails_at_the_second(host: Any, alternative: Any) -> str | None:
-        return fails() if next(calls) == 1 else None
-
-    placement, scheduler, _ = a_cloud("filters", fails_at_the_second)
-    (refused,) = await messages_of(scheduler, a_request(1, instances=2))
-    assert isinstance(refused, BuildUnplaceable)
-    assert all(free == dict(a_candidate(0).free) for free in map(scheduler.source.free, map(root, range(4))))
-    assert not placement.orders
-
-
-def root(number: int) -> str:
-    return uid(number, "c")

@@ -1,6 +1,5 @@
 """Placing batches: claims, messages, redelivery, conflicts and full clouds."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from bus.claims import (
     ReleaseRequested,
     RuleRefused,
 )
-from bus.context import handling
-from bus.decisions import Removal
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
 from bus.queries import FindCandidates
@@ -30,23 +27,14 @@ from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
-from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import failed_builds
-from tests.support.scheduler_builders import (
-    SMALL,
-    FakePlacement,
-    a_candidate,
-    a_heartbeat,
-    a_request,
-    a_state,
-)
+from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate, a_heartbeat, a_request
 from tests.support.schedulers import messages_of, scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
-LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
 PLENTY = ChoicePolicy.from_names(max_builds=1000)
 
 
@@ -94,35 +82,6 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
 
 
-async def test_a_placed_build_has_the_time_at_which_its_request_was_published() -> None:
-    request = a_request()
-    with handling([(an_envelope(sent_at=1000.0), request)]):
-        (message,) = await placed(a_scheduler(hosts(1)), request)
-    assert message.requested == 1000.0
-
-
-async def test_the_decision_is_recorded() -> None:
-    placement = FakePlacement(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
-    scheduler = a_scheduler(placement)
-    await scheduler.handle(a_heartbeat(3, enabled=False))
-    (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
-    assert message.chosen.host == "host2"
-    assert message.decision.considered == 4
-    assert message.decision.removals == (
-        Removal(constraint="VCPU: 4 free", removed=1, left=3, code="class", hosts=("host0",)),
-        Removal(constraint="enabled", removed=1, left=2, code="disabled", hosts=("host3",)),
-    )
-    assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
-
-
-async def test_equal_requests_share_a_search_and_are_spread() -> None:
-    placement = hosts(40)
-    messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
-    assert len(placement.source.questions) == 1
-    assert set(Counter(message.chosen.root for message in messages).values()) == {1}
-    assert [message.request for message in messages] == [uid(number, "a") for number in range(40)]
-
-
 async def test_choices_count_before_placement_shows_them() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
     placement.source.lag = True
@@ -130,33 +89,6 @@ async def test_choices_count_before_placement_shows_them() -> None:
     messages = [(await placed(scheduler, a_request(number, flavor=BIG)))[0] for number in range(8)]
     assert len({message.chosen.root for message in messages}) == 8
     assert all(message.decision.refused == () for message in messages)
-
-
-@pytest.mark.parametrize(
-    ("weighers", "asked", "choices", "alternates"),
-    [({"ram": 1.0}, 2, 3, 2), ({"ram": -1.0}, 2, 8, 6), ({"ram": -1.0}, 0, 8, 0)],
-    ids=["spreading", "packing", "none wanted"],
-)
-async def test_more_choices_are_claimed_if_all_requests_prefer_the_fullest_host(
-    weighers: dict[str, float], asked: int, choices: int, alternates: int
-) -> None:
-    placement = hosts(24)
-    policy = ChoicePolicy.from_names(weighers=weighers)
-    (message,) = await placed(a_scheduler(placement, policy=policy), a_request(alternates=asked))
-    assert len(placement.orders[0].claims[0].choices) == choices
-    assert len(message.alternates) == alternates
-
-
-async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instances() -> None:
-    placement = FakePlacement(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
-    messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
-    chosen = {message.chosen.root for message in messages}
-    assert len(chosen) == 4
-    cells = {root: candidate.cell for root, candidate in placement.hosts.items()}
-    for message in messages:
-        alternates = {alternate.root for alternate in message.alternates}
-        assert alternates and not chosen & alternates
-        assert {cells[root] for root in (message.chosen.root, *alternates)} == {message.cell}
 
 
 async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
@@ -177,16 +109,6 @@ async def test_redelivered_request_that_names_a_removed_host_keeps_its_claim_wit
     (first,) = await placed(a_scheduler(placement), a_request())
     (again,) = await placed(a_scheduler(placement), a_request(wanted_host="host-that-was-removed"))
     assert (again.chosen.root, again.alternates) == (first.chosen.root, ())
-
-
-async def test_a_redelivered_request_on_a_full_unreported_host_is_described_from_placement() -> None:
-    placement = hosts(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10})
-    (first,) = await placed(a_scheduler(placement), a_request())
-    (again,) = await placed(a_scheduler(placement), a_request())
-    assert again.chosen.root == first.chosen.root
-    assert (again.chosen.agent, again.chosen.host, again.cell) == ("agent0", "host0", "cell1")
-    assert (again.generation, again.alternates) == (first.generation, ())
-    assert placement.retired == {}
 
 
 async def test_a_foreign_consumer_with_allocations_is_unplaceable_and_keeps_them(
@@ -221,15 +143,6 @@ async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
     assert placement.held == {}
 
 
-async def test_a_repeated_refusal_has_the_same_text() -> None:
-    placement = hosts(3)
-    placement.retired[a_request().instances[0]] = "no host then"
-    placement.unplaceable.add(a_request().instances[0])
-    message = await unplaceable(a_scheduler(placement), a_request(reply_to="me"))
-    assert (message.reason, message.reply_to) == ("no host then", "me")
-    assert message.instances == a_request().instances
-
-
 async def test_instances_of_a_request_are_claimed_together_on_different_hosts() -> None:
     placement = hosts(6)
     messages = await placed(a_scheduler(placement), a_request(instances=5))
@@ -238,36 +151,11 @@ async def test_instances_of_a_request_are_claimed_together_on_different_hosts() 
     assert [message.build for message in messages] == list(a_request(instances=5).instances)
 
 
-async def test_a_redelivered_order_is_repeated_without_the_instances_that_ended() -> None:
-    placement = hosts(5)
-    request = a_request(instances=3)
-    first = await placed(a_scheduler(placement), request)
-    gone = request.instances[1]
-    del placement.held[gone]
-    placement.retired[gone] = "deleted"
-    again = await placed(a_scheduler(placement), request)
-    assert [(one.build, one.chosen.root) for one in again] == [
-        (one.build, one.chosen.root) for one in first if one.build != gone
-    ]
-
-
 async def test_an_instance_deleted_before_placement_does_not_delay_the_others() -> None:
     placement = hosts(5)
     request = a_request(instances=3)
     placement.retired[request.instances[0]] = "deleted"
     assert [one.build for one in await placed(a_scheduler(placement), request)] == list(request.instances[1:])
-
-
-async def test_a_partly_retired_order_is_retired_completely() -> None:
-    placement = hosts(5)
-    request = a_request(instances=3)
-    placement.retired[request.instances[0]] = "no host then"
-    placement.unplaceable.add(request.instances[0])
-    message = await unplaceable(a_scheduler(placement), request)
-    assert message.instances == request.instances
-    assert message.reason == "no host then"
-    assert set(placement.retired) == set(request.instances)
-    assert placement.held == {}
 
 
 async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
@@ -288,16 +176,6 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     assert record is not None and record.turned_down == (loser.chosen.root,)
     replayed = replay(message.build, record).host
     assert replayed is not None and replayed.root == message.chosen.root
-
-
-async def test_after_full_choices_other_hosts_are_searched() -> None:
-    placement = FakePlacement(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
-    placement.source.lag = True
-    for number in range(9):
-        placement.take(uid(number, "c"), {"VCPU": 8})
-    (message,) = await placed(a_scheduler(placement), a_request())
-    assert message.chosen.host == "host9"
-    assert len(placement.orders) == len(placement.source.questions) > 1
 
 
 @pytest.mark.parametrize("refusal", [Moved, NoSuchProvider], ids=["moved", "gone"])
@@ -356,110 +234,6 @@ async def test_a_contended_claim_is_retried_less_often_and_logged(caplog: pytest
     assert f"request {a_request().request} has waited 31 s: its claim is contended" in caplog.text
 
 
-async def test_lost_races_are_reported_only_after_the_time_limit() -> None:
-    placement, time = hosts(1), TurnedClock()
-    placement.source.lag = True
-    placement.take(uid(0, "c"), {"VCPU": 8})
-    scheduler = a_scheduler(placement, time)
-    await scheduler.handle(a_heartbeat(0))
-    assert 0.1 <= (await retry(scheduler, a_request())).after <= 0.5
-    time.now += 29
-    await retry(scheduler, a_request())
-    time.now += 1
-    await scheduler.handle(a_heartbeat(0, sequence=2))
-    message = await unplaceable(scheduler, a_request())
-    assert "asked 1 VCPU, 0 free" in message.reason
-    assert message.decision.refused
-    assert message.instances[0] in placement.unplaceable
-
-
-async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
-    placement = hosts(3)
-    message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
-    lacking = "91 VCPU: asked 99, free 8"
-    removed = "VCPU: 99 free removed 3"
-    assert message.reason == f"no valid host among 3: {removed}. closest host0, host1, host2 ({lacking})"
-    assert message.decision.considered == 3
-    assert [(removal.code, removal.left) for removal in message.decision.removals] == [("class", 0)]
-    assert len(message.decision.nearest) == 3
-    assert placement.retired == {message.instances[0]: message.reason}
-
-
-async def waited_for_a_down_host() -> Scheduler:
-    """Return a scheduler whose request has waited for its only host, which is down, as long as permitted."""
-    placement, time = hosts(1), TurnedClock()
-    scheduler = a_scheduler(placement, time)
-    for second in range(0, 60, 5):
-        time.now = 1000.0 + second
-        await scheduler.handle(a_heartbeat(7, sequence=second + 1))
-    await retry(scheduler, a_request())
-    time.now += 30
-    return scheduler
-
-
-async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> None:
-    scheduler = await waited_for_a_down_host()
-    message = await unplaceable(scheduler, a_request())
-    assert "down: 1 host" in message.reason
-    assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
-
-
-async def test_a_duplicate_of_a_failed_request_is_not_placed() -> None:
-    scheduler = await waited_for_a_down_host()
-    first = await unplaceable(scheduler, a_request())
-    assert (await unplaceable(scheduler, a_request())).reason == first.reason
-
-
-async def test_a_request_for_a_down_host_is_refused_immediately() -> None:
-    placement, time = hosts(2), TurnedClock()
-    scheduler = a_scheduler(placement, time)
-    for second in range(0, 60, 5):
-        time.now = 1000.0 + second
-        await scheduler.handle(a_heartbeat(1, sequence=second + 1))
-    message = await unplaceable(scheduler, a_request(wanted_host="host0"))
-    assert message.reason.startswith("host0: down"), message.reason
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"cell": "cell9"}, "cell: no hosts in cell 'cell9'; known cells: cell1"),
-        ({"zone": "z9"}, "zone: no hosts in zone 'z9'; known zones: z0"),
-        ({"flavor": Flavor(name="none")}, "flavor: it asks for no resources at all"),
-        ({"aggregates": ((),)}, "aggregates[0]: an empty list, which no host can meet"),
-    ],
-    ids=["cell", "zone", "flavor", "aggregates"],
-)
-async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
-    fields: dict[str, object], reason: str
-) -> None:
-    placement = hosts(2, zone="z0")
-    scheduler = a_scheduler(placement)
-    await scheduler.handle(a_heartbeat(0, zone="z0"))
-    request = a_request(**fields)  # type: ignore[arg-type]
-    message = await unplaceable(scheduler, request)
-    assert message.reason == reason
-    assert placement.retired == {request.instances[0]: reason}
-
-
-async def test_fields_that_are_not_known_are_noted_in_every_decision() -> None:
-    scheduler = a_scheduler(hosts(2))
-    note = "zoone: not known here; did you mean zone?"
-    (given,) = await placed(scheduler, a_request(1, unknown_fields=(note,)))
-    assert given.decision.notes == (note,)
-    for number, reason in ((2, {"flavor": Flavor(name="huge", vcpus=99)}), (3, {"cell": "cell9"})):
-        refused = await unplaceable(scheduler, a_request(number, unknown_fields=(note,), **reason))
-        assert refused.decision.notes == (note,)
-
-
-async def test_a_full_cell_is_not_reported_as_unknown() -> None:
-    placement = FakePlacement(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
-    scheduler = a_scheduler(placement)
-    await scheduler.handle(a_heartbeat(1))
-    message = await unplaceable(scheduler, a_request(cell="cell2"))
-    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, VCPU: 1 free removed 1")
-
-
 async def test_a_placement_by_another_scheduler_precedes_no_host() -> None:
     placement = hosts(2)
     (first,) = await placed(a_scheduler(placement), a_request())
@@ -470,15 +244,6 @@ async def test_a_placement_by_another_scheduler_precedes_no_host() -> None:
     (again,) = await placed(scheduler, a_request())
     assert again.chosen.root == first.chosen.root
     assert placement.retired == {}
-
-
-async def test_an_instance_that_ended_is_not_unplaceable() -> None:
-    placement = hosts(1)
-    request = a_request(instances=2, flavor=BIG)
-    placement.retired[request.instances[0]] = "deleted"
-    placement.take(uid(0, "c"), {"VCPU": 8})
-    message = await unplaceable(a_scheduler(placement), request)
-    assert message.instances == request.instances[1:]
 
 
 async def test_a_reason_never_outgrows_its_field() -> None:
@@ -602,18 +367,6 @@ async def test_an_unplaceable_request_that_cannot_be_fenced_is_retried() -> None
         assert isinstance(verdict, expected)
 
 
-async def test_reports_decide_until_the_next_one() -> None:
-    placement = hosts(2)
-    scheduler = a_scheduler(placement, policy=PLENTY)
-    await scheduler.handle(a_heartbeat(0, enabled=False, why_disabled="new disk"))
-    messages = await placed(scheduler, *(a_request(number) for number in range(4)))
-    assert {message.chosen.host for message in messages} == {"host1"}
-    await scheduler.handle(a_heartbeat(0, sequence=2))
-    (message,) = await placed(scheduler, a_request(9))
-    assert message.chosen.host == "host0"
-    assert scheduler.book.state("cell1", uid(0, "c")) == a_state(0)
-
-
 async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() -> None:
     """However often its request came before: it may have waited for room, and the conductor just starts."""
     placement, time = hosts(1), TurnedClock()
@@ -630,19 +383,6 @@ async def test_claims_are_released_if_no_conductor_consumes_them_for_a_minute() 
         ended = await scheduler.ending.undo_placed(one)
         assert ended is not None and ended.instances == (one.build,)
     assert placement.held == {}
-
-
-@pytest.mark.parametrize(("ours", "failures"), [(True, 2.0), (False, 0.0)])
-async def test_failures_caused_by_the_host_are_counted(ours: bool, failures: float) -> None:
-    scheduler, root = a_scheduler(hosts(2)), uid(1, "c")
-    failed = HostFailed(
-        root=root, host="host1", agent="agent1", cell="cell1", build=uid(1), attempt=1, ours=ours
-    )
-    for _ in range(2):
-        await scheduler.on_host_failed(failed)
-    now = scheduler.clock.monotonic()
-    assert failed_builds(scheduler.book, "cell1", root, now) == failures
-    assert failed_builds(scheduler.book, "cell1", uid(0, "c"), now) == 0.0
 
 
 async def test_failures_on_unknown_roots_are_ignored() -> None:

@@ -1,4 +1,4 @@
-"""A search that is paused while the trees change ends as if nothing had happened, and its work is bounded."""
+"""A search that is paused while the trees change ends as if nothing had happened."""
 
 from dataclasses import replace
 from random import Random
@@ -39,7 +39,7 @@ def upset(chance: Random, index: Index, world: list[Tree], number: int) -> None:
         index.put(tree(state(900 + number, None, {"VCPU": 8, "MEMORY_MB": 8, "CUSTOM_VF": 8})), number)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_trees_that_change_in_a_pause_are_searched_as_they_were(seed: int) -> None:
     chance = Random(seed)
     paused = 0
@@ -72,33 +72,6 @@ def test_trees_that_change_in_a_pause_are_searched_as_they_were(seed: int) -> No
 
 def wide(children: int) -> Tree:
     return tree(state(0), *(state(position, 0, {"CUSTOM_VF": 4}) for position in range(1, children + 1)))
-
-
-def tied(groups: int, amount: int) -> FindCandidates:
-    suffixes = tuple(f"_{position}" for position in range(groups))
-    return FindCandidates(
-        groups=tuple(ResourceGroup(suffix=suffix, resources={"CUSTOM_VF": amount}) for suffix in suffixes),
-        same_subtree=(suffixes,),
-        group_policy="isolate",
-    )
-
-
-@pytest.mark.parametrize("groups", [8, 100, 200])
-def test_a_hopeless_query_of_a_wide_tree_is_cut_and_marked(
-    groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("placement_worker.core.fits.BREATH", 256)
-    index = an_index([wide(400)])
-    steps, pauses = page_steps(Snapshot(index), tied(groups, 3)), 0
-    try:
-        while True:
-            next(steps)
-            pauses += 1
-    except StopIteration as end:
-        found = end.value
-    assert found.candidates == ()
-    assert found.cut
-    assert pauses < 2 * (searching.PATIENCE + searching.HOST_PATIENCE) / 256
 
 
 def test_a_complete_answer_is_not_marked_as_cut() -> None:

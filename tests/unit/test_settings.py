@@ -20,7 +20,6 @@ from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
 from bus.masking import masked
 from bus.sql import postgres
-from ironic_sync.core.selection import AGENT
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -38,10 +37,6 @@ def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **
 
 def variable_of(name: str) -> str:
     return f"BERTH_{name.upper().replace('.', '_')}"
-
-
-def test_every_setting_has_its_default() -> None:
-    assert settings_of() == Effective(Settings())
 
 
 @pytest.mark.parametrize(
@@ -75,15 +70,6 @@ def test_file_then_environment_then_set_then_flags(
     Path("sim.toml").write_text("hosts = 9")
     effective = read(flags, sets=sets, environment=environment)
     assert (effective.settings.simulator.hosts, effective.origins.get(HOSTS)) == (hosts, origin)
-
-
-def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
-    Path("berth.toml").write_text("[simulator]\nhosts = 2")
-    Path("mine.toml").write_text("[simulator]\nhosts = 3")
-    assert read(file=Path("mine.toml"), environment={}).settings.simulator.hosts == 3
-    by_environment = read(environment={"BERTH_CONFIG": "mine.toml"})
-    assert (by_environment.settings.simulator.hosts, by_environment.origins) == (3, {HOSTS: "mine.toml"})
-    assert by_environment.file == Path("mine.toml").absolute()
 
 
 def test_a_file_that_an_option_names_outranks_the_environment_and_the_environment_all_other_files() -> None:
@@ -130,16 +116,6 @@ def test_a_file_of_another_user_is_used_only_if_it_is_named(monkeypatch: pytest.
 )
 def test_an_environment_variable_is_converted_to_the_settings_type(name: str, text: str, value: Any) -> None:
     assert by_name(settings_of({variable_of(name): text}).settings)[name] == value
-
-
-def test_a_settings_file_can_use_toml_types() -> None:
-    toml = 'cells = ["a", "b"]\nisolate_aggregates = true\n[scheduler_weighers]\nram = 2\n'
-    toml += '[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
-    toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
-    settings = settings_of(toml=toml).settings
-    assert settings.every_cell == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
-    assert (settings.requests.isolate_aggregates, settings.scheduler.weighers) == (True, {"ram": 2.0})
-    assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
 
 
 # Cells
@@ -408,12 +384,6 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
         worker_roles.role_named("conductor", "c2", settings, "c1-agent1")
 
 
-def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
-    settings = settings_of(ironic_api="http://h").settings
-    assert ironic.selection(settings).all_agents() == (worker_roles.metal_agent(settings, "c1"),)
-    assert AGENT.format(cell="c1") == worker_roles.metal_agent(settings, "c1")
-
-
 def test_without_a_feature_for_several_agents_a_cell_has_one_agent_for_its_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -570,11 +540,6 @@ def test_rabbitmq_requires_a_database() -> None:
         settings_of({"BERTH_AMQP_URL": "amqp://h/"})
 
 
-def test_an_unknown_variable_is_ignored_with_a_warning() -> None:
-    environment = {"BERTH_HOST": "5", ENV: "6", "BERTH_AMQP_URL_FILE": "", "BERTH_CONFIG": ""}
-    assert settings_of(environment).ignored == ("BERTH_HOST",)
-
-
 # What follows from them
 
 
@@ -723,19 +688,12 @@ def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
     assert DATABASE_PARAMETERS - sqlalchemys - ours <= known
 
 
-def test_stages_without_workers_are_skipped_at_shutdown() -> None:
-    """No ferry: nothing can be waited for, and waiting for nothing is an error."""
-    assert all(worker_roles.stages_of(worker_roles.roles_of(Settings())))
-
-
-@pytest.mark.parametrize(
-    "name", [*(name for name, kind in KINDS.items() if kind not in (str, tuple[str, ...])), "log_level"]
-)
-def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret(name: str) -> None:
-    for given in ({"sets": {name: SECRET}}, {"environment": {variable_of(name): SECRET}}):
-        with pytest.raises(BadSetting) as refused:
-            read(**{"environment": {}, **given})  # type: ignore[arg-type]
-        assert SECRET not in str(refused.value) and name in str(refused.value)
+def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret() -> None:
+    for name in [*(name for name, kind in KINDS.items() if kind not in (str, tuple[str, ...])), "log_level"]:
+        for given in ({"sets": {name: SECRET}}, {"environment": {variable_of(name): SECRET}}):
+            with pytest.raises(BadSetting) as refused:
+                read(**{"environment": {}, **given})  # type: ignore[arg-type]
+            assert SECRET not in str(refused.value) and name in str(refused.value)
 
 
 @pytest.mark.parametrize(("given", "says"), [({"probe_port": 65536}, "must be at most 65535")])

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, ReleaseRequested
+from bus.claims import Choice, Claimed, ConsumerClaim, Refused
 from bus.vocabulary import Allocations, joined, without
-from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
+from placement_worker.core.capacity import ClaimWorld, Holder, claim
 from tests.support.claim_worlds import A, B, X, Y, full, order, room, stock, wants, world
 
 POOL, LOCAL = "pool", "local"
@@ -83,13 +83,6 @@ def test_the_share_of_a_pool_is_counted_once_and_is_restored_by_the_way_back(
     assert held(there) == {X: had}
 
 
-def test_the_end_of_a_move_releases_only_what_the_source_had_more() -> None:
-    there = a_world(on(A, 50))
-    claim(order(begins(on(B, 20))), there)
-    assert release(ReleaseRequested(consumer=SOURCE, generation=1), there) == Released()
-    assert held(there) == {X: on(B, 20)}
-
-
 @pytest.mark.parametrize(("disk", "is_claimed"), [(20, True), (50, True), (51, False)])
 def test_a_move_fits_a_pool_that_has_only_the_difference_free(disk: int, is_claimed: bool) -> None:
     there = a_world(on(A, 20), others=50)
@@ -102,24 +95,11 @@ def test_a_move_fits_a_pool_that_has_only_the_difference_free(disk: int, is_clai
         assert held(there)[X] == on(A, 20)
 
 
-def test_the_second_choice_of_a_move_is_counted_against_its_pool() -> None:
-    there = a_world(on(A, 20), others=50)
-    [result] = claim(order(begins(on(B, 51), on(B, 20))), there) or ()
-    assert isinstance(result, Claimed) and result.choice == 1
-    assert held(there)[SOURCE] == on(A, 0)
-
-
 def test_a_guest_left_at_the_destination_leaves_the_share_to_the_instance() -> None:
     there = a_world(on(A, 20))
     claim(order(begins(on(B, 50))), there)
     claim(order(returns(on(A, 20), keep=DESTINATION)), there)
     assert held(there) == {X: on(A, 20), DESTINATION: on(B, 30)}
-
-
-def test_a_resize_on_one_host_needs_capacity_for_both_sizes() -> None:
-    there = a_world({A: {"VCPU": 2, "DISK_GB": 2}})
-    claim(order(begins({A: {"VCPU": 4, "DISK_GB": 2}})), there)
-    assert held(there)[SOURCE] == {A: {"VCPU": 2, "DISK_GB": 2}}
 
 
 def test_a_return_that_names_no_amounts_takes_over_only_what_the_holder_has() -> None:
@@ -128,12 +108,6 @@ def test_a_return_that_names_no_amounts_takes_over_only_what_the_holder_has() ->
     hold(there, SOURCE, on(A, 20), 1)
     claim(order(replace(returns({}), generation=4)), there)
     assert held(there) == {X: on(A, 20)}
-
-
-def test_a_claim_that_begins_no_move_leaves_the_whole_share_to_the_holder() -> None:
-    there = a_world(on(A, 20))
-    claim(order(replace(begins(on(B, 20)), begins=None)), there)
-    assert held(there) == {X: on(B, 20), SOURCE: on(A, 20)}
 
 
 def test_sums_and_differences_of_allocations() -> None:

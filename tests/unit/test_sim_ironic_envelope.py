@@ -10,7 +10,6 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.notifications import BATCH, Envelopes, IronicExchange, SentNotification
-from tests.support.belief_world import recorded
 from tests.support.simulated_ironic import NOW, SimIronicPlayer, a_node, play
 from tests.support.virtual_time import in_virtual_time, run
 
@@ -45,52 +44,6 @@ def wrapped(notification: SentNotification) -> tuple[str, Any]:
 def inside(envelope: dict[str, str]) -> dict[str, Any]:
     message: dict[str, Any] = json.loads(envelope["oslo.message"])
     return message
-
-
-Shape = tuple[bool, list[str], str, str, list[str], str, str, str]
-
-
-def shape(key: str, message: dict[str, Any]) -> tuple[str, Shape]:
-    """The type of a notification; and its error flag, parts (names, versions, fields), key and publisher."""
-    _, kind, action, phase = message["event_type"].split(".")
-    payload = message["payload"]
-    return f"{kind}.{action}", (
-        phase == "error",
-        list(message),
-        payload["ironic_object.name"],
-        payload["ironic_object.version"],
-        list(payload["ironic_object.data"]),
-        message["priority"],
-        key,
-        message["publisher_id"].partition(".")[0],
-    )
-
-
-def test_every_notification_has_the_recorded_fields() -> None:
-    messages = [message for step in recorded() for message in step.messages]
-    known = [shape(message.key, inside(json.loads(message.body))) for message in messages]
-    kinds = set()
-    for notification in emitted():
-        key, envelope = wrapped(notification)
-        assert list(envelope) == ["oslo.version", "oslo.message"]
-        assert envelope["oslo.version"] == "2.0"
-        message = inside(envelope)
-        seen = shape(key, message)
-        assert seen in known
-        assert message["payload"]["ironic_object.namespace"] == "ironic"
-        assert message["_context_request_id"].startswith("req-")
-        kinds.add(seen[0])
-    assert {kind for kind, _ in known} - kinds == {
-        *("port.create", "port.update", "port.delete"),
-        *("node.console_set", "allocation.create", "allocation.delete"),
-    }
-
-
-def test_times_are_written_as_ironic_writes_them() -> None:
-    message = inside(wrapped(SentNotification("update", "end", a_node(created_at=NOW), "req-1"))[1])
-    assert message["timestamp"] == "2026-11-20 07:37:07.500000"
-    assert message["payload"]["ironic_object.data"]["created_at"] == "2026-11-20T07:37:07Z"
-    assert message["payload"]["ironic_object.data"]["updated_at"] is None
 
 
 def test_no_two_messages_have_the_same_time() -> None:

@@ -109,13 +109,6 @@ def test_simulated_notifications_equal_recorded_ones(story: str) -> None:
     assert play(acts, **fields).sent == lines(sent)
 
 
-def test_the_end_of_maintenance_removes_the_fault() -> None:
-    failed = play("fail clean\nprovision provide", provision_state="manageable").node
-    assert (failed.fault, failed.maintenance_reason) == ("clean failure", failed.last_error)
-    mended = play("fail clean\nprovision provide\nmaintenance off", provision_state="manageable").node
-    assert (mended.fault, mended.maintenance_reason) == (None, None)
-
-
 WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
 CALLED_BACK: dict[str, tuple[str, str, str]] = {
     "deploy": ("provision active\nwait 20", "available", """
@@ -146,32 +139,6 @@ CALLED_BACK: dict[str, tuple[str, str, str]] = {
 def test_operations_wait_for_the_call_of_the_node(story: str) -> None:
     acts, state, sent = CALLED_BACK[story]
     assert play(acts, plan=WAITING, provision_state=state).sent == lines(sent)
-
-
-SLOW = SimPlan(step_time=Durations("constant", (3.0,)))
-
-
-def test_requests_for_a_locked_node_wait_and_then_fail() -> None:
-    acts = """
-        provision provide
-        set extra {}
-        provision active
-        soon maintenance on
-        soon traits CUSTOM_LOCKED
-        wait 5
-    """
-    played = play(acts, plan=SLOW, idle=0.4, provision_state="manageable")
-    assert played.sent == lines("""
-        provision_set.start: cleaning > available, power off
-        refused: 409
-        refused: 409
-        maintenance_set.start: cleaning > available, power off, maintenance
-        update.start: cleaning > available, power off
-        provision_set.end: available, power off
-        maintenance_set.end: available, power off, maintenance
-        update.end: cleaning > available, power off
-    """)
-    assert played.node.traits == ("CUSTOM_LOCKED",)
 
 
 @pytest.mark.parametrize(

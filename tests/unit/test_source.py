@@ -23,7 +23,6 @@ from tests.support.plain_search import PlainSearch, Way, taken, way
 from tests.support.provider_trees import (
     AGGREGATES,
     CLASSES,
-    SHARES,
     TRAITS,
     ZONES,
     a_query,
@@ -32,7 +31,6 @@ from tests.support.provider_trees import (
     in_zones,
     narrowed,
     state,
-    tree,
     with_zones,
 )
 from tests.support.provider_trees import tree as a_tree
@@ -175,52 +173,6 @@ def test_arrays_agree_with_single_hosts() -> None:
                 )
 
 
-def test_reservations_after_a_search_count_in_its_results() -> None:
-    chance, lost = Random(4), 0
-    for _ in range(2 * WORLDS):
-        world = a_world(chance)
-        reserved_amounts = some_promises(chance, world)
-        source, really = source_of(world), source_of(used_too(world, reserved_amounts))
-        query = a_query(chance, world)
-        search = source.search(query)
-        for promise in reserved_amounts:
-            source.packing.claim(promise)
-        expected = offered(really.search(query), query)
-        found = offered(search, query)
-        assert {one for ways in found.values() for one in ways} <= {
-            one for ways in expected.values() for one in ways
-        }
-        if not found and len(search.positions):
-            lost += 1
-            removals = search.removals()
-            assert removals[-1].left == 0 and search.nearest()
-    assert lost > 1
-
-
-def test_released_reservations_do_not_count_in_reasons() -> None:
-    source = source_of([a_tree(state(1, inventories={"VCPU": 8}))])
-    search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 5}),)))
-    promised = {uid(1, "a"): {"VCPU": 5}}
-    source.packing.claim(promised)
-    assert not search.ways(int(search.positions[0]), 1)
-    assert [removal.removed for removal in search.removals()] == [1]
-    source.packing.release(promised)
-    assert (list(search.removals()), list(search.nearest())) == ([], [])
-
-
-def test_a_reservation_counts_on_a_provider_with_removed_classes() -> None:
-    index = an_index([a_tree(state(0), state(1, 0, {"VCPU": 8}))])
-    change = ProviderChange(uid(1, "a"), uid(0, "a"), 2, {"CUSTOM_GONE": 2})
-    index.accept(index.seen + 100, [change])
-    source = IndexedSource(Remembered(index))
-    search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 8}),)))
-    (position,) = search.positions.tolist()
-    assert search.ways(position, 1)
-    source.packing.claim({uid(1, "a"): {"VCPU": 1}})
-    assert search.amounts(position)[0] == {"VCPU": 7}
-    assert search.ways(position, 1) == ()
-
-
 def hopeless(number: int) -> Tree:
     children = (state(number + nth, number, {"CUSTOM_VF": 4}) for nth in range(1, 400))
     return a_tree(state(number), *children)
@@ -263,82 +215,6 @@ def count_breaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return spent
 
 
-def test_reservations_survive_a_growing_or_new_index() -> None:
-    chance = Random(5)
-    for _ in range(WORLDS // 2):
-        world = a_world(chance)
-        reserved_amounts = some_promises(chance, world)
-        query = a_query(chance, world)
-        memory = Remembered(with_zones(an_index(world[1:])))
-        source = IndexedSource(memory)
-        source.search(query)
-        for promise in reserved_amounts:
-            source.packing.claim(promise)
-        source.search(query)
-        layout = source.layout
-        memory.index.put(world[0], 2)
-        really = IndexedSource(
-            Remembered(with_zones(an_index(used_too([*world[1:], world[0]], reserved_amounts))))
-        )
-        same_answers(source, really, query)
-        assert source.layout > layout
-        layout = source.layout
-        memory.index = with_zones(an_index(world))  # at other positions
-        same_answers(source, source_of(used_too(world, reserved_amounts)), query)
-        assert source.layout > layout
-
-
-@pytest.mark.parametrize(
-    ("fields", "moves"),
-    [
-        ({"agent": "another"}, True),
-        ({"cell": "another"}, True),
-        ({"host": "another"}, True),
-        ({"zone": "another"}, False),
-        ({}, False),
-    ],
-)
-def test_a_host_that_gets_another_agent_cell_or_name_counts_as_moved(
-    fields: dict[str, Any], moves: bool
-) -> None:
-    world = a_world(Random(7))
-    memory = Remembered(an_index(world))
-    source = IndexedSource(memory)
-    layout = source.layout
-    memory.index.put(replace(world[0], **fields), 2)
-    assert (source.layout > layout) == moves
-
-
-def test_seen_size_position_and_names() -> None:
-    chance = Random(6)
-    world = a_world(chance)
-    source = source_of(world)
-    assert source.seen == 0 and source.size == sum(len(tree.providers) for tree in world)
-    assert {host.uuid for host in source.hosts()} == {tree.root for tree in world}
-    for host in source.hosts():
-        assert source.position(host.uuid) == host.position
-        assert source.named(host.uuid) == source.named(host.host) == (host.uuid,)
-    assert source.position(uid(99, "a")) is None and source.named("nobody") == ()
-    assert source.aggregates.keys() == ZONES.keys()
-    child = next(provider for tree in world for provider in tree.providers if provider.parent)
-    assert source.position(child.uuid) is None and source.named(child.uuid) == ()
-
-
-def test_hosts_with_the_same_name_are_all_found() -> None:
-    chance = Random(7)
-    first, second, *_ = (tree for _ in range(9) for tree in a_world(chance) if len(tree.providers) == 1)
-    one = replace(first, host="twin")
-    provider = replace(second.providers[0], uuid=uid(50, "a"))
-    other = replace(second, root=uid(50, "a"), host="twin", providers=(provider,))
-    index = an_index([one, other])
-    source = IndexedSource(Remembered(index))
-    assert source.named("twin") == (one.root, other.root)
-    index.put(replace(other, host="sole"), 2)
-    assert (source.named("twin"), source.named("sole")) == ((one.root,), (other.root,))
-    index.put(replace(other, providers=()), 3)
-    assert source.named("sole") == ()
-
-
 def test_a_commit_reports_the_changed_roots() -> None:
     chance = Random(8)
     world = next(made for _ in range(99) if len(made := a_world(chance)) > 1 and len(made[0].providers) > 1)
@@ -350,101 +226,3 @@ def test_a_commit_reports_the_changed_roots() -> None:
     moved = replace(world[1], providers=(*world[1].providers, replace(one, parent=world[1].root)))
     change = ProviderChange(one.uuid, world[1].root, 3, dict(one.used), reshaped=True)
     assert set(index.accept(2, (change,), {world[1].root: moved})) == {world[0].root, world[1].root}
-
-
-def test_a_class_exists_while_a_provider_has_it() -> None:
-    one, other = (
-        a_tree(state(0, None, {"VCPU": 8, "VGPU": 1}, {"VGPU": 1})),
-        a_tree(state(1, None, {"VCPU": 8})),
-    )
-    index = an_index([one, other])
-    question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),))
-
-    def any_of(name: str) -> bool:
-        return IndexedSource(Remembered(index)).search(question).any_of(name)
-
-    assert (index.classes["VCPU"].providers, index.classes["VGPU"].providers) == (2, 1)
-    assert (any_of("VCPU"), any_of("VGPU"), any_of("PCPU")) == (True, True, False)
-    index.put(a_tree(state(0, None, {"VCPU": 8}, shape=2)), 100)
-    assert (index.classes["VCPU"].providers, index.classes["VGPU"].providers) == (2, 0)
-    assert (any_of("VCPU"), any_of("VGPU")) == (True, False)
-    index.put(replace(other, providers=()), 101)
-    assert index.classes["VCPU"].providers == 1
-
-
-WAITING_WORLDS, WAITING_QUERIES = 60, 5
-
-
-def emptied(world: Sequence[Tree]) -> list[Tree]:
-    return [
-        replace(tree, providers=tuple(replace(p, used=dict.fromkeys(p.used, 0)) for p in tree.providers))
-        for tree in world
-    ]
-
-
-def test_a_search_without_usage_finds_all_fitting_hosts() -> None:
-    chance, more = Random(4), 0
-    for _ in range(WAITING_WORLDS):
-        world = a_world(chance)
-        source, empty = source_of(world), source_of(emptied(world))
-        for _ in range(WAITING_QUERIES):
-            query = a_query(chance, world)
-            found = offered(source.search(query, empty=True), query)
-            assert found == offered(empty.search(query), query)
-            more += len(found) > len(offered(source.search(query), query))
-    assert more > 3
-
-
-def test_free_amounts_of_a_root_ignore_reservations() -> None:
-    world = [
-        tree(state(1, None, {"VCPU": 8}, {"VCPU": 3}), state(2, 1, {"VCPU": 4, "DISK_GB": 9})),
-        tree(state(3, None, {"VCPU": 2})),
-    ]
-    source = source_of(world)
-    source.packing.claim({uid(3, "a"): {"VCPU": 2}})
-    assert source.free(uid(1, "a")) == {"VCPU": 9, "DISK_GB": 9}
-    assert source.free(uid(3, "a")) == {"VCPU": 2}
-    assert source.free(uid(2, "a")) == {}  # no root
-    assert [source.having("VCPU", amount) for amount in (2, 5, 6)] == [3, 1, 0]
-
-
-def test_sharing_providers_are_known_with_their_amounts() -> None:
-    pool = state(5, 4, {"DISK_GB": 9}, traits=(SHARES,), aggregates=(1, 2))
-    source = source_of([tree(state(4), pool), tree(state(6, None, {"VCPU": 1}))])
-    assert source.sharing == {uid(4, "a"): {"DISK_GB"}}
-
-
-ROOT, CHILD = uid(1, "a"), uid(2, "a")
-
-
-@pytest.mark.parametrize(
-    ("change", "sent"),
-    [
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}), False),  # more is used
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 2}), False),
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 1}), True),
-        (ProviderChange(CHILD, ROOT, 2, {}), True),
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3, "DISK_GB": 0}), True),
-        (ProviderChange(CHILD, ROOT, 2, {"VCPU": 3}, reshaped=True), True),
-    ],
-)
-def test_only_gained_capacity_and_changed_traits_are_reported(change: ProviderChange, sent: bool) -> None:
-    used = {"VCPU": 2, "DISK_GB": 1} if "DISK_GB" in change.used else {"VCPU": 2}
-    world = tree(state(1), state(2, 1, dict.fromkeys(used, 4), used))
-    memory = Remembered(an_index([world]))
-    source, events = IndexedSource(memory), list[str]()
-    source.watch_for_more(lambda roots, aggregates: events.extend(roots))
-    memory.watchers[0]((), ())
-    for number in (2, 3):  # the second time nothing is new
-        tell(memory, number, change)
-    assert events == ([ROOT] if sent else [])
-    memory.index = Index()
-    memory.watchers[0]((ROOT,), ())  # read all anew
-    assert events[-1] == ROOT
-
-
-def tell(memory: Remembered, number: int, change: ProviderChange) -> None:
-    if number == 3:
-        change = ProviderChange(CHILD, ROOT, 2, dict(memory.index.rows[CHILD].used))
-    roots = memory.index.accept(number, (change,))
-    memory.watchers[0](tuple(roots), ())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.context import envelope_of
-from bus.delivery.runner import READERS, Bus
+from bus.delivery.runner import Bus
 from bus.delivery.settling import Process, Suspects
 from bus.local import LocalBroker, LocalTransport
 from bus.local.broker import LocalQueue, QueuedItem
@@ -26,41 +26,8 @@ def cancel(number: int) -> BuildCancelRequested:
     return BuildCancelRequested(build=uid(number), reply_to="client")
 
 
-class InboxesThatStopTogether(LocalTransport):
-    """A broker that confirms the end of a consumer only when all consumers are being cancelled."""
-
-    def __init__(self, broker: LocalBroker, count: int) -> None:
-        super().__init__(broker)
-        self._all = asyncio.Barrier(count)
-
-    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
-        inbox = await super().consume(queue, prefetch)
-        stop = inbox.stop
-
-        async def stop_with_others() -> None:
-            await self._all.wait()
-            await stop()
-
-        inbox.stop = stop_with_others  # type: ignore[method-assign]
-        return inbox
-
-
 async def ignore(message: BuildCancelRequested | BuildDeleteRequested) -> None:
     pass
-
-
-async def test_a_stopping_worker_stops_reading_all_its_queues_at_the_same_time() -> None:
-    worker = Worker(
-        "conductor.c1",
-        consumes=[on(topics.BUILD_CANCEL, ignore), on(topics.BUILD_DELETE.at(cell="c1"), ignore)],
-    )
-    stopping = asyncio.Event()
-    async with Bus(InboxesThatStopTogether(LocalBroker(), 2)) as bus, asyncio.TaskGroup() as group:
-        serving = group.create_task(bus.serve(worker, stopping))
-        await until(lambda: len(bus.transport.broker.queues) >= 2)  # type: ignore[attr-defined]
-        await bus.transport.declare(QUEUE)
-        stopping.set()
-        await in_time(serving)
 
 
 async def test_a_stopping_worker_returns_messages_that_take_longer_than_a_second() -> None:
@@ -125,23 +92,6 @@ class BlockedHandler:
         self.lists.append(len(messages))
         await self.free.wait()
         return [None] * len(messages)
-
-
-async def test_a_message_for_an_idle_handler_does_not_wait_for_further_messages() -> None:
-    stopping, handler, known = asyncio.Event(), BlockedHandler(), set(READERS)
-    handler.free.set()
-    async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
-        await bus.transport.declare(QUEUE)
-        await bus.publish(*(cancel(number) for number in range(50)))
-        serving = group.create_task(bus.serve(handler.worker, stopping))
-        await until(lambda: handler.lists == [50])
-        await until(lambda: not any(reader.calls for reader in set(READERS) - known))
-        for _ in range(5):  # until the reader waits for a message
-            await asyncio.sleep(0)
-        await bus.publish(cancel(50))
-        await until(lambda: handler.lists == [50, 1])
-        stopping.set()
-        await in_time(serving)
 
 
 async def test_a_message_of_an_incomplete_list_is_returned_after_its_reader_stopped() -> None:

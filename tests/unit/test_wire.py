@@ -41,7 +41,7 @@ from placement_worker.http import access, schemas
 from placement_worker.http.access import BadTokens, TokenFile
 from placement_worker.http.errors import Problem
 
-CHANNEL, OTHER = 3, 4
+CHANNEL = 3
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 DELIVER, GET_OK, RETURN, ACK, NACK, CLOSE = (60, 60), (60, 71), (60, 50), (60, 80), (60, 120), (20, 40)
 
@@ -165,23 +165,6 @@ def test_a_message_of_which_only_the_beginning_was_received_has_a_problem() -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("what", "others"),
-    [
-        ("of a channel that is none of ours", method(DELIVER, channel=OTHER)),
-        ("a question's answer", method(GET_OK) + content(b"abc", Properties(message_id="i"))),
-        ("a heartbeat", frame(HEARTBEAT, b"", 0)),
-        ("the end of the channel", method(CLOSE)),
-    ],
-    ids=["another channel", "an answer", "a heartbeat", "the end"],
-)
-async def test_all_other_frames_are_left_as_they_are(what: str, others: bytes) -> None:
-    world = OneChannel()
-    world.wire.feed_data(delivered(b"before") + others)
-    assert await world.others() == others, what
-    assert [message.body for message in world.events] == [b"before"]
-
-
 async def test_unreadable_properties_are_replaced_by_defaults() -> None:
     """A stranger's odd timestamp would end the connection, again at every redelivery."""
     odd = struct.pack(">HHQHQ", 60, 0, 1, 0x0040, 2**63)
@@ -247,12 +230,6 @@ async def test_unconfirmed_messages_fail_with_their_channel() -> None:
     world.channel.end(ConnectionError("it is over"))
     ends = await asyncio.gather(first, second, return_exceptions=True)
     assert [str(end) for end in ends] == ["it is over"] * 2
-
-
-async def test_the_number_of_a_closed_channel_can_be_reused() -> None:
-    world = OneChannel()
-    world.wire.feed_data(method(CLOSE) + settled(ACK, 1))
-    assert await world.others() == method(CLOSE) + settled(ACK, 1)
 
 
 @pytest.mark.parametrize("field", ["exchange", "key"])

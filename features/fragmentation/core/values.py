@@ -221,8 +221,8 @@ class HostValues:
         for c in np.flatnonzero(split).tolist():
             # the root supplies it, or else the provider with the most
             has_root = self._parts_whole(slots)[:, 0, c] > 0
-            provider = np.where(has_root, 0, np.argmax(free[:, :, c], axis=1))
-            base[np.arange(hosts), provider, c] += split[c]
+            supplies = np.where(has_root, 0, np.argmax(free[:, :, c], axis=1))
+            base[np.arange(hosts), supplies, c] += split[c]
         if single is None:
             possible = np.flatnonzero(fits_all)
             return possible, base[possible]

@@ -9,9 +9,8 @@ import pytest
 from msgspec import structs
 
 from berth.features import packages
-from bus.audit_trail import ActRecord, FindActs
+from bus.audit_trail import ActRecord
 from bus.claims import CLEANUP, Choice, holder_consumer
-from bus.context import handling
 from bus.decisions import Decision
 from bus.errors import NoAnswer
 from bus.invalid_requests import KINDS
@@ -60,11 +59,9 @@ from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
-from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.extension import BaseFallback, Owners, SchedulerPart
 from scheduler_worker.store import decisions
-from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.request_parts import changed
 from tests.support.virtual_time import TurnedClock
@@ -355,15 +352,6 @@ async def test_the_owner_of_an_instance_outranks_a_waiting_request_with_its_id(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
-async def test_a_client_ends_the_wait_of_its_own_request(
-    intake: ClientRequests, cloud: FakeCloud, silent: bool
-) -> None:
-    cloud.silent = silent
-    cloud.taken[NEW] = "p1"
-    assert isinstance(await become(intake, "shop", own(NEW)), BuildCancelRequested)
-
-
-@pytest.mark.parametrize("silent", [False, True], ids=["", "a cell is silent"])
 async def test_a_foreign_build_is_refused_like_an_unknown_build(
     intake: ClientRequests, cloud: FakeCloud, silent: bool
 ) -> None:
@@ -387,26 +375,6 @@ async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequ
     assert (done.interface, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(intake, asking(own(THEIRS)))
     assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
-
-
-async def test_an_act_that_is_requested_again_is_recorded_again(intake: ClientRequests) -> None:
-    asked = asking(own(OURS))
-    envelope = an_envelope(key="client.shop", id="chosen by the client")
-    trail = AuditTrail(intake.owners.database, intake.scheduler.clock, 100.0, 100.0)
-
-    async def handled(repeated: bool) -> int:
-        with handling([(envelope, asked)], [asked] if repeated else ()):
-            ((_, message),) = await intake.request_many([asked])  # type: ignore[misc]
-        await trail.record_many([message])  # type: ignore[list-item]
-        return len((await trail.find(FindActs())).records)
-
-    assert [await handled(repeated) for repeated in (False, False, True, False)] == [1, 2, 2, 3]
-    await intake.edit(ClientEditRequested(client="shop", projects=("p2",)))
-    assert await handled(False) == 4  # the denial replaces no record, and is replaced by none
-    await intake.edit(ClientEditRequested(client="shop", projects=("p1",)))
-    assert await handled(False) == 5
-    outcomes = [record.outcome for record in (await trail.find(FindActs())).records]
-    assert sorted(outcomes) == ["denied", *["done"] * 4]
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientRequests) -> None:

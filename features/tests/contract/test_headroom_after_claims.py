@@ -38,6 +38,12 @@ SLOT = 90  # consumer that is a slot of the reservation SEASON
 NEVER_COVERED = "1 instances: server groups with a required topology are not covered"
 
 
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: the tests of each feature run the statements on both."""
+    return "sqlite+aiosqlite://"
+
+
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
     """Report hosts with eight processors: hosts 1 and 2 in rack r1, host 3 in rack r2, host 4 in none."""

@@ -401,15 +401,3 @@ async def test_a_field_that_is_not_known_is_a_note_of_the_answer(
     answer, _ = await region.answer()
     assert code_and_reason(answer)[0] == "" if action == "steer" else answer.known
     assert answer.notes == (note,)
-
-
-@LOCALLY
-async def test_a_refusal_of_a_client_notes_the_fields_that_are_not_known(region: AnsweringRegion) -> None:
-    boot = BOOT | {"zoone": "a", "flavor": FLAVOR | {"vcpu": 1}, "project": "q"}
-    await region.send("client.shop", {"client": "shop", "do": "boot", "message": boot})
-    answer, _ = await region.answer()
-    assert answer.decision.code == "client"
-    assert set(answer.decision.notes) == {
-        "flavor.vcpu: not known here; did you mean vcpus?",
-        "zoone: not known here; did you mean zone?",
-    }

@@ -27,7 +27,6 @@ from features.waiting.messages import PlacedWait
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
-from scheduler_worker.refusals import TURNED_DOWN
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
 from tests.support.placement_calls import must_take
@@ -35,6 +34,12 @@ from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import messages_of, scheduler_of
 
 RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r2"}  # of hosts with 8 processors
+
+
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: the tests of each feature run the statements on both."""
+    return "sqlite+aiosqlite://"
 
 
 @dataclass
@@ -118,17 +123,6 @@ def named(*numbers: int) -> set[str]:
 PACKED = DomainConstraints(pack="rack")
 
 
-@pytest.mark.parametrize(("priority", "hosts"), [(1, (3, 4)), (2, (1, 2))])
-async def test_the_rack_with_the_lowest_priorities_and_fewest_victims_is_chosen(
-    cloud: FullCloud, priority: int, hosts: tuple[int, int]
-) -> None:
-    halves = [(4, 1), (4, 1)]
-    await cloud.fill({1: halves, 2: halves, 3: [(8, 1)], 4: [(6, priority), (2, 1)]})
-    placed = await cloud.place(a_gang((2, 6), topology=PACKED))
-    assert placed.keys() == {f"host-{host}" for host in hosts}
-    assert await cloud.held() == (named(11, 12, 21, 22, 42) if hosts == (3, 4) else named(31, 41, 42))
-
-
 async def test_roles_share_the_victims_of_their_host(cloud: FullCloud) -> None:
     await cloud.fill({1: [(8, 1)], 2: [(8, 2)], 3: [(8, 2)], 4: [(8, 2)]})
     placed = await cloud.place(a_gang((1, 5), (3, 1)))
@@ -165,12 +159,6 @@ async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) ->
     assert len(await cloud.held()) == 4
 
 
-async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> None:
-    await cloud.fill({1: [(8, 1)], 2: [(2, 1)], 3: [(8, 1)], 4: [(8, 1)]})
-    placed = await cloud.place(a_gang((1, 8), (1, 6), topology=PACKED))
-    assert placed == {"host-1": named(11), "host-2": set()}
-
-
 async def test_members_of_a_gang_with_victims_get_alternates_that_keep_its_topology(cloud: FullCloud) -> None:
     await cloud.fill({1: [(8, 1)], 2: [(2, 7)], 3: [(6, 7)], 4: [(7, 7)]})
     gang = a_gang((1, 8), (1, 1), topology=DomainConstraints(spread="rack"), alternates=2)
@@ -181,25 +169,3 @@ async def test_members_of_a_gang_with_victims_get_alternates_that_keep_its_topol
     small = min(found.keys() - {"host-1"})
     assert found == {"host-1": set(), small: {"host-3", "host-4"} - {small}}
     assert await cloud.held() == named(21, 31, 41)
-
-
-@pytest.mark.parametrize(
-    ("on_host_1", "on_host_2", "left"),
-    [
-        ([(4, 1), (4, 1)], [(8, 2)], {21}),  # two victims on one host
-        ([(8, 1)], [(2, 3), (6, 2)], {21}),  # a victim's remaining resources are not free yet
-    ],
-)
-async def test_requests_of_a_batch_choose_different_victims(
-    cloud: FullCloud, on_host_1: list[tuple[int, int]], on_host_2: list[tuple[int, int]], left: set[int]
-) -> None:
-    await cloud.fill({1: on_host_1, 2: on_host_2, 3: [(8, 7)], 4: [(8, 7)]})
-    refused = TURNED_DOWN.labels("notpreemptible")._value
-    before = refused.get()
-    half = Flavor(name="half", vcpus=4)
-    requests = [a_request(number, flavor=half, project="p1", priority=7) for number in (1, 2)]
-    placed = await messages_of(cloud.scheduler, *requests)
-    assert all(isinstance(message, BuildPlaced) for message in placed)
-    assert await cloud.held() == named(31, 41, *left)
-    assert refused.get() == before
-    assert not await placement_breaches(cloud.placement.database)

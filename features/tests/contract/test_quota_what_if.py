@@ -30,15 +30,3 @@ async def test_as_many_instances_as_the_quota_permits_are_placed_if_enough(
         assert end.decision.code == "quota" and len(end.instances) == 6 - placed
         used = f"{1 + placed} used, {6 - placed} more asked"
         assert end.reason.endswith(used)
-
-
-@in_virtual_time
-async def test_a_what_if_question_says_that_the_project_would_exceed_its_quota() -> None:
-    async with a_world(VCPU=2) as world:
-        ask = world.bus.asker(WHAT_IF)
-        fits = await ask(WhatIf(request=a_request(1, instances=2, project="p1")))
-        exceeds = await ask(WhatIf(request=a_request(1, instances=3, project="p1")))
-        assert fits.fits and not exceeds.fits
-        assert str(fits.quota) == "the quota permits 0: VCPU, 2 of 2 used"
-        assert exceeds.decision.code == "quota"
-        assert exceeds.refusal == "quota of project p1: VCPU limited to 2, 0 used, 3 more asked"

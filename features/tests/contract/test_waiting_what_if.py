@@ -9,62 +9,15 @@ from bus import topics
 from bus.context import envelope_of
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
-from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
 from features.waiting.core.start_times import EVALUATION, MEMORIES, ClassHistory, new_kind
 from features.waiting.owner import SILENT_SECONDS
 from features.waiting.tables import queued
-from features.waiting.tests.contract.test_waiting import LARGE, in_zone
 from features.what_if.messages import WHAT_IF, WhatIf
 from scheduler_worker.core.order import CANCELLED
-from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import waiting_world
-
-SMALL = Flavor(name="small", vcpus=1)
-
-
-@in_virtual_time
-async def test_a_held_host_says_for_whom_before_the_zone() -> None:
-    """The only host of zone east is held for a request of p1 that names the zone itself."""
-    async with waiting_world("s1") as world:
-        await in_zone(world, 1, "east")
-        await in_zone(world, 2, "west")
-        await asyncio.sleep(0.5)
-        await world.ask(1, flavor=SMALL, wait="", zone="east")
-        await world.until(1, world.placed)
-        await world.ask(2, flavor=LARGE, zone="east", project="p1")
-        await asyncio.sleep(2.0)
-        await world.scheduler("s2")
-        await asyncio.sleep(2.0)
-        builds = [
-            await world.ask(number, flavor=SMALL, wait="", zone="east", project="p2")
-            for number in range(3, 9)
-        ]
-        await world.until(6, world.unplaceable)
-        for end in world.unplaceable:
-            assert end.decision.code == "reserved"
-            [first, *_] = end.decision.nearest
-            assert (first.host, first.code) == ("host-1", "reserved")
-            reply = (
-                f"it fits host-1 (reserved for waiting request {uid(2, 'a')} of another project since 2023-"
-            )
-            assert 0 < end.reason.index(reply) < end.reason.index("zone east")
-            assert "p1" not in end.reason, "clients read it"
-        [waits] = (await world.waiting()).waiting
-        assert waits.wakes.endswith("; held for it: host-1 since 2023-11-14 22:13:20 UTC")
-        [held] = waits.held
-        known = (held.root, held.host, held.request, held.project, held.until)
-        assert known == (uid(1, "a"), "host-1", uid(2, "a"), "p1", waits.until)
-        assert waits.since <= held.since < waits.since + 1
-        ended = await world.bus.asker(topics.DECISION)(FindDecision(id=builds[0]))
-        asked = await world.bus.asker(WHAT_IF)(WhatIf(request=a_request(9, zone="east", flavor=SMALL)))
-        assert ended.held == asked.held == (held,)
-        assert asked.decision.code == "reserved"
-        assert (await world.bus.asker(topics.DECISION)(FindDecision(id=uid(2, "a")))).held == ()
-        assert (await world.waiting(on=(uid(1, "a"), uid(2, "a")), limit=1)).holds == (held,)
-        assert (await world.waiting(on=(uid(2, "a"),))).holds == ()
 
 
 @in_virtual_time

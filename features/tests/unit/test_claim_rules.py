@@ -23,15 +23,13 @@ from features.groups.tests.support.group_parts import joining
 from features.groups.topology_rule import TopologyRule
 from features.preemption.messages import Preempts, Victim
 from features.preemption.rule import PreemptionRule, PreemptionWorld
-from features.quotas.budgets import ProjectBudget, QuotaLimits
-from features.quotas.limits import CachedLimits
+from features.quotas.budgets import ProjectBudget
 from features.quotas.rule import QuotaRule, QuotaWorld
 from features.reservations.messages import Reservation, choice_from
 from features.reservations.rule import ReservationRule
 from features.reservations.slots import ReservationWorld, SlotRecord
 from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
 from placement_worker.extension import LOCKS
-from placement_worker.store.claims import claim_scope
 from tests.support.claim_worlds import A, B, C, room, stock
 from tests.support.ids import uid
 
@@ -162,14 +160,6 @@ def test_a_claim_that_needs_more_data_leaves_no_trace(make: Callable[[], Consume
     assert data_of(there) == before
 
 
-def test_a_release_that_needs_more_data_leaves_no_trace_but_names_the_data() -> None:
-    there = a_world()
-    there.holders[DRAWER].marks["draws_on"] = "elsewhere"
-    before = data_of(there)
-    assert release(ReleaseRequested(consumer=DRAWER, generation=1), there) is None
-    assert data_of(there) == before | {"unread": {"elsewhere"}}
-
-
 def test_a_released_amount_returns_to_its_slot() -> None:
     there = a_world()
     assert release(ReleaseRequested(consumer=DRAWER, generation=1), there) is not None
@@ -204,17 +194,3 @@ def test_a_claim_is_refused_by_the_first_rule_that_it_breaks() -> None:
         assert isinstance(result, Refused)
         codes.append(getattr(result.refusals[0], "code", ""))
     assert codes == BREAKS_ALL
-
-
-def test_a_plain_claim_calls_no_rule() -> None:
-    scope = claim_scope([wants(Y, on(A))], [A])
-    assert not [rule.name for rule in RULES if rule.needs(scope)]
-    assert not scope.locks and not scope.projects
-
-
-def test_limits_of_other_projects_let_no_plain_claim_wait_for_a_lock() -> None:
-    placement = open_placement(Settings(), Database("sqlite+aiosqlite://"), Clock())
-    placement.of(CachedLimits).limits = QuotaLimits({"p2": {"VCPU": 1}})
-    scope = claim_scope([wants(Y, on(A))], [A])
-    active = [rule.name for rule in placement.claims.rules if rule.needs(scope)]
-    assert active == ["quotas"] and not scope.locks

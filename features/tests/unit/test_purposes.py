@@ -1,4 +1,4 @@
-"""Purposes of orders: what an answer means for a build, a slot, or an instance of another system."""
+"""Purposes of orders: what an answer means for a build or a slot."""
 
 import pytest
 from msgspec import structs
@@ -8,22 +8,17 @@ from bus.messages import BuildUnplaceable
 from features.nova.selecting import SelectPurpose
 from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.events import ClaimAnswers, Effect, Need, Publish, Started
+from scheduler_worker.core.events import ClaimAnswers, Effect, Publish, Started
 from scheduler_worker.core.narrowing import claims_of
 from scheduler_worker.core.order import BUILD, PATIENCE, Order, step
-from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.extension import Purpose
-from scheduler_worker.placing import Orders
 from tests.support.ids import uid
-from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall
 from tests.support.scheduler_builders import a_candidate, a_request
 
 EXCLUDED, RESERVATION_ID = a_candidate(1), uid(1, "d")
 SLOT, SELECT = SlotPurpose(RESERVATION_ID), SelectPurpose()
 RELEASED = Held(generation=3, allocations={})
-ON_EXCLUDED_HOST = Held(generation=3, allocations={EXCLUDED.root: {"CUSTOM_X": 1}}, roots=(EXCLUDED.root,))
 ENDED = Retired(why="no host", unplaceable=True)
 
 
@@ -44,22 +39,6 @@ def answered(purpose: Purpose, result: Held | Retired) -> tuple[Order, Effect]:
     return order, last
 
 
-@pytest.mark.parametrize(
-    ("purpose", "result", "needs"),
-    [
-        (BUILD, RELEASED, Need.FENCES),
-        (BUILD, ON_EXCLUDED_HOST, Need.PLACES),
-        (SLOT, RELEASED, Need.HOSTS),  # a forgotten slot is claimed again
-        (SLOT, ON_EXCLUDED_HOST, Need.PLACES),  # another scheduler has claimed it
-        (SELECT, ON_EXCLUDED_HOST, Need.HOSTS),  # an evacuated instance
-    ],
-)
-def test_a_consumer_with_a_record_is_retired_located_or_claimed_again(
-    purpose: Purpose, result: Held, needs: Need
-) -> None:
-    assert answered(purpose, result)[1] is needs
-
-
 @pytest.mark.parametrize("purpose", [BUILD, SLOT, SELECT])
 def test_an_instance_that_ended_is_reported_again(purpose: Purpose) -> None:
     _, last = answered(purpose, ENDED)
@@ -77,18 +56,3 @@ def claim_after(purpose: Purpose, result: Held) -> ConsumerClaim:
 def test_a_forgotten_slot_is_claimed_again_with_its_generation() -> None:
     claim = claim_after(SLOT, RELEASED)
     assert (claim.generation, claim.type, reserves(claim)) == (3, RESERVATION, RESERVATION_ID)
-
-
-def test_an_evacuated_instance_of_another_system_keeps_its_source() -> None:
-    claim = claim_after(SELECT, ON_EXCLUDED_HOST)
-    assert claim.generation == 3 and claim.client
-    assert [choice.allocations.keys() for choice in claim.choices] == [{EXCLUDED.root, a_candidate(2).root}]
-
-
-@pytest.mark.parametrize("purpose", [BUILD, SLOT, SELECT])
-def test_an_order_that_was_invalid_keeps_its_purpose_when_it_is_made_again(purpose: Purpose) -> None:
-    source = RecordingSource([], {})
-    made = Orders(source, RequestOptions(), ChoicePolicy())
-    order = made.begin(a_request(1, forced_host="host1"), 0.0, purpose)
-    assert order.verdict.invalid
-    assert made.again(order).purpose is purpose

@@ -11,7 +11,7 @@ from berth.settings import BadSetting
 from bus.reports import SHARES
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
-from features.adoption.adoptable import NOBODY, OldServer, flavor_of, judge, old_servers
+from features.adoption.adoptable import OldServer, flavor_of, judge, old_servers
 from scheduler_worker import RequestOptions, alternatives_of
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
@@ -105,33 +105,6 @@ def why(consumer: Consumer = CAME_OVER, server: OldServer | None = None, **given
     return judged.why
 
 
-def test_an_instance_on_one_host_is_adopted_with_its_allocations() -> None:
-    request = judge(CAME_OVER, TREES, None, named=False).request
-    assert request is not None
-    chosen, spec = request.chosen, request.spec
-    assert (request.build, request.cell, request.generation) == (WHO, "c1", 4)
-    assert (chosen.root, chosen.host, chosen.agent) == (A, "host-1", "agent-1")
-    assert chosen.choice.allocations == CAME_OVER.allocations
-    assert (spec.project, spec.user, spec.flavor.vcpus, spec.flavor.memory_mb) == ("p", "u", 2, 512)
-
-
-def test_missing_project_and_flavor_come_from_the_file() -> None:
-    nobodys = replace(CAME_OVER, project=NOBODY, user=NOBODY)
-    server = OldServer(name="web", host="host-1", flavor="m1.small", project="p9", user="u9",
-                       figures={"vcpus": 2, "memory_mb": 512})  # fmt: skip
-    request = judge(nobodys, TREES, server, named=False).request
-    assert request is not None
-    spec = request.spec
-    assert (spec.name, spec.flavor.name, spec.project, spec.user) == ("web", "m1.small", "p9", "u9")
-
-
-@pytest.mark.parametrize(
-    "held", [{A: {"VCPU": 1}, CHILD: {"VGPU": 1}}, {CHILD: {"VGPU": 1}, POOL: {"DISK_GB": 5}}]
-)
-def test_a_tree_with_sharing_providers_is_one_host(held: Allocations) -> None:
-    assert why(replace(CAME_OVER, allocations=held)) == ""
-
-
 @pytest.mark.parametrize(
     ("consumer", "given", "says"),
     [
@@ -160,9 +133,6 @@ def test_uncertain_instances_are_listed_with_the_reason(
 @pytest.mark.parametrize("given", [{"named": True}, {"server": OldServer(name="web")}])
 def test_a_consumer_without_a_type_is_adopted_on_request(given: dict[str, Any]) -> None:
     assert why(replace(CAME_OVER, type=None), **given) == ""
-
-
-# Its flavor asks for just what it holds
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from bus.requests import Flavor
 from control_room import shared_data
 from features.capacity_plans import pages
 from features.capacity_plans.core.packing import PlanStopped
-from features.capacity_plans.core.plan_form import Plan
-from features.capacity_plans.core.planning import PlanAnswer, planned
+from features.capacity_plans.core.planning import PlanAnswer
 from features.quotas.messages import QUOTAS, Quota, QuotasFound
 from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound, ReservedSlot
 from tests.support.ids import uid
@@ -136,30 +135,6 @@ async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.Mon
         left.set()
         await in_time(reading)
         await until(ended.is_set, "the plan has ended")
-
-
-async def test_plans_of_one_reader_run_in_turn_and_do_not_delay_other_readers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    go, order = threading.Event(), list[str]()
-
-    def recorded(hosts: Any, plan: Plan, stopped: Callable[[], bool]) -> PlanAnswer:
-        order.append(plan.zone)
-        go.wait(10)
-        return planned(hosts, plan, stopped)
-
-    monkeypatch.setattr(pages, "planned", recorded)
-    async with a_visited_room(sent=nothing_known()) as capacity_room, asyncio.TaskGroup() as group:
-        await capacity_room.sign_in("alice")
-        for zone in ("a1", "a2", "a3"):
-            group.create_task(capacity_room.page(f"/what-if/capacity?wait=1&mix=VCPU:1&zone={zone}"))
-        await until(lambda: order)
-        async with capacity_room.visitor() as other:
-            asking = group.create_task(other.page("/what-if/capacity?wait=1&mix=VCPU:1&zone=b1"))
-            await other.browser.get("/healthz")  # the event loop is not blocked
-            go.set()
-            await asking
-    assert order == ["a1", "b1", "a2", "a3"]
 
 
 async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch) -> None:

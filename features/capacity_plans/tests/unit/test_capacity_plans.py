@@ -8,12 +8,10 @@ from functools import cache
 import pytest
 
 from bus.host_health import DISABLED, HELD
-from bus.vocabulary import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
 from features.capacity_plans.core.packing import PlanStopped
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
-from features.capacity_plans.core.planning import PlanAnswer, planned, with_quota
-from features.quotas.messages import Quota
+from features.capacity_plans.core.planning import PlanAnswer, planned
 
 
 def a_host(
@@ -63,48 +61,6 @@ def test_a_flavor_by_itself(name: str) -> None:
     assert (room.fits, room.in_sum, room.lost) == (fit, in_sum, in_sum - fit)
 
 
-@pytest.mark.parametrize(
-    ("limits", "fits"),
-    [({}, 8), ({"max_unit": 1}, 0), ({"min_unit": 3}, 0), ({"step": 4}, 0), ({"step": 2, "min_unit": 2}, 8)],
-)
-def test_a_provider_gives_only_amounts_that_it_may(limits: dict[str, int], fits: int) -> None:
-    stock = HostStock(resource_class="VCPU", free=16, capacity=16, **limits)
-    host = KnownHost(root="r", name="h", stocks=(stock,))
-    assert plan([host], "VCPU:2").now.flavors[0].fits == fits
-
-
-def test_leftovers_are_too_small_or_lack_another_class() -> None:
-    hosts = [a_host(1, VCPU=7, MEMORY_MB=8), a_host(2, VCPU=8, MEMORY_MB=3)]
-    (room,) = plan(hosts, "VCPU:2,MEMORY_MB:2").now.flavors
-    cpu, memory = room.classes
-    assert (room.fits, room.hosts) == (4, 2)
-    assert (cpu.free, cpu.taken, cpu.small, cpu.in_addition, cpu.ends, cpu.largest) == (15, 8, 1, 6, 1, 8)
-    assert (memory.free, memory.taken, memory.small, memory.in_addition, memory.ends) == (11, 8, 1, 2, 1)
-
-
-QUOTAS: dict[str, tuple[dict[str, int], list[int], list[str]]] = {  # limits, what fits, the limits that bind
-    "no limit": ({}, [4, 8, 2], ["", "", ""]),
-    "unlimited": ({"VCPU": -1}, [4, 8, 2], ["", "", ""]),
-    "hosts bind": ({"VCPU": 99, "instances": 99}, [4, 8, 2], ["", "", ""]),
-    "a class binds the larger flavor": ({"VCPU": 9}, [3, 6, 1], ["VCPU"] * 3),
-    "instances bind": ({"instances": 4}, [2, 2, 0], ["instances"] * 3),
-    "the first of two": ({"instances": 9, "VCPU": 7}, [2, 4, 1], ["VCPU"] * 3),
-    "used up": ({"VCPU": 2}, [0, 0, 0], ["VCPU"] * 3),
-}
-
-
-@pytest.mark.parametrize("name", QUOTAS)
-def test_a_quota_permits_fewer_than_the_hosts(name: str) -> None:
-    limits, fits, binds = QUOTAS[name]
-    quota = Quota(project="p", effective=limits, used={"VCPU": 3, "instances": 2})
-    mix = parse_plan(["VCPU:2", "2xVCPU:1"], [], [])
-    side = with_quota(planned([a_host(1, VCPU=8)], mix, lambda: False), mix, quota).now
-    assert [*(flavor.fits for flavor in side.flavors), side.mixes] == fits
-    limits_that_bind = [*(flavor.quota for flavor in side.flavors), side.quota]
-    assert [bound.resource if bound else "" for bound in limits_that_bind] == binds
-    assert side.lost == side.flavors[0].lost == 0  # not lost to fragmentation
-
-
 WIDE_OPEN = KnownHost(
     root="r1",
     name="h1",
@@ -137,12 +93,6 @@ def test_a_mix(name: str) -> None:
     hosts, mix, fit, in_sum = MIXES[name]
     side = plan(hosts, *mix).now
     assert (side.mixes, side.mixes_in_sum, side.lost) == (fit, in_sum, in_sum - fit)
-
-
-def test_leftovers_of_a_mix_and_the_missing_amounts() -> None:
-    side = plan([a_host(1, VCPU=7), a_host(2, VCPU=2)], "VCPU:4", "VCPU:1").now
-    assert (side.mixes, side.short) == (1, ("VCPU:4",))
-    assert [(over.resource_class, over.free, over.largest) for over in side.left] == [("VCPU", 4, 2)]
 
 
 def test_the_reported_number_fits_and_one_more_rarely_does() -> None:
@@ -254,15 +204,6 @@ def test_invalid_plans_are_refused(reply: dict[str, list[str]], problem: str) ->
             HALL, parse_plan(reply.get("mix", ["VCPU:1"]), reply.get("add", ()), reply.get("without", ()))
         )
     assert any(problem in arg for arg in bad.value.args)
-
-
-@pytest.mark.parametrize("ratio", [16.0, 3e38, -1e308])
-def test_the_plan_counts_hosts_of_any_allocation_ratio(ratio: float) -> None:
-    capacity = capacity_of(2**31 - 1, 0, ratio)
-    stock = HostStock(resource_class="VCPU", free=capacity, capacity=capacity)
-    hosts = [dataclasses.replace(a_host(number), stocks=(stock,)) for number in range(1000)]
-    (room,) = plan(hosts, "VCPU:1").now.flavors
-    assert room.in_sum == max(1000 * capacity, 0) < 2**63
 
 
 def test_one_host_with_many_providers_costs_only_its_own_time() -> None:

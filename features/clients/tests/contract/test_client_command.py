@@ -79,15 +79,6 @@ async def clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncItera
         yield made
 
 
-async def test_a_new_clients_password_is_printed_once(clients: Clients) -> None:
-    printed = await clients.add("web")
-    assert f"amqp://{USER}:" in printed
-    before = clients.broker.known[USER]
-    assert "amqp://" not in await clients.add("web", "batch")
-    assert clients.projects == {"shop": ("web", "batch")}
-    assert clients.broker.known[USER] == before
-
-
 async def test_the_url_is_written_to_a_private_file(clients: Clients) -> None:
     assert "amqp://" not in await clients.add("web", file=True)
     assert stat.S_IMODE(clients.file.stat().st_mode) == 0o600

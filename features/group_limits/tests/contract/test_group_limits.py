@@ -41,20 +41,6 @@ def refusal(over: OverQuota) -> RuleRefused:
     return RuleRefused(rule="quotas", code="quota", why=str(over), wakes_on="quota:p1")
 
 
-async def test_a_refusal_of_members_of_a_group_states_those_before(placement: Placement) -> None:
-    group = uid(1, "9")
-    make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=make))
-    await limit(placement, **{GROUP_MEMBERS: 2})
-    await must_take(placement, a_claim(9, on_hosts(1), parts=joining(group)))
-    refused = await take(
-        placement, *[a_claim(number, on_hosts(1), parts=joining(group)) for number in (1, 2, 3)]
-    )
-    over = OverQuota(project="p1", resource=GROUP_MEMBERS, limit=2, used=1, asked=3)
-    assert (refusal(over),) in [result.refusals for result in refused if isinstance(result, Refused)]
-    assert (await quota(placement)).used[GROUP_MEMBERS] == over.used
-
-
 async def test_members_of_a_server_group_are_limited(placement: Placement) -> None:
     group = uid(1, "9")
     make = MakeGroup(group=group, name="web", policy="soft-affinity", project="p1")

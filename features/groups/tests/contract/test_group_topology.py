@@ -68,18 +68,6 @@ async def test_a_host_without_a_label_is_refused(placement: Placement, topology:
     assert refused == Refused(refusals=(violated(5, str(topology).partition(":")[0]),))
 
 
-async def test_claims_of_one_request_are_refused_together_if_they_break_its_topology(
-    placement: Placement,
-) -> None:
-    await make(placement, DomainConstraints(pack="rack"))
-    results = await take(
-        placement,
-        a_claim(1, on_hosts(1), parts=joining(GROUP)),
-        a_claim(2, on_hosts(3), parts=joining(GROUP)),
-    )
-    assert not any(isinstance(result, Claimed) for result in results)
-
-
 async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged(
     placement: Placement,
 ) -> None:

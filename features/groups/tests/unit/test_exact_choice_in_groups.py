@@ -11,7 +11,6 @@ from features.groups.tests.support.orders_in_groups import in_group
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
 from tests.support.exact_choice import (
-    BATCHES,
     MORE_BATCHES,
     RULES,
     WEIGHERS,
@@ -109,14 +108,12 @@ def orders_that_start_groups(chance: Random, hall: Hall) -> list[Order]:
     return orders
 
 
-@pytest.mark.parametrize("seeds", [range(1, BATCHES), *in_soak(BATCHES, MORE_BATCHES, 590)], ids=str)
+@pytest.mark.parametrize("seeds", [range(1, 20), *in_soak(20, MORE_BATCHES, 598)], ids=str)
 def test_every_choice_of_a_batch_is_the_best_after_the_earlier_ones(seeds: range) -> None:
     assert min(BATCHES_IN_GROUPS.check(seeds, some_orders)) > len(seeds)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(BATCHES // 2), *in_soak(BATCHES // 2, MORE_BATCHES // 4, 290)], ids=str
-)
+@pytest.mark.parametrize("seeds", [range(15), *in_soak(15, MORE_BATCHES // 4, 297)], ids=str)
 def test_a_new_affinity_group_gets_the_best_host_with_capacity_for_all(seeds: range) -> None:
     given, none = BATCHES_IN_GROUPS.check(seeds, orders_that_start_groups)
     assert given > len(seeds) and none > len(seeds) // 2

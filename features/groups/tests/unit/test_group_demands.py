@@ -94,15 +94,3 @@ async def test_valid_requests_share_one_query() -> None:
     )
     assert asked.questions == [1]
     assert all(isinstance(answer, BuildPlaced) and answer.chosen.root != HOST_ID for answer in sent.values())
-
-
-async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
-    asked = Knowing()
-    requests = [
-        a_request(
-            number, hints=Hints(different_host=tuple(uid(1000 * number + one, "f") for one in range(900)))
-        )
-        for number in range(1, 4)
-    ]
-    await reply(asked, requests)
-    assert asked.questions == [*[500] * 5, 200]

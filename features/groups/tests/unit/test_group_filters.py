@@ -1,21 +1,17 @@
 """The filters and weighers of server groups."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.groups import filters
-from features.groups.messages import GroupPolicy, ServerGroup
-from features.groups.tests.support.orders_in_groups import in_group, joining
+from features.groups.messages import GroupPolicy
+from features.groups.tests.support.orders_in_groups import joining
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule, Weigher
 from tests.support.ids import uid
-from tests.support.ranking_builders import a_hall, free, hosts_of, take
 from tests.support.rule_builders import a_wish, seen_at_once, the_facts
-from tests.support.scheduler_builders import a_request, a_state
 
 HERE, ELSEWHERE = uid(1, "c"), uid(2, "c")
 HOST = the_facts()
@@ -92,16 +88,6 @@ def test_arrays_agree_with_single_hosts(policy: GroupPolicy, data: st.DataObject
         assert values == [float(weigher.value(OneHost(facts), alternative)) for facts in each]
 
 
-@pytest.mark.parametrize(
-    ("enabled", "classes"),
-    [({"filters": ["server_group_affinity"]}, 2), ({"weighers": ["soft_affinity"]}, 2), ({}, 1)],
-)
-def test_the_members_distinguish_requests_if_a_filter_reads_them(enabled: Any, classes: int) -> None:
-    policy = ChoicePolicy.from_names(**{"filters": [], "weighers": [], **enabled})
-    kinds = {policy.kind(joining("affinity", {HERE: number})) for number in (1, 2)}
-    assert len(kinds) == classes
-
-
 def test_the_names_of_nova_are_known() -> None:
     policy = ChoicePolicy.from_names(
         ["ServerGroupAntiAffinityFilter", "nova.scheduler.filters.affinity_filter.ServerGroupAffinityFilter"],
@@ -109,14 +95,3 @@ def test_the_names_of_nova_are_known() -> None:
     )
     assert [rule.name for rule in policy.rules] == ["server_group_anti_affinity", "server_group_affinity"]
     assert [weigher.name for weigher in policy.weighers] == ["soft_affinity", "soft_anti_affinity"]
-
-
-@pytest.mark.parametrize(("policy", "first"), [("soft-affinity", "host1"), ("soft-anti-affinity", "host3")])
-def test_soft_group_policies_outweigh_spreading(policy: GroupPolicy, first: str) -> None:
-    states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
-    hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
-    members: dict[str, tuple[str, ...]]
-    members = {uid(number, "f"): (uid(host, "c"),) for number, host in ((1, 1), (2, 2), (3, 1))}
-    group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
-    ranking = hall.choosing().rank(in_group(hall, a_request(), group).alternative, "s")
-    assert hosts_of(take(ranking))[0] == first

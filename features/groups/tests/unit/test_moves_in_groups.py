@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from bus.claims import Claimed, Refused
+from bus.claims import Refused
 from features.groups.places import GroupPlaces, no_group
 from features.groups.rule import GROUP
 from features.groups.tests.support.group_parts import joining
 from features.groups.tests.support.group_worlds import join
 from placement_worker.core.capacity import ClaimWorld, claim
-from tests.support.claim_worlds import A, B, C, X, Y, Z, order, wants
-from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, held, moved, moves, takes_over
+from tests.support.claim_worlds import A, B, X, Y, order, wants
+from tests.support.moved_claims import DONE, KEEP, LEFT, a_world, five, held, moves, takes_over
 
 
 def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
@@ -34,25 +34,6 @@ def test_a_move_to_the_same_host_is_allowed_in_an_anti_affinity_group() -> None:
     assert [type(result) for result in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
     assert claim(order(takes_over(generation=5, keep=LEFT)), there)
     assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
-
-
-def test_an_instance_rejoins_the_group_of_its_holder() -> None:
-    there = moved()
-    group = grouped(there)
-    there.holders[X].marks[GROUP] = None
-    group.drop(X)
-    assert claim(order(takes_over()), there) == (DONE,)
-    assert there.holders[X].marks[GROUP] == 7
-    assert group.places == {X: {A}} and group.holder_consumers == {}
-
-
-def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
-    there = moved()
-    group, untouched = grouped(there), grouped(moved())
-    failed = claim(order(takes_over(keep=LEFT), wants(Y, five(C)), wants(Z, five(C))), there)
-    assert failed and not any(isinstance(result, Claimed) for result in failed)
-    assert group == untouched
-    assert there.holders[LEFT].keeps_for is None and there.holders[KEEP].keeps_for == X
 
 
 def test_taking_over_into_an_unknown_group_is_refused() -> None:

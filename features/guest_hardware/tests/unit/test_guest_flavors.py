@@ -229,46 +229,6 @@ def test_demands_of_an_image(kinds: tuple[str, ...], root: tuple[str, ...]) -> N
     assert alternative.question.root_required == root
 
 
-def test_image_properties_complete_the_flavor() -> None:
-    image = Image(name="i", properties={"hw_cpu_policy": "dedicated", "hw_numa_nodes": "2"})
-    (alternative,) = alternatives(image=image, flavor=flavor({"hw:cpu_policy": "Dedicated"}))
-    assert groups(alternative.question)["_numa1"] == "PCPU 2, MEMORY_MB 2048"
-
-
-def test_the_page_sizes_of_an_alternative_flavor_come_in_its_place() -> None:
-    gold, silver = flavor({"resources:CUSTOM_GOLD": "1"}), flavor({"resources:CUSTOM_SILVER": "1"})
-    pages = flavor({"hw:mem_page_size": "large"})
-    found = [
-        (way.alternative_index, way.flavor) for way in alternatives(flavor=gold, or_else=(pages, silver))
-    ]
-    assert found == [(0, gold), (1, pages), (1, pages), (2, silver)]
-
-
-@pytest.mark.parametrize(
-    ("specs", "same"),
-    [
-        (PINNED | NEAR, [(("_numa0", "_pci0_gpu"),), ()]),
-        (NUMA | NEAR, [(("_numa0", "_pci0_gpu"),), ()]),
-        (NEAR, [()]),  # a guest without NUMA cells is near every device
-        (
-            PINNED | NEAR | {"pci_passthrough:alias": "gpu,nic"},
-            [(("_numa0", "_pci0_gpu"), ("_numa0", "_pci1_nic")), ()],  # the flavor overrides the alias
-        ),
-        (
-            PINNED | {"pci_passthrough:alias": "card:2,nic"},
-            [(("_numa0", "_pci0_card"), ("_numa0", "_pci1_card"), ("_numa0", "_pci2_nic")),
-             (("_numa0", "_pci2_nic"),)],
-        ),
-    ],
-)  # fmt: skip
-def test_preferred_numa_affinity_of_a_device_is_tried_first(
-    specs: dict[str, str], same: list[tuple[tuple[str, ...], ...]]
-) -> None:
-    found = alternatives(flavor=flavor(specs))
-    assert [each.question.same_subtree for each in found] == same
-    assert {each.alternative_index for each in found} == {0}
-
-
 def test_preferred_numa_affinity_is_tried_with_each_page_size() -> None:
     found = alternatives(flavor=flavor(PINNED | NEAR | {"hw:mem_page_size": "any"}))
     near = [bool(each.question.same_subtree) for each in found]
@@ -369,14 +329,6 @@ def test_contradictions_name_both_fields(request_fields: dict[str, Any], sentenc
 )  # fmt: skip
 def test_extra_specs_that_are_not_read_are_noted(specs: dict[str, str], notes: list[str]) -> None:
     assert list(alternatives(flavor=flavor(specs))[-1].notes) == notes
-
-
-@pytest.mark.parametrize(
-    "spec", ["hw:numa_nodes", "hw:numa_cpus.0", "os:secure_boot", "pci_passthrough:alias"]
-)
-def test_without_the_reader_its_extra_specs_are_noted(spec: str) -> None:
-    (alternative,) = rule_builders.alternatives(flavor=flavor({spec: "1"}))
-    assert alternative.notes[0].startswith(f"flavor.extra_specs: {spec}: not known here")
 
 
 @pytest.mark.parametrize(

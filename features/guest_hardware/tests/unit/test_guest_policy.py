@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth import reference_tables
 from berth.choice import request_options
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting, Settings
 from features.guest_hardware.core.aliases import PciAlias, pci_aliases
-from features.guest_hardware.filters import WEIGHERS, devices, pci
+from features.guest_hardware.filters import devices, pci
 from features.guest_hardware.settings import GuestHardwareSettings
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
@@ -20,15 +19,6 @@ from tests.support.rule_builders import a_wish, flavor, the_facts
 from tests.support.scheduler_builders import a_request
 
 GPU = {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}}
-
-
-def test_the_weighers_are_enabled_in_their_places() -> None:
-    names = [weigher.name for weigher in ChoicePolicy().weighers]
-    assert names.index("load") < names.index("pci") < names.index("build_failure")
-    assert names[-2:] == ["devices", "image_cached"]
-    called = {name: 2.0 for more in WEIGHERS for name in more.called}
-    (known,) = ChoicePolicy.from_names(weighers=called).weighers
-    assert (known.name, known.multiplier) == ("pci", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -49,23 +39,6 @@ def test_the_classes_of_devices_are_options() -> None:
     policy = ChoicePolicy.from_names([], ["pci"], options={"pci": {"classes": "PGPU, VGPU"}})
     host = OneHost(the_facts(free={"PGPU": 1, "VGPU": 2, "PCI_DEVICE": 4}))
     assert policy.weighers[0].value(host, a_wish()) == -3
-
-
-@pytest.mark.parametrize(
-    ("settings", "classes"),
-    [
-        ({}, ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF"]),
-        (GPU, ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]),
-        (GPU | {"scheduler_rules": {"pci": {"classes": ["VGPU"]}}}, ["VGPU"]),
-    ],
-    ids=str,
-)
-def test_devices_of_aliases_are_counted_unless_settings_list_the_classes(
-    settings: dict[str, Any], classes: list[str]
-) -> None:
-    rows = reference_tables.rules(Settings().having(**settings))["weighers"]
-    (row,) = (row for row in rows if row["name"] == "pci")
-    assert [*row["options"]["classes"]] == classes
 
 
 def test_hosts_are_not_compared_by_their_devices() -> None:

@@ -9,21 +9,17 @@ import pytest
 from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import allocations
 from bus.aggregates import AggregateEditRequested, MakeAggregate
-from bus.claims import Claimed, Refused
-from bus.domains import LabelEditRequested
+from bus.claims import Refused
 from bus.errors import Unavailable
-from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
-from features.groups.constraints import DomainConstraints
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
 from features.reservations.messages import (
-    EndReservation,
     FindReservations,
     MakeReservation,
     Reservation,
@@ -94,32 +90,12 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     assert await placement_breaches(placement.database) == []
 
 
-async def test_headroom_that_is_set_without_any_other_change_is_adjusted(placement: Placement) -> None:
-    await boot(placement, 2, host=1)
-    await placement.of(HeadroomController).adjust()
-    await keep(placement, "host")
-    assert len(await slots(placement)) == 1
-
-
 async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> None:
     for consumer, host in ((2, 1), (3, 2)):
         await boot(placement, consumer, host)
     await keep(placement, "rack")
     assert sorted((await slots(placement)).values()) == [(uid(3, "a"), 4)] * 2
     assert (await adjusted(placement)).kept
-
-
-async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(placement: Placement) -> None:
-    await boot(placement, 2, host=1)
-    await keep(placement, "host", "row")
-    found = await adjusted(placement)
-    assert not found.kept and found.lacking == ("1 instances: their hosts have no label of level row",)
-    assert found.slots == 1  # the loss of the host is covered
-    await placement.reports.label(LabelEditRequested(roots=(uid(1, "a"),), set={"row": "a"}))
-    found = await adjusted(placement)
-    assert found.kept and found.since == found.history[-1].at
-    assert [turn.kept for turn in found.history] == [False, True]
-    assert "no label of level row" in found.history[0].lacking
 
 
 async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,18 +116,6 @@ async def test_a_slot_is_on_a_host_with_the_same_metadata_of_aggregates(placemen
         aggregate=uid(3, "e"), name="tenant", metadata={"filter_tenant_id": "p9"}, hosts=(root,)
     )
     await placement.aggregates.edit(AggregateEditRequested(edit=of_tenant))
-    assert (await adjusted(placement)).kept
-    [(moved, _)] = (await slots(placement)).values()
-    assert {moved, root} == {uid(2, "a"), uid(3, "a")}
-
-
-async def test_a_closed_host_gets_no_slot_and_its_instances_are_covered(placement: Placement) -> None:
-    await boot(placement, 2, host=1)
-    await keep(placement, "host")
-    [(root, _)] = (await slots(placement)).values()
-    closed = {1: (DISABLED, DRAIN), int(root[-1]): (FORCED_DOWN,)}
-    reports = [a_report(number, sequence=2, traits=traits) for number, traits in closed.items()]
-    await placement.reports.report_many(reports)
     assert (await adjusted(placement)).kept
     [(moved, _)] = (await slots(placement)).values()
     assert {moved, root} == {uid(2, "a"), uid(3, "a")}
@@ -178,22 +142,6 @@ async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fie
         await must_take(placement, claim)
 
 
-async def test_members_of_an_anti_affinity_group_get_a_slot_apart_from_the_others(
-    placement: Placement,
-) -> None:
-    await join(placement, [(2, 1), (3, 2)], policy="anti-affinity")
-    await keep(placement, "host")
-    assert [root for root, _ in (await slots(placement)).values()] == [uid(3, "a")]
-    assert (await adjusted(placement)).kept
-    # the former place of a moved member counts until it is released
-    move = a_claim(3, on_hosts(3, VCPU=4), generation=1, keep=30, begins=31)
-    await must_take(placement, move)
-    found = await adjusted(placement)
-    assert not found.kept and "without members of server group web" in found.lacking[0]
-    await placement.claims.release_many([a_release(30, "any")])
-    assert (await adjusted(placement)).kept
-
-
 async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placement: Placement) -> None:
     await join(placement, [(2, 1)], policy="affinity")
     await keep(placement, "host")
@@ -211,7 +159,7 @@ async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placem
     await must_take(placement, move)
 
 
-async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> None:
+async def with_cells(placement: Placement, *fast: int) -> None:
     """Give host 1 the NUMA cells 11 and 12, and so on, each with four dedicated processors. `fast` cells have
     a trait.
     """
@@ -225,7 +173,7 @@ async def with_cells(placement: Placement, *fast: int, sequence: int = 2) -> Non
             )
             for cell in (10 * host + 1, 10 * host + 2)
         ]
-        await placement.reports.report_many([a_report(host, *cells, sequence=sequence)])
+        await placement.reports.report_many([a_report(host, *cells, sequence=2)])
 
 
 async def pin(placement: Placement, consumer: int, *cells: int) -> None:
@@ -251,17 +199,6 @@ async def test_an_instance_on_two_numa_cells_gets_a_slot_on_two_cells(placement:
     assert await placement_breaches(placement.database) == []
 
 
-async def test_a_slot_is_on_a_provider_with_the_same_traits(placement: Placement) -> None:
-    await with_cells(placement, 11, 32)
-    await pin(placement, 2, 11)
-    await keep(placement, "host")
-    assert (await adjusted(placement)).kept
-    assert await held_by_slots(placement) == [on_hosts(32, PCPU=4)]
-    await with_cells(placement, 11, sequence=3)
-    assert not (await adjusted(placement)).kept
-    assert await held_by_slots(placement) == []
-
-
 async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placement: Placement) -> None:
     pool = a_report(4, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
     await placement.reports.report_many([pool])
@@ -271,40 +208,3 @@ async def test_instances_with_resources_of_a_shared_pool_are_not_covered(placeme
     assert (await adjusted(placement)).lacking == (
         "1 instances: instances with resources of shared pools are not covered",
     )
-
-
-async def test_an_instance_on_a_bare_metal_node_is_not_counted(placement: Placement) -> None:
-    metal = {"CUSTOM_METAL": Inventory(total=1)}
-    await placement.reports.report_many([a_report(number, inventories=metal) for number in (4, 5)])
-    order = an_order(a_claim(9, on_hosts(4, CUSTOM_METAL=1)))
-    [answer] = await placement.claims.claim_many([order])
-    assert isinstance(answer.results[0], Claimed)
-    await keep(placement, "host")
-    found = await adjusted(placement)
-    assert found.kept and (found.slots, found.instances) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        (
-            {"policy": "soft-affinity", "topology": DomainConstraints(pack="rack")},
-            "server groups with a required topology are not covered",
-        )
-    ],
-)
-async def test_groups_whose_members_may_fit_no_slot_are_not_covered(
-    placement: Placement, fields: dict[str, Any], why: str
-) -> None:
-    await join(placement, [(2, 1)], **fields)
-    await keep(placement, "host")
-    found = await adjusted(placement)
-    assert not found.kept and found.lacking == (f"1 instances: {why}",)
-
-
-async def test_an_end_releases_all_slots(placement: Placement) -> None:
-    await boot(placement, 2, host=1)
-    await keep(placement, "host")
-    end = ReservationEditRequested(edit=EndReservation(reservation=R1, forget=True))
-    await placement.of(ReservationOperations).edit(end)
-    assert list(await allocations(placement.database)) == [uid(2)]

@@ -50,16 +50,6 @@ async def identity(tokens: KeystoneTokens, token: str, **headers: str) -> Identi
     return await tokens({"x-auth-token": token} | headers)
 
 
-async def test_a_token_has_the_user_project_and_roles_that_keystone_says(
-    keystone: FakeKeystone, tokens: KeystoneTokens
-) -> None:
-    keystone.know("ann", "Reader", "member")
-    found = await identity(tokens, " ann ")
-    assert found is not None
-    assert (found.user, found.name, found.project, found.scope) == ("ann-id", "ann-name", "p", "project")
-    assert found.roles == {"reader", "member"}
-
-
 @pytest.mark.parametrize(
     ("scope", "named"),
     [({"system": {"all": True}}, "system"), ({"domain": {"id": "d", "name": "D"}}, "domain"), ({}, "none")],
@@ -117,17 +107,6 @@ async def test_a_cancelled_request_leaves_the_others_their_answer(
     keystone.answering.set()
     assert await second
     assert len(keystone.validated) == 2
-
-
-async def test_an_unknown_token_is_asked_about_every_five_seconds(
-    keystone: FakeKeystone, tokens: KeystoneTokens, clock: ShiftedClock
-) -> None:
-    for _ in range(3):
-        assert await identity(tokens, "forged") is None
-    assert keystone.validated == ["forged"]
-    keystone.know("forged", "reader")
-    clock.advance(5.1)
-    assert await identity(tokens, "forged")
 
 
 async def test_an_expired_token_is_not_found_by_its_name_in_the_cache(
@@ -234,21 +213,6 @@ async def test_refused_credentials_of_berth_are_not_reported_as_the_clients(
         await identity(tokens, "geheim")
     assert "see placement_cloud" in caplog.text
     assert SECRET not in caplog.text and "geheim" not in caplog.text
-
-
-async def test_a_slow_keystone_is_waited_for_a_limited_time(
-    keystone: FakeKeystone, tokens: KeystoneTokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keystone.know("ann", "reader")
-    keystone.know("bob", "reader")
-    await identity(tokens, "bob")
-    keystone.answering.clear()
-    with monkeypatch.context() as patch, pytest.raises(KeystoneUnavailable):
-        patch.setattr(module, "PATIENCE", 0.05)
-        await identity(tokens, "ann")
-    assert await identity(tokens, "bob")  # still known
-    keystone.answering.set()
-    assert await identity(tokens, "ann")
 
 
 @pytest.mark.parametrize(

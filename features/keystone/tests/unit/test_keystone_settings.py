@@ -33,7 +33,3 @@ def test_invalid_settings_of_keystone_are_refused(flags: dict[str, Any], why: st
     with pytest.raises(BadSetting) as refusal:
         read(flags, environment={})
     assert why in str(refusal.value)
-
-
-def test_the_entry_of_an_unused_keystone_is_not_checked() -> None:
-    read({"placement_cloud": "nowhere"}, environment={})

@@ -37,6 +37,15 @@ ROOT = uid(1, "a")
 GIVEN = {"hosts": "host-1, host-2", "begin": "+30d", "end": "+31d", "budget": "1", "reason": "<new> disks"}
 
 
+DATABASES = ["sqlite file"]  # test_dead_hosts_evacuated.py runs the statements on PostgreSQL, too
+
+
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: tests of placement run its statements on both."""
+    return "sqlite+aiosqlite://"
+
+
 @pytest.fixture
 async def placement() -> AsyncIterator[Placement]:
     async with a_placement("sqlite+aiosqlite://") as made:

@@ -38,7 +38,6 @@ from features.moves.plans import MovePlans
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.queries import CellQueries
-from tests.support.aggregates import EAST, host, make
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
@@ -353,32 +352,6 @@ async def test_many_hosts_lost_at_once_are_held_until_an_operator_releases_them(
     assert world.hook.calls == ["host-2"]
     await world.passes(5)
     assert await world.states() == {f"host-{number}": "returned" for number in (1, 2, 3)}
-
-
-async def test_hosts_of_many_cells_lost_at_once_are_held(world: DeadHostsWorld) -> None:
-    lost = range(11, 16)  # each in another cell
-    assert await report(world.placement, *(a_report(each, cell=cell_of(each)) for each in lost)) == [""] * 5
-    for number in lost:
-        world.heartbeat(number)
-    await world.passes(100)
-    evacuations = (await world.found()).evacuations
-    assert {dead.host for dead in evacuations} == {f"host-{number}" for number in lost}
-    assert all("5 hosts of the whole cloud" in dead.why for dead in evacuations)
-    assert world.hook.calls == []
-
-
-async def test_hosts_of_a_zone_that_an_aggregate_makes_are_held_if_many_are_lost_at_once(
-    world: DeadHostsWorld,
-) -> None:
-    lost = range(11, 14)  # each in another cell
-    assert await report(world.placement, *(a_report(each, cell=cell_of(each)) for each in lost)) == [""] * 3
-    await make(world.placement, EAST, "east", *map(host, lost), availability_zone="z1")
-    for number in lost:
-        world.heartbeat(number)
-    await world.passes(100)
-    evacuations = (await world.found()).evacuations
-    assert {dead.host for dead in evacuations} == {f"host-{number}" for number in lost}
-    assert all("3 hosts of the zone z1" in dead.why for dead in evacuations)
 
 
 async def test_the_hook_is_never_called_for_a_bare_metal_node(world: DeadHostsWorld) -> None:

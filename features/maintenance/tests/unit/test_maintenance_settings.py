@@ -1,4 +1,4 @@
-"""Settings of maintenance that cannot be used are refused, and an edit of a window is an act."""
+"""Settings of maintenance that cannot be used are refused."""
 
 from typing import Any
 
@@ -6,9 +6,6 @@ import pytest
 
 from berth.configuration import read
 from berth.settings import BadSetting
-from bus.acts import act_of, describe
-from features.maintenance.messages import AddWindow, MaintenanceEditRequested, MaintenanceWindow
-from tests.support.ids import uid
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -27,11 +24,3 @@ def test_a_quorum_that_confirms_nothing_or_competes_with_a_hook_is_refused(
 ) -> None:
     with pytest.raises(BadSetting, match=says):
         read(given, environment={})
-
-
-def test_an_edit_of_a_window_is_an_act_on_this_window() -> None:
-    window = MaintenanceWindow(id=uid(6), roots=(uid(5),), begins=1.0, ends=2.0)
-    edit = MaintenanceEditRequested(edit=AddWindow(window=window))
-    act = act_of(edit)
-    assert act is not None and act.name == "maintain"
-    assert describe(edit).id == uid(6)

@@ -104,12 +104,6 @@ def test_a_host_whose_instance_cannot_be_moved_is_late_immediately() -> None:
     assert "1 of 10" in a_planner(host).late(BEGINS - 290)[host.root]
 
 
-def test_a_host_that_the_budget_closed_within_the_window_is_late_at_its_end() -> None:
-    host = a_host(1, phase="draining", since=BEGINS + 10)
-    assert a_planner(host).late(BEGINS + 20) == {}
-    assert host.root in a_planner(host).late(ENDS - 99)
-
-
 def test_a_host_that_waits_for_the_budget_is_late_if_its_drain_would_not_end_in_the_window() -> None:
     planner = a_planner(a_host(1, phase="empty", instances=0), a_host(2), budget=1)
     assert planner.late(BEGINS + 1) == {}

@@ -2,8 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from berth.operations.audit import audit
 from berth.settings import Settings
 from features.moves.tests.contract.test_heal_shelved import berth as berth
@@ -12,21 +10,12 @@ from tests.support.healed_region import BUILD, KEEPER, stands
 from tests.support.ids import uid
 
 
-@pytest.mark.parametrize("status", ["moving", "verifying"])
 async def test_allocations_held_for_a_move_are_a_note(
-    settings: Settings, berth: Callable[..., Awaitable[str]], status: str
+    settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
-    stands(settings, status, 2)
+    stands(settings, "moving", 2)
     found = await audit(settings)
     assert (found.breaches, found.types) == ([], {"INSTANCE": 1, "MIGRATION": 1})
     assert found.notes == [f"{KEEPER}: holds the host that {uid(BUILD)} has moved from"]
     assert await berth("--yes") == "nothing is wrong\n"
     assert (await audit(settings)).consumers == 2
-
-
-async def test_an_instance_that_waits_for_confirmation_holds_its_destination(settings: Settings) -> None:
-    stands(settings, "verifying", 2, host=1)
-    a1, a2 = uid(1, "a"), uid(2, "a")
-    assert (await audit(settings)).breaches == [
-        f"{uid(BUILD)}: verifying on {a1}, but holds resources of {a2}"
-    ]

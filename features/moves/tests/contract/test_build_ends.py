@@ -14,20 +14,11 @@ from bus.errors import Retry
 from bus.messages import BuildEnded, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, FIND_BUILDS, PROVIDERS, RELEASE
+from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, PROVIDERS, RELEASE
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor.builds import Builds
 from features.groups.messages import GROUPS
-from features.moves.messages import MOVE_REFUSED
-from features.moves.tests.support.move_builders import (
-    BUILD,
-    MOVE,
-    Cells,
-    MovingPlacement,
-    a_build_that_stands,
-    a_move,
-)
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.dependencies import SchedulerOptions
 from tests.support.buses import Connect, serving
@@ -41,7 +32,6 @@ from tests.support.conductor_builders import (
     an_agent_report,
     deliver,
 )
-from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
 
@@ -126,20 +116,4 @@ async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect
         assert "cell 'typo': no conductor takes builds there" in lost.reason
         assert set(placement.held) == {built.build, other.build}
         assert set(placement.retired) == set(lost.instances)
-        assert await bus.transport.dead_letters() == []
-
-
-async def test_a_move_that_no_conductor_takes_is_undone_and_refused(connect: Connect) -> None:
-    placement, cells = MovingPlacement(a_candidate(1), a_candidate(2)), Cells()
-    placement.hold(BUILD, 1)
-    cells.know(a_build_that_stands(1))
-    conductor = Worker("conductor", answers=[answers(FIND_BUILDS, cells.find, cell="cell1")])
-    async with scheduling(connect, placement, conductor) as bus:
-        refused = await bus.listen(MOVE_REFUSED.at())
-        await bus.publish(a_move())
-        async with asyncio.timeout(DEADLINE):
-            message = await refused.get()
-        assert (message.move, message.code) == (MOVE, "no_conductor")
-        assert placement.roots(BUILD) == {uid(1, "c")}
-        assert placement.held.keys() == {BUILD}
         assert await bus.transport.dead_letters() == []

@@ -13,13 +13,12 @@ from bus.messages import Attempt
 from bus.queries import BuildsFound, DecisionFound, InstancesFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
-from features.moves import emptying, moving, pages, plans
+from features.moves import emptying, moving, plans
 from features.moves.messages import (
     FIND_MOVES,
     FIND_PLANS,
     START_PLAN,
     STOP_PLAN,
-    MoveEnded,
     MoveProgress,
     MoveRequested,
     MovesFound,
@@ -112,24 +111,6 @@ async def test_a_steering_request_is_sent_even_if_the_cell_does_not_answer_in_ti
         await room.sign_in("admin")
         assert (await room.send(f"/moves/{MOVE}", act="abort")).status_code == 303
         await until(lambda: [move.to for move in movers.steered] == ["abort"])
-
-
-@pytest.mark.parametrize("path", ["/moves/events", f"/moves/{MOVE}/events"])
-async def test_progress_of_a_move_updates_open_pages(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(pages, "SECONDS", 3600.0)
-    movers = FakeMovers()
-    movers.keeps(1, 1, "prepare")
-    async with a_room(movers) as room, room.following(path) as sent:
-        await until(lambda: "preparing on host-9" in "".join(sent))
-        movers.keeps(1, 1, "start")
-        reply = MoveProgress(move=MOVE, build=uid(1), cell="c1", phase="start", reply_to="who-asked")
-        await room.bus.publish(reply)
-        await until(lambda: "starting on host-9" in "".join(sent))
-        stands = movers.keeps(1, 1, "done", ended=1030.0)
-        await room.bus.publish(
-            MoveEnded(move=MOVE, build=uid(1), kind=stands.kind, cell="c1", end="done", host="host-9")
-        )
-        await until(lambda: "30 s" in "".join(sent))  # the duration of the move
 
 
 async def test_the_page_without_moves_names_silent_cells() -> None:

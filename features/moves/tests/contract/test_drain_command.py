@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import Marking, disabling, enabling, forcing_down, host_named
+from berth.operations.host_states import Marking, disabling, forcing_down, host_named
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
-from bus.vocabulary import Message
 from features.moves.commands import draining
-from features.moves.core.emptying import TIMES
-from features.moves.messages import FIND_PLANS, FindPlans, MoveRequested
+from features.moves.messages import FIND_PLANS, FindPlans
 from features.moves.plan_requests import PlanListener, emptying_plan, plan_sentence, start_plan
 from features.moves.tests.support.fake_movers import an_instance_there
 from features.moves.tests.support.hosts_to_empty import HostsToEmpty, hosts_to_empty
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, an_order, on_hosts
 from tests.support.waiting import until
 
 Berth = Callable[..., Coroutine[Any, Any, str]]
@@ -41,119 +38,6 @@ def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 B1, B2, B3 = uid(1), uid(2), uid(3)
-
-
-async def test_a_drained_host_is_closed_and_its_instances_move_live(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
-    sent = (await berth("drain", "host-1")).splitlines()
-    assert sent[0] == "host-1: disabled, because of drain"
-    assert sent[1] == "undone by `berth host enable host-1 --because drain`"
-    assert f"{B1} moved to host-9" in sent and f"{B2} moved to host-9" in sent
-    assert sent[-1] == "host-1: 2 moved, none stays"
-    assert (cloud.on(1), cloud.on(2)) == ([], [B3])
-    assert {(request.kind, request.cell) for request in cloud.movers.asked} == {("live", "c1")}
-    assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
-
-
-async def test_all_hosts_of_a_cell_or_agent_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
-    await berth("drain", "--agent", "agent-2", "--cold")
-    assert (cloud.on(2), [request.kind for request in cloud.movers.asked]) == ([], ["migrate"])
-    cloud.movers.spare = 1
-    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked)]
-    sent = await berth("drain", "--cell", "c1", ends=1)
-    assert "3 hosts: 0 moved, 3 stay" in sent
-
-
-async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, berth: Berth) -> None:
-    cloud.movers.have(*(an_instance_there(number, 1) for number in range(10, 30)))
-    most, open_ = 0, set[str]()
-    later = list[MoveRequested]()
-
-    def begin(asked: MoveRequested) -> list[Message]:
-        nonlocal most
-        open_.add(asked.move)
-        later.append(asked)
-        most = max(most, len(open_))
-        return []
-
-    async def end_them() -> None:
-        for ended in range(22):
-            expected = min(4, 22 - ended)
-            await until(lambda: len(later) >= expected)  # noqa: B023 - awaited here
-            asked = later.pop()
-            reply = cloud.movers.well(asked)
-            open_.discard(asked.move)
-            await cloud.bus.publish(reply[-1])
-
-    cloud.movers.doing = begin
-    async with asyncio.TaskGroup() as group:
-        group.create_task(end_them())
-        sent = await berth("drain", "host-1", "--max", "4")
-    assert sent.splitlines()[-1] == "host-1: 22 moved, none stays"
-    assert most == 4
-
-
-async def test_an_instance_that_cannot_move_is_named_with_the_reason(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
-    cloud.movers.doing = lambda asked: (
-        [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
-    )
-    sent = (await berth("drain", "host-1", ends=1)).splitlines()
-    assert "host-1: 1 moved, 1 stay" in sent
-    assert f"  {B1} stays: [no_host] no host would do" in sent
-
-
-async def test_an_instance_that_changed_during_a_drain_is_read_again(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
-    def meanwhile(asked: MoveRequested) -> list[Message]:
-        if asked.build == B1:  # its owner deletes the instance first
-            cloud.movers.builds.pop(B1, None)
-            return [cloud.movers.refused(asked, "status")]
-        first = sum(request.build == B2 for request in cloud.movers.asked) == 1
-        return [cloud.movers.refused(asked, "moving")] if first else cloud.movers.well(asked)
-
-    cloud.movers.doing = meanwhile
-    last = (await berth("drain", "host-1")).splitlines()[-1]
-    assert last == "host-1: 1 moved, 1 deleted meanwhile, none stays"
-
-
-async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, berth: Berth) -> None:
-    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked, "status")]
-    sent = (await berth("drain", "host-2", ends=1)).splitlines()
-    assert f"  {B3} stays: [status] no host would do" in sent
-    assert len(cloud.movers.asked) == 1 + TIMES
-
-
-async def test_a_drain_waits_for_builds_in_progress_and_ignores_deletions(
-    cloud: HostsToEmpty, berth: Berth
-) -> None:
-    cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
-
-    def then(asked: MoveRequested) -> list[Message]:
-        if asked.build == B1:
-            cloud.movers.have(an_instance_there(2, 1))
-            del cloud.movers.builds[uid(4)]
-        return cloud.movers.well(asked)
-
-    cloud.movers.doing = then
-    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 2 moved, none stays"
-
-
-async def test_a_drain_waits_for_moves_that_others_requested(cloud: HostsToEmpty, berth: Berth) -> None:
-    cloud.movers.have(an_instance_there(1, 1, "moving"), an_instance_there(2, 1, "verifying"))
-
-    async def end_it() -> None:
-        looked = cloud.movers.listed
-        await until(lambda: cloud.movers.listed > looked + 1)
-        assert cloud.movers.asked == []
-        cloud.movers.have(an_instance_there(1, 9))
-
-    sent, _ = await asyncio.gather(berth("drain", "host-1", ends=1), end_it())
-    assert cloud.movers.asked == []
-    assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in sent.splitlines()
 
 
 async def test_a_cancelled_drain_stops_and_the_same_command_continues_it(
@@ -205,14 +89,6 @@ async def test_a_drain_whose_command_was_killed_goes_on_and_is_followed_again(
     assert len(cloud.movers.asked) == 2
 
 
-async def test_foreign_consumers_on_the_host_are_named(cloud: HostsToEmpty, berth: Berth) -> None:
-    await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
-    sent = (await berth("drain", "host-1")).splitlines()
-    assert (
-        sent[-1] == f"  host-1: {uid(50)} holds resources there, and is no instance that its cell would move"
-    )
-
-
 async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, berth: Berth) -> None:
     answer = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
     (last,) = [one for one in answer if "moved" in one]
@@ -243,9 +119,6 @@ async def test_invalid_input_is_refused_with_the_reason(
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-# Evacuation
-
-
 async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
     cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,16 +144,3 @@ async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
     sent = await berth("evacuate", "host-1")
     assert sent.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
-
-
-async def test_a_drain_stops_if_its_cause_is_removed_from_the_host(cloud: HostsToEmpty, berth: Berth) -> None:
-    cloud.movers.doing = lambda asked: []
-
-    async def take_the_cause_away() -> None:
-        await until(lambda: cloud.movers.asked)
-        await enabling("drain")(cloud.bus, await host_named(cloud.bus, "host-1"))
-        await cloud.bus.publish(cloud.movers.well(cloud.movers.asked[0])[-1])
-
-    sent, _ = await asyncio.gather(berth("drain", "host-1", "--max", "1", ends=1), take_the_cause_away())
-    assert f"{B2} stays: its host is not closed because of drain any more" in sent
-    assert [request.build for request in cloud.movers.asked] == [B1]

@@ -5,24 +5,13 @@ again.
 import asyncio
 
 import pytest
-from msgspec import structs
 
 from bus.claims import holder_consumer
 from bus.clock import Clock
-from bus.errors import Unavailable
-from bus.guests import GuestsAsked
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from compute_sim.core.faults import Durations, FaultPlan
 from compute_sim.guests import AgentDisk
 from compute_sim.recovery import GuestRecovery
-from features.moves.tests.support.moving_agent import (
-    BUILD,
-    DESTINATION,
-    SOURCE,
-    MovingAgent,
-    a_build,
-    a_destroy,
-)
+from features.moves.tests.support.moving_agent import BUILD, DESTINATION, SOURCE, MovingAgent, a_build
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 
@@ -39,8 +28,8 @@ class SmallPlacement:
         if kept:
             self.kept_on_source(kept, attempt)
 
-    def build_on(self, root: str, build: str = BUILD) -> None:
-        self.held[build] = root, "INSTANCE"
+    def build_on(self, root: str) -> None:
+        self.held[BUILD] = root, "INSTANCE"
 
     def kept_on_source(self, type_: str, attempt: int = 1) -> None:
         self.held[holder_consumer(BUILD, attempt)] = SOURCE, type_
@@ -125,45 +114,6 @@ async def test_a_returning_agent_destroys_guests_that_placement_has_elsewhere(
         assert again is not None and again.outcome == "destroyed"
 
 
-@in_virtual_time
-async def test_an_agent_lists_its_guests_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compute_sim.agent.GUESTS_A_PAGE", 2)
-    agent = await MovingAgent().build()
-    [guest] = agent.disk.all_guests
-    builds = [BUILD, *(uid(number, "f") for number in range(1, 5))]
-    for build in builds[1:]:
-        assert agent.disk.hosted.add(structs.replace(guest, build=build))
-    events: list[str] = []
-    pages, more = 0, True
-    while more:
-        asked = GuestsAsked(cell="c1", agent="a1", builds=(), after=events[-1] if events else "")
-        sent = await agent.does.report_guests(asked)
-        events += [guest.build for guest in sent.guests]
-        pages, more = pages + 1, sent.more
-        assert (sent.after, len(sent.guests) <= 2) == (asked.after, True)
-    assert (events, pages) == (sorted(builds), 3)
-
-
-@in_virtual_time
-async def test_guests_and_orders_wait_for_placements_answer_except_destroys() -> None:
-    placement = SmallPlacement(SOURCE)
-    placement.away = Unavailable("placement is away")
-    agent, home = await back_from_the_dead(placement)
-    building = asyncio.create_task(agent.does.build(a_build(build=uid(2, "b"))))
-    for _ in range(30):
-        assert await home.check() == []
-        await asyncio.sleep(0.5)
-    assert agent.disk.running() == [] and not building.done()
-    assert 2 <= placement.asked <= 8  # with growing pauses
-    placement.away = None
-    while not agent.does.ready:
-        assert await home.check() == []
-        await asyncio.sleep(0.5)
-    built = await building
-    assert built is not None and built.outcome == "built"
-    assert {record.build for record in agent.disk.running()} == {BUILD, uid(2, "b")}
-
-
 @pytest.mark.parametrize(
     ("holder", "attempts", "left"),
     [
@@ -187,57 +137,12 @@ async def test_a_guest_with_another_attempt_than_its_holder_waits_during_a_move(
     assert [report.attempt for report in reports] == [attempt for attempt in attempts if attempt not in left]
 
 
-@in_virtual_time
-async def test_a_guest_resumes_when_its_move_was_reverted() -> None:
-    placement = SmallPlacement(DESTINATION, "MIGRATION")
-    agent, home = await back_from_the_dead(placement)
-    await home.check()
-    placement.held.clear()
-    placement.build_on(SOURCE)
-    for _ in range(5):
-        await home.check()
-        await asyncio.sleep(1.0)
-    assert agent.guests() == {1: ("source", "running")}
-
-
-@in_virtual_time
-async def test_a_destroy_does_not_wait_for_placements_answer() -> None:
-    placement = SmallPlacement(SOURCE)
-    agent, home = await back_from_the_dead(placement)
-    asked = placement.allocations
-
-    async def while_it_is_destroyed(question: object) -> object:
-        answer = await asked(question)  # type: ignore[arg-type]
-        await agent.destroy(a_destroy(1))
-        return answer
-
-    agent.does.allocations = while_it_is_destroyed  # type: ignore[assignment]
-    assert await home.check() == []
-    assert agent.guests() == {} and agent.does.ready
-
-
-@in_virtual_time
-async def test_an_agent_queries_placement_after_each_power_failure() -> None:
-    placement = SmallPlacement(SOURCE)
-    agent, home = await back_from_the_dead(placement)
-    await home.check()
-    assert agent.guests() == {1: ("source", "running")}
-    agent.does.power.fail()
-    placement.held.clear()
-    await asyncio.sleep(6.0)
-    assert agent.disk.running() == [] and not agent.does.ready
-    assert [report.outcome for report in await home.check()] == ["destroyed"]
-    assert agent.guests() == {}
-
-
 STOOD_STILL = 30.0
 
 
-async def at_work(
-    placement: SmallPlacement, faults: FaultPlan | None = None
-) -> tuple[MovingAgent, GuestRecovery]:
+async def at_work(placement: SmallPlacement) -> tuple[MovingAgent, GuestRecovery]:
     placement.build_on(SOURCE)
-    agent = MovingAgent((await MovingAgent().build()).disk, faults, ask=placement.allocations)
+    agent = MovingAgent((await MovingAgent().build()).disk, ask=placement.allocations)
     agent.does.absent_after = 5.0
     home = recovery(agent, placement)
     await home.check()
@@ -291,19 +196,3 @@ async def test_an_answer_from_before_the_pause_is_ignored() -> None:
     assert not agent.does.ready and agent.disk.running() == []
     await asyncio.sleep(1.0)
     assert [report.outcome for report in await home.check()] == ["destroyed"]
-
-
-@in_virtual_time
-async def test_a_paused_build_is_dropped_if_it_is_on_another_host() -> None:
-    placement = SmallPlacement()
-    agent, home = await at_work(placement, FaultPlan(durations=Durations("constant", (10.0,))))
-    other = uid(2, "b")
-    placement.build_on(SOURCE, other)
-    building = asyncio.create_task(agent.does.build(a_build(build=other)))
-    await asyncio.sleep(0.0)
-    placement.build_on(DESTINATION, other)
-    await asyncio.sleep(STOOD_STILL)
-    assert not building.done()
-    assert [(report.build, report.outcome) for report in await home.check()] == [(other, "destroyed")]
-    assert await building is None
-    assert {record.build for record in agent.disk.running()} == {BUILD}

@@ -219,22 +219,6 @@ async def test_a_move_is_followed_to_its_end(
     assert (await berth(*words, "--wait", ends=ends)).splitlines() == says
 
 
-async def test_one_refused_move_of_several_fails_the_command(movers: FakeMovers, berth: Berth) -> None:
-    movers.doing = lambda asked: [movers.refused(asked)] if asked.build == B2 else movers.well(asked)
-    sent = await berth("move", B1, B2, "--wait", ends=1)
-    assert f"{B1} moved to host-9" in sent and f"{B2} refused" in sent
-
-
-async def test_a_lost_end_is_read_from_the_cell(movers: FakeMovers, berth: Berth) -> None:
-
-    def lost(asked: MoveRequested) -> list[Message]:
-        movers.keeps(1, 1, "done", move=asked.move, ended=1001.0)
-        return []
-
-    movers.doing = lost
-    assert await berth("move", B1, "--wait") == f"{B1} moved to host-9\n"
-
-
 @pytest.mark.parametrize(
     ("phase", "host", "says"), [("send", 9, "leaves for host-9"), ("resume", 1, "goes on, on host-1")]
 )
@@ -253,15 +237,6 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
     await until(lambda: movers.looked > looked + 2)
     movers.keeps(1, 1, "done", move=movers.asked[0].move, ended=1001.0)
     assert await following_it == f"{B1} {says}\n{B1} moved to host-9\n"
-
-
-async def test_a_lost_refusal_is_requested_again(
-    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(moving, "AGAIN_SECONDS", 0.0)
-    movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
-    await berth("move", B1, "--wait", ends=1)
-    assert {request.move for request in movers.asked} == {movers.asked[0].move}
 
 
 MIGRATE = MoveRequested(move=uid(1, "e"), build=B1, cell="c1", kind="migrate")
@@ -332,15 +307,6 @@ async def test_a_waiting_move_prints_its_missing_resources_once(
 # Steering
 
 
-@pytest.mark.parametrize("of", [B1, uid(1, "e")])
-async def test_an_abort_cancels_a_waiting_move(movers: FakeMovers, berth: Berth, of: str) -> None:
-    waits = movers.waits(1, 1)
-    assert await berth("abort", of) == f"{B1} does not wait any more: it stays as it is\n"
-    assert [cancel.build for cancel in movers.cancelled] == [waits.request]
-    with pytest.raises(OperationRefused, match="no move of it is under way"):
-        await berth("confirm", of)
-
-
 async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     movers: FakeMovers, berth: Berth
 ) -> None:
@@ -351,16 +317,6 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     sent = await berth("abort", B1)
     assert f"{B1}: abort is requested" in sent
     assert [move.to for move in movers.steered] == ["abort"]
-
-
-@pytest.mark.parametrize("of", [B1, uid(1, "e")])
-async def test_a_command_steers_the_move_of_a_build(movers: FakeMovers, berth: Berth, of: str) -> None:
-    stands = movers.keeps(1, 1, "verify")
-
-    movers.steering = lambda steered: [movers.ended(steered, kind="resize")]
-    assert await berth("confirm", of, "--wait") == f"{B1} resized, on host-9\n"
-    (reply,) = movers.steered
-    assert (reply.move, reply.to, reply.cell) == (stands.move, "confirm", "c1")
 
 
 async def test_a_late_command_is_refused_with_the_reason(movers: FakeMovers, berth: Berth) -> None:
@@ -377,15 +333,6 @@ async def test_an_ended_move_cannot_be_steered(movers: FakeMovers, berth: Berth)
 
 
 # Listing
-
-
-async def test_moves_under_way_are_listed_and_ended_ones_with_all(movers: FakeMovers, berth: Berth) -> None:
-    going, over = movers.keeps(1, 1, percent=40), movers.keeps(2, 2, "error", ended=1007.0, reason="no room")
-    sent = await berth("moves", "list")
-    assert going.move in sent and over.move not in sent and "send 40%" in sent
-    sent = await berth("moves", "list", "--all")
-    assert going.move in sent and over.move in sent and "7s" in sent and "no room" in sent
-    assert "no move is in progress" in await berth("moves", "list", "--host", "host-7")
 
 
 async def test_a_move_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) -> None:

@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import retired
-from bus.claims import CLEANUP, MIGRATION, STARTED, Choice, Claimed, ClaimRequested, Held, Released, Retired
+from bus.claims import MIGRATION, STARTED, Claimed, ClaimRequested, Retired
 from bus.clock import Clock
-from bus.messages import Selection
-from bus.reports import SHARES, Inventory
-from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Contended
-from features.moves.messages import SHELVED, MovePlaced, MoveRefused
-from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
-from features.moves.tests.support.moves_of_schedulers import moves_of
 from placement_worker import Placement
 from placement_worker.store import changes
 from tests.support.ids import uid
@@ -33,7 +26,6 @@ from tests.support.placement_builders import (
     seen_by,
 )
 from tests.support.placement_calls import claim
-from tests.support.schedulers import scheduler_of
 
 __all__ = ["every_commit"]
 
@@ -95,9 +87,6 @@ async def over(placement: Placement) -> set[str]:
     return await retired(placement.database)
 
 
-# Begin of a move
-
-
 async def test_one_claim_begins_a_move_and_publishes_both_hosts(placement: Placement) -> None:
     seen = placement.memory.index.seen
     assert await claim(placement, moves()) == [Claimed(choice=0, generation=2, number=seen + 1)]
@@ -121,66 +110,6 @@ async def test_a_repeated_claim_of_a_move_reports_that_it_has_begun(placement: P
     await release(placement, BUILD, 3, "deleted")
     assert await claim(placement, moves()) == [BEGAN]
     assert await held(placement) == {}
-
-
-async def test_the_id_of_a_started_move_belongs_to_the_project_of_its_instance(placement: Placement) -> None:
-    await claim(placement, moves())
-    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(MOVE),), others=True))
-    assert (found.objects, found.retired) == ({uid(MOVE): "mine"}, {uid(MOVE): ""})
-
-
-async def test_a_move_begun_and_cancelled_concurrently_is_either_begun_or_cancelled(
-    placement: Placement, url: str
-) -> None:
-    won: set[str] = set()
-    async with a_placement(url, Clock(chance=random.Random(1))) as other:
-        generation = 1
-        for position in range(40):
-            move = 1000 + position
-            begin = claim(placement, moves(1, 2, 3, move=move, generation=generation))
-            fence = release(other, move, None, "no host")
-            if position % 2:
-                [began], ended = await asyncio.gather(begin, fence)
-            else:
-                ended, [began] = await asyncio.gather(fence, begin)
-            assert not isinstance(began, Contended) and not isinstance(ended, Contended)
-            there = await held(placement)
-            if isinstance(began, Claimed):
-                won.add("claim")
-                assert ended == BEGAN
-                assert there.keys() == {BUILD, KEEP} and there[KEEP][1] == MIGRATION
-                generation = began.generation
-                await release(placement, KEEP, "any")
-            else:
-                won.add("fence")
-                assert isinstance(ended, Released)
-                assert began == Retired(why="no host")
-                assert there.keys() == {BUILD}
-    await placement.memory.fresh()
-    assert won  # on a fast machine, the same call may always win
-
-
-# Reverts
-
-
-async def test_on_the_way_back_the_instance_holds_its_former_allocations(placement: Placement) -> None:
-    await claim(placement, moves())
-    seen = placement.memory.index.seen
-    assert await claim(placement, is_returning(keep=LEFT)) == [
-        Claimed(choice=0, generation=3, number=seen + 1)
-    ]
-    assert await held(placement) == {
-        BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
-        LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
-    }
-    assert await reported(placement, seen) == {H1, H2}
-    again = Held(generation=3, allocations=on_hosts(1, **FIVE), roots=(H1,))
-    assert await claim(placement, is_returning(keep=LEFT)) == [again]
-    assert isinstance(await release(placement, LEFT, "any"), Released)
-    assert placement.memory.index.rows[H2].free == {"VCPU": 8}
-
-
-# Concurrent moves, shelving and pools
 
 
 async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
@@ -231,62 +160,3 @@ async def test_concurrent_moves_and_reverts_leave_no_orphaned_allocations(
     assert every_commit.broken == []
     assert every_commit.commits > 30 and len(started) > 20
     assert sum(started) == len(await over(placement))
-
-
-async def test_a_shelved_instance_holds_nothing_until_a_move_revives_it(placement: Placement) -> None:
-    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED, revivable=True), Released)
-    boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
-    assert await claim(placement, boot) == [Retired(why=SHELVED, revivable=True)]
-    [woken] = await claim(placement, moves(generation=None, keep=None))
-    assert isinstance(woken, Claimed)
-    assert await over(placement) == {uid(MOVE)}
-    assert (await held(placement))[BUILD] == (on_hosts(2, **FIVE), "INSTANCE", "mine")
-    assert isinstance(
-        await release(placement, BUILD, woken.generation, retire=SHELVED, revivable=True), Released
-    )
-    assert isinstance(await release(placement, BUILD, None, retire="deleted"), Released)
-    assert await claim(placement, moves(move=MOVE + 1, generation=None, keep=None)) == [
-        Retired(why="deleted")
-    ]
-    assert await placement_breaches(placement.database) == []
-
-
-@pytest.mark.parametrize(("disk", "fits"), [(60, True), (90, True), (101, False)])
-async def test_a_destination_on_the_same_pool_needs_only_what_the_instance_does_not_hold(
-    placement: Placement, disk: int, fits: bool
-) -> None:
-    """The pool has 100 GB, and the instance holds 60 of them."""
-    rack = (uid(1, "d"),)
-    for number in (1, 2):
-        await placement.reports.report_many([a_report(number, sequence=2, aggregates=rack)])
-    pool = a_report(9, inventories={"DISK_GB": Inventory(total=100)}, traits=(SHARES,), aggregates=rack)
-    await placement.reports.report_many([pool])
-    pool_id = uid(9, "a")
-    [done] = await claim(
-        placement,
-        an_order(
-            a_claim(BUILD, {**on_hosts(1, **FIVE), pool_id: {"DISK_GB": 60}}, generation=1, project="mine")
-        ),
-    )
-    assert isinstance(done, Claimed)
-    flavor = Flavor(name="f", vcpus=5, disk_gb=60)
-    chosen = Selection(
-        root=H1, host="host-1", agent="agent-1",
-        choice=Choice({H1: FIVE, pool_id: {"DISK_GB": 60}}),
-    )  # fmt: skip
-    stands = a_build_that_stands(build=uid(BUILD), generation=2, cell="c1")
-    spec = replace(stands.placed.spec, flavor=flavor, project="mine")
-    stands = replace(stands, chosen=chosen, spec=spec, placed=replace(stands.placed, spec=spec))
-    cells = Cells()
-    cells.know(stands)
-    larger = replace(flavor, name="larger", disk_gb=disk)
-    asked = a_move(kind="resize", build=uid(BUILD), flavor=larger, cell="c1")
-    scheduler = scheduler_of(placement)
-    [[answer]] = await moves_of(scheduler, cells.find).place_many([asked])  # type: ignore[misc]
-    if fits:
-        assert isinstance(answer, MovePlaced) and answer.chosen is not None, answer
-        assert answer.chosen.choice.allocations == {H2: FIVE, pool_id: {"DISK_GB": disk}}
-        assert 100 - placement.memory.index.rows[pool_id].free["DISK_GB"] == max(60, disk)
-    else:
-        assert isinstance(answer, MoveRefused)
-    assert await placement_breaches(placement.database) == []

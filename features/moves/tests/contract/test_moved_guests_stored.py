@@ -65,33 +65,6 @@ async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     assert two.disk.devices.held == {}
 
 
-async def test_an_unfinished_phase_begins_again(disk: Callable[[], AgentDisk]) -> None:
-    one = await MovingAgent(disk()).build()
-    await one.disk.settled()
-    one.disk.become(one.disk.hosted.there[BUILD][1], "stopped")  # as a copy begins
-    killed(one.disk)
-    two = MovingAgent(disk())
-    assert two.guests() == {1: ("source", "running")}
-    assert await two.move(a_move("send", 2, 1)) == ["done"]
-
-
-async def test_a_failed_build_leaves_no_guest_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
-    """Its guest was stored before, as it was incomplete when an earlier process of the agent ended."""
-    order, first = an_order(1), disk()
-    first.begin(order)
-    (guest,) = first.all_guests
-    assert first.file is not None
-    first.file.add(module.GuestThere(guest, built=False))
-    await first.settled()
-    killed(first)
-    second = MovingAgent(disk(), faults=FaultPlan(reschedule=1.0))
-    second.does.confirm_guests()
-    reply = await second.does.build(order)
-    assert reply is not None and reply.outcome == "failed"
-    killed(second.disk)
-    assert disk().all_guests == []
-
-
 async def test_a_file_of_the_previous_version_is_read(tmp_path: Path) -> None:
     """The bytes are those of a version whose guests could not move."""
     build, root = uid(1, "b"), uid(1, "c")

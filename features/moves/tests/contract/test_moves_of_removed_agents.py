@@ -6,14 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from berth.features import packages
-from bus.messages import BuildOrdered
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from features.moves.messages import MoveEnded, MoveProgress
+from features.moves.messages import MoveProgress
 from features.moves.tests.support.conductor_moves import a_move, a_move_report, in_short
 from tests.contract.test_removed_agents import BUILT, ONE, RemovingCell
-from tests.support.conductor_builders import an_agent_report
 
 
 class RemovingCellOfMoves(RemovingCell):
@@ -54,17 +52,3 @@ async def test_a_move_continues_as_with_a_silent_agent_but_does_not_wait(
         (order,) = await cell.deliver(a_move_report(order, "done"))  # type: ignore[arg-type]
     assert short(await cell.remove(agent)) == then
     assert [host for _, _, host, _ in await cell.assumed()] == assumed
-
-
-async def test_the_source_of_an_evacuation_is_released(cell: RemovingCell) -> None:
-    await cell.place(ONE)
-    await cell.deliver(BUILT)
-    evacuation = a_move("evacuate", generation=1)
-    assert evacuation.chosen is not None
-    cell.books.hold(replace(ONE, chosen=evacuation.chosen, generation=1))
-    (order,) = await cell.deliver(evacuation)
-    assert isinstance(order, BuildOrdered)
-    await cell.remove("agent0")
-    (end,) = await cell.deliver(an_agent_report(order, "built"))
-    assert isinstance(end, MoveEnded) and end.end == "done"
-    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]

@@ -1,15 +1,7 @@
-"""Moves over the REST API: the limits of members and of limited roles, and records of acts."""
+"""Moves over the REST API: the ids of moves."""
 
 from features.moves.tests.support.rest import a_move
-from tests.support.rest_region import BUILD, OTHER, TAKEN, a_caller, a_region
-
-
-async def test_a_move_is_recorded_with_its_request() -> None:
-    async with a_region() as region:
-        await region.send(a_caller("operator"), "POST", "/v1/moves", a_move(kind="resize", note="larger"))
-        (record,) = await region.recorded()
-        assert (record.act, record.target, record.project) == ("move", BUILD, "p1")
-        assert '"note":"larger"' in record.asked
+from tests.support.rest_region import OTHER, TAKEN, a_caller, a_region
 
 
 async def test_the_id_of_a_move_is_not_the_id_of_an_instance_of_another_project() -> None:

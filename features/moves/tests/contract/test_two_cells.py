@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from sqlalchemy import text
 
 from berth.features import packages
@@ -397,25 +396,6 @@ async def test_a_moved_instance_belongs_to_the_new_cell_only(world: CellsApart) 
     assert [phase.phase for phase in end.phases] == ["prepare", "start"]
 
 
-async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) -> None:
-    build = await world.boot()
-    await world.comes_to(a_move(build, "resize", flavor=LARGE, verify=True))
-    [(cell, status, _)] = await world.listed(build)
-    assert (cell, status) == ("c2", "verifying")
-    assert set(await world.holds(build)) == {"itself", "keeper 1"}
-    await world.comes_to(steering(build, "c2", "revert"))
-    assert await settled(world, build) == ("c1", "active")
-    assert (await reply(world, build)).end == "reverted"
-    [stands] = (await world.cells["c1"].builds.find(FindBuilds(cell="c1", builds=(build,)))).builds
-    assert (stands.spec and stands.spec.flavor.vcpus, stands.host) == (2, "host-1")
-
-    await world.comes_to(a_move(build, "resize", 2, flavor=LARGE, verify=True))
-    await world.comes_to(replace(steering(build, "c2", "confirm"), move=uid(2, "e")))
-    assert await settled(world, build) == ("c2", "active")
-    [stands] = (await world.cells["c2"].builds.find(FindBuilds(cell="c2", builds=(build,)))).builds
-    assert stands.spec and stands.spec.flavor.vcpus == 4
-
-
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "the old cell has forgotten it"])
 async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApart, forgotten: bool) -> None:
     """An agent ignores orders with older attempt numbers than it has recorded, so numbers must grow."""
@@ -481,23 +461,6 @@ async def test_a_move_between_cells_can_be_aborted_in_both_cells(world: CellsApa
     await world.comes_to()
     assert await settled(world, build) == ("c1", "active")
     assert (await reply(world, build)).end == "aborted"
-
-
-async def test_without_a_host_in_the_other_cell_the_instance_stays(world: CellsApart) -> None:
-    build = await world.boot()
-    await world.comes_to(a_move(build, wanted_host="host-2"))
-    assert await settled(world, build) == ("c1", "active")
-    assert [type(message) for message in world.reply if isinstance(message, MoveRefused | MoveEnded)] == [
-        MoveRefused
-    ]
-
-
-@pytest.mark.parametrize("kind", ["live", "rebuild", "shelve"])
-async def test_rebuilds_and_live_migrations_stay_in_their_cell(world: CellsApart, kind: str) -> None:
-    build = await world.boot()
-    await world.comes_to(a_move(build, kind))
-    [refusal] = [message for message in world.reply if isinstance(message, MoveRefused)]
-    assert refusal.code == "unreadable"
 
 
 # Deletions during a move

@@ -1,4 +1,4 @@
-"""An instance in an embedded berth, by its commands: moved, resized, shelved, evacuated, drained."""
+"""An instance in an embedded berth, by its commands: moved, resized, shelved, drained."""
 
 import asyncio
 import json
@@ -50,23 +50,6 @@ async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth)
     assert f"to {fourth['host']} in cell c1: ended done" in shown
     assert len((await berth("moves", "list", "--all", "--json")).splitlines()) == 8
     assert "deleted" in await berth("delete", build, "--wait")
-    await berth.clean()
-
-
-async def test_a_dead_host_is_evacuated_and_a_live_host_is_drained(berth: LivingBerth) -> None:
-    there = [await berth.boot("--host", "c1-host00001") for _ in range(3)]
-    sent = await berth("evacuate", there[0][1], "--wait")
-    assert "c1-host00001: 3 moved, none stays" in sent
-    where = {
-        json.loads(line)["host"] for line in (await berth("moves", "list", "--all", "--json")).splitlines()
-    }
-    assert "c1-host00001" not in where
-    for host in sorted(where):
-        assert "none stays" in await berth("drain", host, "--max", "2")
-        await berth("host", "enable", host, "--because", "drain")
-    for build, _ in there:
-        await berth("delete", build, "--wait")
-    await berth("host", "force-down", "c1-host00001", "--undo")
     await berth.clean()
 
 

@@ -8,19 +8,11 @@ from msgspec.structs import replace
 from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
 from bus.messages import AgentReported, HostFailed
 from bus.vocabulary import Contended, Message
-from cell_conductor.core.build import Build, holder_consumer
-from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled
 from features.moves.core.course import postpone_reason
-from features.moves.core.phases import (
-    BuildMove,
-    MoveImpossible,
-    last_move,
-    move_in_progress,
-    move_progress,
-    move_state,
-    overdue_report,
-)
-from features.moves.messages import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
+from features.moves.core.phases import BuildMove, MoveImpossible, last_move, move_in_progress, overdue_report
+from features.moves.messages import MoveEnded, MovePlaced, MoveReported, MoveSteered, Steering
 from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short
 from tests.support.conductor_builders import (
     a_build_order,
@@ -42,7 +34,6 @@ PLACED = a_placed(generation=1, hosts=1)
 BUILT = an_agent_report(a_build_order(PLACED), "built")
 MOVE = a_move()
 VERIFIED = a_move(verify=True)
-LIVE = a_move("live")
 EVACUATE = a_move("evacuate")
 SHELVE = a_move("shelve")
 UNSHELVE = a_move("unshelve", number=2)
@@ -112,12 +103,6 @@ STATES: dict[str, list[Dated]] = {
     "rebuild": [*ACTIVE, REBUILD],
     "destroy": [*ACTIVE, SHELVE, done("send", 1)],
     "release": [*ACTIVE, SHELVE, done("send", 1), agent_says(1, 0, "destroyed")],
-}
-# Where a move goes, or goes back to, by what is under way
-TOWARDS = {
-    **dict.fromkeys(("prepare", "send", "start", "verify", "swap", "build", "undo, then the next"), "host5"),
-    **dict.fromkeys(("undo", "back", "resume", "rebuild"), "host0"),
-    **dict.fromkeys(("destroy", "release"), ""),
 }
 SAID = object()  # by an agent, of the phase as it is
 EVENTS: dict[str, object] = {
@@ -317,27 +302,6 @@ def test_every_event_in_every_phase_of_a_move(state: str, event: str) -> None:
     assert move_in_progress(build.parts) is not None or move_of(build).end
 
 
-@pytest.mark.parametrize("state", ["prepare", "send", "start", "resume", "rebuild"])
-def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: str) -> None:
-    before = after(*STATES[state])
-    move = move_in_progress(before.parts)
-    assert move is not None
-    removed = replace(
-        overdue_report(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
-    )
-    assert step(before, overdue_report(before), 1.0, LIMITS) == (before, ())
-    early, effects = step(before, removed, 1.0, LIMITS)
-    late, expected = step(before, overdue_report(before), 1000.0, LIMITS)
-    assert early is not None and late is not None and last_move(early) is not None
-    assert early.status == late.status and move_of(early).phases[-1].cause == "its agent was removed"
-    sent = [
-        [in_short(each) for each in some if not isinstance(each, HostFailed)] for some in (effects, expected)
-    ]
-    assert sent[0] == sent[1]
-    another = replace(removed, step=move.step + 1)  # the phase that waits now has an agent
-    assert step(before, another, 1.0, LIMITS)[0] is before
-
-
 def held(host: int, generation: int) -> Held:
     allocations = a_selection(host).choice.allocations
     return Held(generation=generation, allocations=allocations, roots=tuple(allocations))
@@ -360,13 +324,6 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
 def test_answers_of_placement_while_a_move_is_reverted(answer: Any, then: str) -> None:
     build, reply = came(*TO_THE_SOURCE, an_answer_in("back", 2, answer))
     assert f"{move_of(build).phase}: {'; '.join(reply)}" == then
-
-
-def test_a_source_without_allocations_is_resumed_and_ends_in_error() -> None:
-    answers = [an_answer_in("back", 2, GONE), an_answer_in("back", 2, Refused(refusals=(FULL,)), afresh=True)]
-    build, reply = came(*TO_THE_SOURCE, *answers, done("resume", 3))
-    assert reply[-1] == "ended error at host0"
-    assert "could not be claimed again: p: asked 4" in move_of(build).cause
 
 
 @pytest.mark.parametrize(
@@ -401,11 +358,6 @@ NEXT: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize(("answer", "says"), NEXT.values(), ids=NEXT)
 def test_answers_of_placement_for_the_next_alternate(answer: Any, says: list[str]) -> None:
     assert came(*TO_THE_NEXT, an_answer_in("swap", 2, answer))[1] == says
-
-
-def test_an_answer_to_an_earlier_query_is_ignored() -> None:
-    going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
-    assert came(*going_back, an_answer_in("swap", 2, CLAIMED)) == (after(*going_back), [])
 
 
 def test_a_missing_holder_is_not_an_answer_to_the_new_claim() -> None:
@@ -466,13 +418,6 @@ def test_a_move_in_an_unexpected_state(before: list[Dated], event: Event, then: 
     assert f"{build.shown}: {'; '.join(reply)}" == then
     if move_in_progress(build.parts) is None:
         assert came(*before, event, event)[1] == reply
-
-
-def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
-    build, reply = came(*ACTIVE, MoveImpossible(MOVE, "metal"), an_answer_in("back", 2, CLAIMED))
-    assert reply == ["ended error at host0"]
-    assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
-    assert move_of(build).cause == "metal"
 
 
 @pytest.mark.parametrize(
@@ -541,11 +486,6 @@ def test_a_possibly_running_guest_is_waited_for_while_its_allocations_are_held()
     assert reply == ["progress back", "back 2 to 1 keeping 2"]
 
 
-def test_a_guest_that_failed_to_start_is_waited_for_like_a_deletion() -> None:
-    undoing = [*SENT, failed("start", 3, leftover=True)]
-    assert came(*undoing, late(undoing, 600.0))[1] == ["progress back", "back 2 to 1 keeping 2"]
-
-
 def test_a_move_is_confirmed_when_its_time_expires() -> None:
     hour = a_move(verify=True, verify_for="1h")
     verifying = [*ACTIVE, hour, done("prepare", 1), done("send", 2), done("start", 3)]
@@ -559,74 +499,13 @@ def test_progress_extends_the_time_limit_and_is_published() -> None:
     assert build.deadline == 190.0 and reply == ["progress send"]
 
 
-def test_forcing_a_live_migration_repeats_its_order() -> None:
-    sending = [*ACTIVE, LIVE, done("prepare", 1)]
-    _, reply = came(*sending, a_steering(LIVE, "force"))
-    assert reply == ["progress send", "send 1 at host0 by force"]
-    assert came(*sending, a_steering(LIVE, "force"), done("send", 2))[1] == ["send 1 at host0 by force"]
-    assert came(*sending, a_steering(LIVE, "force"), done("send", 3))[1] == [
-        "progress start",
-        "start 2 at host5",
-    ]
-
-
 # The end
-
-
-def test_the_end_of_a_move_lists_phases_and_attempts_with_causes() -> None:
-    _, effects = steps(
-        *STATES["swap"],
-        (2.0, an_answer_in("swap", 2, CLAIMED)),
-        (3.0, done("prepare", 2)),
-        (4.0, failed("send", 3)),
-        (5.0, an_answer_in("back", 3, CLAIMED)),
-        (6.0, done("resume", 4)),
-    )
-    [end] = [effect for effect in effects if isinstance(effect, MoveEnded)]
-    assert [(phase.phase, phase.host, phase.outcome, phase.cause) for phase in end.phases] == [
-        ("prepare", "host5", "failed", "no"),
-        ("prepare", "host6", "done", ""),
-        ("send", "host0", "failed", "no"),
-        ("resume", "host0", "done", ""),
-    ]
-    assert [(attempt.host, attempt.outcome, attempt.cause) for attempt in end.attempts] == [
-        ("host5", "failed", "no")
-    ]
-    assert (end.end, end.host, end.reason) == (
-        "error", "host0", "host0 could not send it: no: host5 failed: no",
-    )  # fmt: skip
-    assert [(phase.began, phase.ended) for phase in end.phases[1:3]] == [(2.0, 3.0), (3.0, 4.0)]
-
-
-def test_the_end_of_a_build_does_not_change_with_moves() -> None:
-    _, (first,) = step(after(*ACTIVE), PLACED, 0.0, LIMITS)
-    _, (later,) = step(after(*SENT, done("start", 3)), PLACED, 0.0, LIMITS)
-    assert later == first
 
 
 def test_a_reverted_resize_restores_the_old_flavor() -> None:
     resized = after(*SENT, done("start", 3))
     assert resized.spec.flavor.name == "large" and resized.host.host == "host5"
     assert after(*STATES["resume"]).spec == PLACED.spec
-
-
-def test_the_source_of_a_move_is_cleaned_up_like_a_leftover() -> None:
-    moved = [*SENT, done("start", 3)]
-    assert came(*moved, agent_says(1, 0, "destroyed"))[1] == ["free 1"]
-    freed = [*moved, agent_says(1, 0, "destroyed"), CleanedUp(holder_consumer(PLACED.build, 1), Released())]
-    assert after(*freed).leftovers == ()
-    assert came(*moved, late_leftover(moved, 5000.0))[1] == ["end active", "destroy 1 at host0", "free 1"]
-
-
-def test_hosts_of_earlier_moves_are_forgotten() -> None:
-    moved = [*SENT, done("start", 3), agent_says(1, 0, "destroyed")]
-    freed = CleanedUp(holder_consumer(PLACED.build, 1), Released())
-    again = a_move(number=2, hosts=(7,), attempt=2, generation=3)
-    assert [host.host for host in after(*moved, freed, again).added_hosts] == ["host5", "host7"]
-
-
-def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
-    return now, agent_says(after(*moved).attempt, 5, "overdue")
 
 
 def test_a_failed_release_is_the_cause_of_a_shelved_instance() -> None:
@@ -641,23 +520,8 @@ def test_allocations_of_a_shelved_instance_are_released_in_any_case(answer: obje
     assert reply == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
-def test_allocations_held_by_another_move_are_released_when_shelved() -> None:
-    shelving = [*STATES["release"], ReleaseAnswer("held", held(5, 2))]
-    assert came(*shelving)[1] == ["release 2 as shelved"]
-    build, reply = came(*shelving, ReleaseAnswer("held", Released()))
-    assert (build.shown, reply) == ("shelved", ["ended done", "free 1"])
-
-
 def test_a_shelved_instance_is_deleted_without_an_agent() -> None:
     _, reply = came(*SHELVED, a_delete(PLACED))
     assert reply == ["release None for good", "ended done"]
     assert came(*SHELVED, a_delete(PLACED), ReleaseAnswer("deleting", Released()))[0].status == "deleted"
     assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_messages_and_queries_name_the_same_host_of_a_move(state: str) -> None:
-    build = after(*STATES[state])
-    reply = move_progress(build)
-    assert isinstance(reply, MoveProgress)
-    assert (reply.host, move_state(move_of(build)).towards) == (TOWARDS[state], TOWARDS[state])

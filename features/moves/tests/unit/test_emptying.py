@@ -3,19 +3,10 @@
 import pytest
 from msgspec import structs
 
-from bus import protocol
 from bus.queries import Instance
 from features.moves.core.emptying import RETRY_SECONDS, TIMES, EmptyingStep, next_step
-from features.moves.core.plan_moves import MovesOfPlan, StoredMove, refused
-from features.moves.messages import (
-    EmptiedHost,
-    Emptying,
-    MoveOfPlan,
-    MoveRequested,
-    PlanOfMoves,
-    PlansFound,
-    PlanStands,
-)
+from features.moves.core.plan_moves import MovesOfPlan, StoredMove
+from features.moves.messages import EmptiedHost, Emptying, MoveOfPlan, MoveRequested
 from tests.support.ids import uid
 
 WAITS = f"it waits to be confirmed (`berth confirm {uid(1)}`)"
@@ -100,10 +91,3 @@ def test_moved_and_deleted_instances_are_counted() -> None:
     moves = [move(1, "done"), move(2, "gone", "unknown"), move(3), move(4, "full", "no_host")]
     found = step(DRAIN, [there(4)], *moves)
     assert (found.total, found.moved, found.gone, len(found.stay)) == (4, 1, 1, 1)
-
-
-def test_a_long_reason_of_a_refusal_can_be_read_by_clients() -> None:
-    failed = refused(move(1).move, "no_host", "x" * 5000, NOW)
-    stands = PlanStands(plan=PlanOfMoves(id=PLAN), stay={uid(1): failed.problem}, moves=(failed,))
-    found = PlansFound(plans=(stands,))
-    assert protocol.decode(PlansFound, protocol.encode(found)) == found

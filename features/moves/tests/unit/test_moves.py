@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,8 +16,7 @@ from bus.requests import Flavor, Hints, Image
 from features.groups.messages import ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
-from features.moves.messages import SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from features.moves.placing import refusal_of
+from features.moves.messages import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,
@@ -123,27 +121,6 @@ async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None
     assert (claimed_group(claim.parts), claim.project, claim.user) == (None, "p", "u")
 
 
-async def test_fields_of_a_move_that_are_not_known_are_noted_in_its_decision() -> None:
-    note = "sourse: not known here; did you mean source?"
-    placed = await a_cloud().placed(a_move(unknown_fields=(note,)))
-    assert placed.decision.notes == (note,)
-    refused = await a_cloud().refused(
-        a_move(build=uid(9, "b"), source="h", unknown_fields=(note,), kind="live")
-    )
-    assert refused.decision.notes == (note,)
-
-
-@pytest.mark.parametrize("kind", ["migrate", "live", "resize", "evacuate"])
-async def test_each_type_of_move_that_needs_a_host_gets_one(kind: str) -> None:
-    traits = (FORCED_DOWN,) if kind == "evacuate" else ()
-    cloud = a_cloud(a_candidate(1, traits=traits), a_candidate(2))
-    placed = await cloud.placed(a_move(1, kind, flavor=BIG if kind == "resize" else None))
-    assert placed.chosen is not None and placed.chosen.root == root(2)
-    assert placed.chosen.choice.allocations[root(2)]["VCPU"] == (4 if kind == "resize" else 1)
-    assert placed.spec.flavor.name == ("big" if kind == "resize" else "small")
-    assert cloud.placement.roots(KEEP) == {root(1)}
-
-
 @pytest.mark.parametrize(("zone", "to"), [("a", None), ("b", 2)])
 async def test_an_evacuation_keeps_the_requested_zone_unless_its_host_has_left_it(
     zone: str, to: int | None
@@ -181,23 +158,6 @@ async def test_a_move_keeps_the_constraints_of_the_boot() -> None:
     assert placed.decision.record.asked.zone == "z2"
 
 
-@pytest.mark.parametrize(
-    ("alternatives", "goes"),
-    [({"wanted_host": "host3"}, 3), ({"forced_host": root(4)}, 4), ({"ignore_hosts": ("host2", "host3")}, 4)],
-)
-async def test_hosts_are_preferred_forced_and_excluded(alternatives: dict[str, Any], goes: int) -> None:
-    placed = await a_cloud().placed(a_move(**alternatives))
-    assert placed.chosen is not None and placed.chosen.root == root(goes)
-
-
-async def test_the_cell_of_an_instance_is_read_from_placement() -> None:
-    cloud = a_cloud(a_candidate(1, cell="c2"), a_candidate(2, cell="c2"), a_candidate(3), cell="c2")
-    placed = await cloud.placed(a_move(cell="cell1"))
-    assert placed.cell == "c2"
-    assert placed.chosen is not None and placed.chosen.root == root(2)
-    assert [question.cell for question in cloud.cells.questions] == ["c2"]
-
-
 # Its server group
 
 
@@ -220,16 +180,6 @@ async def test_group_members_exclude_hosts_but_the_instance_itself_does_not() ->
     placed = await cloud.placed(a_move())
     assert placed.chosen is not None and placed.chosen.root == root(3)
     assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None  # it stays in the group it is in
-
-
-async def test_a_single_member_of_an_affinity_group_may_go_anywhere() -> None:
-    cloud = a_cloud()
-    grouped(cloud, "affinity", {BUILD: 1})
-    assert isinstance((await cloud.placed(a_move())), MovePlaced)
-    beside = a_cloud()
-    grouped(beside, "affinity", {BUILD: 1, uid(8, "b"): 4})
-    placed = await beside.placed(a_move())
-    assert placed.chosen is not None and placed.chosen.root == root(4)
 
 
 # Unshelve, rebuild and shelve
@@ -259,18 +209,6 @@ async def test_a_deleted_group_does_not_prevent_an_unshelve() -> None:
     shelved(cloud, AlsoAsked(parts=in_group(GROUP)))
     await cloud.placed(a_move(1, "unshelve"))
     assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None
-
-
-async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:
-    cloud = a_cloud()
-    shelve = await cloud.placed(a_move(1, "shelve"))
-    assert (shelve.chosen, shelve.attempt, shelve.generation) == (None, 1, 1)
-    image = Image(name="newer")
-    rebuild = await cloud.placed(a_move(2, "rebuild", image=image))
-    assert rebuild.chosen is not None and rebuild.chosen.root == root(1)
-    assert (rebuild.generation, rebuild.spec.image) == (1, image)
-    assert cloud.placement.orders == []
-    assert cloud.placement.retired == {MOVE: STARTED, uid(2, "e"): STARTED}
 
 
 @pytest.mark.parametrize(
@@ -348,41 +286,6 @@ async def test_instances_of_a_host_forced_down_can_only_be_evacuated() -> None:
     await cloud.placed(a_move(9, "evacuate"))
 
 
-async def test_the_refusal_of_a_move_is_stored() -> None:
-    cloud = a_cloud(hosts=1)
-    reply = await cloud.refused(a_move())
-    unknown = await cloud.refused(a_move(2, build=uid(4, "b")))
-    request = cloud.refusals[0].request
-    assert request is not None
-    assert cloud.refusals == [
-        refusal_of(a_move(), request, reply), refusal_of(a_move(2, build=uid(4, "b")), None, unknown)
-    ]  # fmt: skip
-    assert (request.request, request.cell) == (MOVE, "cell1")
-
-
-async def test_a_move_is_retried_while_its_cell_is_silent_and_then_refused() -> None:
-    for code, cells in (("no_conductor", Cells(silent={"cell1"})), ("unknown", Cells({"cell1": {}}))):
-        cloud = a_cloud()
-        cloud.cells.stands, cloud.cells.silent = cells.stands, cells.silent
-        await cloud.retry(a_move())
-        cloud.time.now += 59
-        await cloud.retry(a_move())
-        cloud.time.now += 2
-        assert (await cloud.refused(a_move())).code == code
-        assert cloud.placement.roots(BUILD) == {root(1)}
-
-
-async def test_a_silent_cell_does_not_affect_moves_of_other_cells() -> None:
-    cloud = a_cloud()
-    other = uid(2000, "b")
-    cloud.placement.held[other] = Holding(1, {root(9): {"VCPU": 1}})
-    cloud.placement.hosts[root(9)] = a_candidate(9, cell="c9")
-    cloud.cells.silent.add("c9")
-    there, lost = await cloud.moves.place_many([a_move(), a_move(2, build=other)])
-    assert isinstance(lost, Retry)
-    assert not isinstance(there, Retry | Poison) and isinstance(there[0], MovePlaced)
-
-
 async def test_a_repeated_move_is_answered_from_its_allocations() -> None:
     cloud, asked = a_cloud(), a_move(source="host1")  # afterwards it is on another host
     first = await cloud.placed(asked)
@@ -430,15 +333,6 @@ async def test_a_begun_move_that_its_cell_has_lost_with_the_instance_is_refused(
     assert await cloud.refused(move) == reply  # the broker may deliver the request more than once
 
 
-async def test_a_duplicated_message_in_a_batch_claims_once() -> None:
-    cloud = a_cloud()
-    one, other = await cloud.come_of(a_move(), a_move())
-    assert isinstance(one, MovePlaced) and isinstance(other, MovePlaced)
-    assert one.chosen is not None and other.chosen is not None
-    assert one.chosen.root == other.chosen.root
-    assert cloud.placement.roots(BUILD) == {one.chosen.root}
-
-
 async def test_one_of_two_moves_of_a_build_begins() -> None:
     cloud = a_cloud()
     first, second = await cloud.moves.place_many([a_move(1), a_move(2)])
@@ -454,14 +348,6 @@ async def test_allocations_changed_by_another_client_are_not_touched() -> None:
     cloud.time.now += 31
     assert (await cloud.refused(a_move())).code == "held"
     assert cloud.placement.roots(BUILD) == {root(1)}
-
-
-async def test_a_begun_move_is_published_even_if_it_would_be_refused_now() -> None:
-    cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
-    await cloud.placed(a_move(1, "evacuate"))
-    candidate = a_candidate(1)
-    cloud.placement.hosts[root(1)] = candidate
-    assert isinstance(await cloud.placed(a_move(1, "evacuate")), MovePlaced)
 
 
 async def test_a_move_refused_by_one_scheduler_is_not_begun_by_another() -> None:
@@ -512,46 +398,6 @@ def deleted(cloud: MovingCloud) -> None:
     cloud.cells.know(a_build_that_stands(1, status="deleted", generation=None))
 
 
-def unshelved(cloud: MovingCloud) -> None:
-    del cloud.placement.held[KEEP]
-    cloud.cells.know(a_build_that_stands(2, attempt=3, generation=2))
-
-
-@pytest.mark.parametrize("change", [shelved, deleted, unshelved])
-async def test_a_begun_move_with_a_released_claim_is_ended_by_its_cell(
-    change: Callable[[MovingCloud], object],
-) -> None:
-    cloud = a_cloud()
-    await cloud.placed(a_move(reply_to="me"))
-    change(cloud)
-    again = await cloud.placed(a_move(reply_to="me"))
-    assert (again.move, again.cell, again.reply_to) == (MOVE, "cell1", "me")
-    assert (again.chosen, again.generation, again.alternates) == (None, None, ())
-    cloud.cells.recorded.add(MOVE)
-    assert await cloud.come_of(a_move(reply_to="me")) == []
-
-
-@pytest.mark.parametrize("kind", ["unshelve", "shelve", "rebuild"])
-async def test_begun_moves_of_deleted_builds_are_published_again(kind: str) -> None:
-    cloud = a_cloud()
-    if kind == "unshelve":
-        shelved(cloud)
-    move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
-    await cloud.placed(move)
-    deleted(cloud)
-    again = await cloud.placed(move)
-    assert (again.move, again.kind, again.generation) == (MOVE, kind, None)
-
-
-async def test_a_begun_move_of_a_rebuilt_instance_keeps_the_attempt_of_its_claim() -> None:
-    cloud = a_cloud()
-    first = await cloud.placed(a_move())
-    cloud.cells.know(a_build_that_stands(1, attempt=2))  # rebuilt, which claims nothing
-    again = await cloud.placed(a_move())
-    assert first.chosen is not None and again.chosen is not None
-    assert (again.chosen.root, again.attempt, again.generation) == (first.chosen.root, 1, first.generation)
-
-
 async def test_a_rebuild_is_not_repeated_in_another_cell() -> None:
     cloud = a_cloud()
     rebuild = a_move(1, "rebuild", image=Image(name="i"))
@@ -592,15 +438,6 @@ async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
     assert again.reason == reply.reason
 
 
-async def test_two_schedulers_that_undo_a_move_agree() -> None:
-    cloud = a_cloud()
-    placed = await cloud.placed(a_move())
-    first = await undone(cloud, placed)
-    _, cloud.moves = cloud.another()
-    assert await undone(cloud, placed) == first
-    assert cloud.placement.roots(BUILD) == {root(1)}
-
-
 async def test_an_undone_move_stays_undone_and_the_instance_can_move_again() -> None:
     cloud = a_cloud()
     await undone(cloud, await cloud.placed(a_move(1)))
@@ -628,16 +465,3 @@ async def test_moves_without_a_holder_are_undone_as_well(kind: str) -> None:
     assert reply is not None and reply.code == "no_conductor"
     assert cloud.placement.roots(BUILD) == (set() if kind == "unshelve" else {root(1)})
     assert (await cloud.refused(move)).reason == reply.reason
-
-
-async def test_undoing_an_unshelve_shelves_the_instance_again() -> None:
-    cloud = a_cloud()
-    shelved(cloud)
-    placed = await cloud.placed(a_move(1, "unshelve"))
-    assert BUILD not in cloud.placement.retired  # the claim has woken it
-    await undone(cloud, placed)
-    assert cloud.placement.retired[BUILD] == SHELVED
-    assert cloud.placement.releases[-1].cell == placed.cell
-    del cloud.placement.retired[BUILD]
-    await cloud.refused(a_move(1, "unshelve"))
-    assert cloud.placement.retired[BUILD] == SHELVED

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import Choice, holder_consumer
-from bus.messages import BuildDeleteRequested, Selection
+from bus.messages import Selection
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
 from features.moves.core.guest_phases import MoveSteps, afterwards, meanwhile, refusal
@@ -193,34 +193,6 @@ def sent(messages: tuple[Message, ...]) -> list[str]:
 def test_each_state_of_a_handover_informs_one_cell(state: HandoverState, says_so: list[str]) -> None:
     assert sent(messages_of(a_handover_order(state))) == says_so
     assert sent(begins(a_handover_order(state))) == (says_so if state == "leaving" else [])
-
-
-@pytest.mark.parametrize(
-    ("state", "who", "says_so"),
-    [
-        ("arriving", "leaving", ["BuildDeleteRequested to c2"]),
-        ("done", "leaving", ["BuildDeleteRequested to c2"]),
-        ("back", "arriving", ["back to c1", "BuildDeleteRequested to c1"]),
-        ("back", "leaving", ["back to c1", "BuildDeleteRequested to c1"]),
-        ("deleted", "leaving", ["deleted to c1", "BuildDeleteRequested to c1"]),
-    ],
-)
-def test_a_delete_is_forwarded_to_the_owning_cell(state: HandoverState, who: str, says_so: list[str]) -> None:
-    report = a_report(who, "delete", reply_to="me")
-    found = judged(a_handover_order(state), report)
-    assert isinstance(found, Handover)
-    reply = messages_of(found, report)
-    assert sent(reply) == says_so
-    assert isinstance(reply[-1], BuildDeleteRequested) and reply[-1].reply_to == "me"
-
-
-def test_attempt_numbers_continue_in_the_new_cell() -> None:
-    found = judged(a_handover_order("leaving"), a_report("leaving", "ready", above=6, steps=9))
-    assert isinstance(found, Handover)
-    [placed] = messages_of(found)
-    assert isinstance(placed, MovePlaced) and (placed.above, placed.steps) == (6, 9)
-    [back] = messages_of(a_handover_order("back"))
-    assert isinstance(back, HandoverProgress) and (back.above, back.end) == (4, "aborted")
 
 
 def test_undoing_a_handover_takes_the_allocations_back() -> None:

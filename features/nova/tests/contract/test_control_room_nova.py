@@ -8,8 +8,7 @@ from berth import composition
 from berth.settings import BadSetting
 from bus.local import LocalBroker, LocalTransport
 from features.nova import commands
-from features.nova.core.report_shown import MOST_HOSTS, agreement, report_shown
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome, report
+from features.nova.core.report_shown import agreement
 from features.nova.messages import NOVA_REPORT, FindNovaReport
 from features.nova.tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.buses import serving
@@ -84,23 +83,3 @@ async def test_the_command_prints_a_period_as_json(nova: CommandLine) -> None:
 async def test_a_period_that_is_no_time_is_refused(nova: CommandLine) -> None:
     with pytest.raises(BadSetting, match="--since yesterday"):
         await nova("report", "--since", "yesterday")
-
-
-def test_the_page_has_the_hosts_with_the_largest_differences() -> None:
-    numbers = range(MOST_HOSTS + 5)
-    requests = [
-        DecidedRequest(id=str(number), request=str(number), instance="i", at=1.0, hosts=("a",))
-        for number in numbers
-    ]
-    outcomes = [
-        NovaOutcome(request=str(number), instance="i", at=2.0, event="used", host=f"host-{number}")
-        for number in numbers
-    ]
-    shown = report_shown(report(requests, outcomes, ()))
-    assert (len(shown.shares), shown.more_hosts) == (MOST_HOSTS, 6)
-    assert (shown.shares[0].share.host, shown.shares[0].berth) == ("a", 100)
-    assert shown.agreement == 0
-
-
-def test_no_agreement_is_computed_without_compared_requests() -> None:
-    assert report_shown(report([], [], ())).agreement is None

@@ -15,7 +15,7 @@ from bus.parts import RequestParts
 from bus.queries import DecisionFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor, Image, ResourceGroup
-from bus.resources import FindAllocations, OwnerEditRequested
+from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
@@ -30,12 +30,18 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, on_hosts
-from tests.support.placement_calls import claim, make_providers
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim
 from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import scheduler_of
 
 SMALL = Flavor(name="small", vcpus=2)
+
+
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: tests of placement run its statements on both."""
+    return "sqlite+aiosqlite://"
 
 
 @pytest.fixture
@@ -118,26 +124,12 @@ async def on_busy_hosts(placement: Placement, decisions: Database, **io_ops: boo
     return HostSelection(scheduler, decisions)
 
 
-async def test_the_limit_of_builds_at_once_does_not_apply_to_nova(
-    placement: Placement, decisions: Database
-) -> None:
-    assert hosts_of(await ask(await on_busy_hosts(placement, decisions), 1))
-
-
 async def test_the_limit_of_builds_at_once_can_be_enabled_for_nova(
     placement: Placement, decisions: Database
 ) -> None:
     answer = await ask(await on_busy_hosts(placement, decisions, for_nova=True), 1)
     assert not answer.placed
     assert "io_ops removed 3" in answer.why
-
-
-async def test_hosts_can_be_requested_again_after_a_refusal(
-    placement: Placement, selection: HostSelection
-) -> None:
-    refused = await ask(selection, 1, ignore_hosts=("host-1", "host-2", "host-3"))
-    assert refused.refused is not None
-    assert hosts_of(await ask(selection, 1, wanted_host="host-2")) == ["host-2"]
 
 
 async def test_an_evacuated_instance_holds_its_source_and_its_destination(
@@ -253,18 +245,3 @@ async def test_a_rebuild_checks_the_present_host_without_a_claim(
     assert refused is not None
     assert "CUSTOM_FAST" in refused.reason
     assert await held(placement, 1) == on_hosts(1, VCPU=4)
-
-
-async def test_a_provider_of_the_api_becomes_a_host_when_it_is_assigned(
-    placement: Placement, decisions: Database
-) -> None:
-    await make_providers(placement, a_provider(7, inventories={"VCPU": Inventory(total=4)}))
-    scheduler = scheduler_of(placement)
-    selection = HostSelection(scheduler, decisions)
-    assert (await ask(selection, 1)).refused is not None
-    await placement.reports.give(
-        OwnerEditRequested(root=uid(7, "a"), cell="c1", agent="nova", host="compute-7")
-    )
-    states = (HostState(root=uid(7, "a"), host="compute-7"),)
-    await scheduler.handle(HostReported(cell="c1", agent="nova", sequence=1, partial=True, hosts=states))
-    assert hosts_of(await ask(selection, 1)) == ["compute-7"]

@@ -12,12 +12,6 @@ from features.nova.processes import scheduler_address
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
-DEFAULTS = NovaConf(
-    exchange="nova", durable_queues=False, quorum_queues=False, durable_fanout=False,
-    service_down_time=60, max_attempts=3, long_rpc_timeout=1800, default_zone="nova", routed_networks=False,
-    notification_format="",
-    notification_topics=("versioned_notifications",), unversioned_topics=("notifications",),
-)  # fmt: skip
 
 FILE = """\
 [DEFAULT]
@@ -103,11 +97,6 @@ weight_multiplier = 2.5
 def test_a_wrong_option_of_nova_scheduler_is_named(line: str, says: str) -> None:
     with pytest.raises(BadConf, match=says):
         nova_scheduler_conf(written(line))
-
-
-@pytest.mark.parametrize("text", ["", "[DEFAULT]\n", "[scheduler]\nservice_down_time = 5\n"])
-def test_a_missing_option_has_the_default_of_nova(text: str) -> None:
-    assert nova_conf("") == nova_conf(written(text)) == DEFAULTS
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,7 @@ from features.nova.core.observed_request import (
 from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, translated
 from features.nova.tests.support.nova_builders import CELL, a_cloud, a_host, a_spec, an_aggregate
-from features.nova.tests.support.nova_notifications import (
-    START,
-    a_group,
-    a_payload,
-    asked,
-    notification,
-    refused,
-    selected,
-    used,
-)
+from features.nova.tests.support.nova_notifications import a_group, a_payload, asked, notification
 from tests.support.ids import uid
 
 CLOUD = a_cloud(
@@ -43,46 +34,6 @@ def read(body: bytes) -> NovaNotification:
     found = notification_of(body)
     assert found is not None
     return structs.replace(found, spec=None)
-
-
-def a_notification(id: int, after: float, event: Any, **fields: Any) -> NovaNotification:
-    known: dict[str, Any] = {"request": "req-1", "instance": uid(1), **fields}
-    return NovaNotification(id=uid(id, "f"), at=START + after, event=event, **known)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (asked(), a_notification(1, 0.0, "asked")),
-        (selected(after=0.25), a_notification(2, 0.25, "selected")),
-        (
-            used("compute-1"),
-            a_notification(3, 2.0, "used", operation="boot", host="compute-1", node="compute-1-node"),
-        ),
-        (  # after a failed build, only the publisher names the host
-            used("compute-1", event="instance.create.error", has_host=False),
-            a_notification(3, 2.0, "used", operation="boot", host="compute-1"),
-        ),
-        (
-            used("b", event="instance.live_migration_post_dest.end"),
-            a_notification(3, 2.0, "used", operation="live migration", host="b", node="b-node"),
-        ),
-        (
-            refused(reason="full"),
-            a_notification(4, 0.2, "refused", operation="boot", cause="NoValidHost", reason="full"),
-        ),
-        (  # an exception that the conductor got from the scheduler's RPC
-            refused(cause="NoValidHost_Remote", reason="full"),
-            a_notification(4, 0.2, "refused", operation="boot", cause="NoValidHost", reason="full"),
-        ),
-        (
-            refused(event="compute_task.rebuild_server.error", reason="full"),
-            a_notification(4, 0.2, "refused", operation="evacuation", cause="NoValidHost", reason="full"),
-        ),
-    ],
-)
-def test_results_of_scheduling_are_read(body: bytes, expected: NovaNotification) -> None:
-    assert read(body) == expected
 
 
 def test_the_format_without_an_envelope_is_read_too() -> None:
@@ -188,23 +139,6 @@ def test_an_instance_on_a_volume_needs_no_root_disk(
 def test_a_request_without_a_flavor_is_malformed() -> None:
     with pytest.raises(MalformedSpec, match="no flavor"):
         observed({"instance_uuid": uid(1)}, None)
-
-
-def test_the_properties_of_the_image_and_the_extra_specs_count() -> None:
-    spec = spec_of(
-        properties={"hw_vif_model": "virtio"}, flavor={"extra_specs": {"trait:HW_CPU": "required"}}
-    )
-    request = request_of(spec)
-    assert request.image is not None and request.image.properties["hw_vif_model"] == "virtio"
-    assert request.flavor.extra_specs == {"trait:HW_CPU": "required"}
-    assert request_of(spec_of(flavor={"extra_specs": None})).flavor.extra_specs == {}
-
-
-def test_each_instance_of_a_multi_create_has_an_id() -> None:
-    request = request_of(spec_of(num_instances=3))
-    assert request.instances[0] == uid(1)
-    assert len({*request.instances}) == 3
-    assert request_of(spec_of(num_instances=3)).instances == request.instances
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,11 @@ Contexts and addresses are left out.
 import gzip
 from collections import Counter
 from pathlib import Path
-from random import Random
-
-import pytest
 
 from bus.messages import BuildRequested
 from features.nova.core.cloud import NovaCell
 from features.nova.core.notifications import NovaNotification, notification_of
-from features.nova.core.observed_request import (
-    check_decidable,
-    independent,
-    instances_of,
-    observed,
-    operation_of,
-)
-from features.nova.core.shadow_report import DecidedRequest, NovaOutcome, report
+from features.nova.core.observed_request import check_decidable, independent, instances_of, observed
 from features.nova.core.translation import BridgeOptions, translated
 from features.nova.tests.support.nova_builders import a_cloud, a_host
 from tests.support.ids import uid
@@ -58,45 +48,3 @@ def test_every_request_is_translated() -> None:
     # a resize, a live migration, a boot and an unshelve into the server group, an evacuation in it
     assert Counter(len(request.ignore_hosts) for request in requests) == {0: 14, 1: 4, 2: 1}
     assert Counter(request.cell for request in requests) == {"": 15, "cell1": 4}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_results_belong_to_their_requests_in_any_order(seed: int) -> None:
-    hosts: dict[str, list[str]] = {}
-    for each in NOTIFICATIONS:
-        if each.event == "used":
-            hosts.setdefault(each.request, []).append(each.host)
-    decided = [
-        DecidedRequest(
-            id=each.id,
-            request=each.request,
-            instance=each.instance,
-            at=each.at,
-            operation=operation_of(observed(each.spec or {}, None)),
-            instances=len(requested(each).instances),
-            hosts=tuple(hosts[each.request]),
-        )
-        for each in NOTIFICATIONS
-        if each.event == "asked"
-    ]
-    outcomes = [
-        NovaOutcome(
-            request=each.request,
-            instance=each.instance,
-            at=each.at,
-            event=each.event,
-            operation=each.operation,
-            host=each.host,
-            cause=each.cause,
-            reason=each.reason,
-        )
-        for each in NOTIFICATIONS
-        if each.event != "asked"
-    ]
-    chance = Random(seed)
-    chance.shuffle(decided)
-    chance.shuffle(outcomes)
-    found = report(decided, outcomes, ())
-    assert (found.requests, found.same) == (19, 19)
-    assert found.nova.instances == 21
-    assert found.nova.p50 is not None and 0.2 < found.nova.p50 < 0.5

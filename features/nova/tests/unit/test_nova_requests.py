@@ -286,22 +286,6 @@ def test_a_named_host_without_a_cell_is_refused_with_the_command_that_maps_it() 
         translate(a_spec(force_hosts=["compute-9"]), cloud)
 
 
-@pytest.mark.parametrize(
-    ("version", "alias", "owners"), [(73, "gpu", ("OWNER_NOVA",)), (72, "gpu", ()), (73, None, ())]
-)
-def test_pci_devices_of_an_alias_must_be_of_nova_if_all_hosts_report_their_owner(
-    version: int, alias: str | None, owners: tuple[str, ...]
-) -> None:
-    device, port = (
-        versioned("RequestGroup", "1.3", {"resources": {"CUSTOM_PCI_10DE": 1}, "requester_id": id_})
-        for id_ in (f"{uid(1)}-0", uid(2))
-    )
-    pci = {"requests": [{"request_id": uid(1), "alias_name": alias, "requester_id": None}]}
-    spec = a_spec(requested_resources=[device, port], pci_requests=pci)
-    request = asked(spec, a_cloud(a_host(1, version=version), a_host(2, version=73))).request
-    assert [group.required for group in request.groups] == [owners, ()]
-
-
 def test_routed_networks_are_undecided_only_if_nova_uses_their_segments() -> None:
     networks = versioned("NetworkRequestList", "1.1", {"objects": [{"network_id": uid(1)}]})
     assert asked(a_spec(requested_networks=networks))

@@ -18,7 +18,6 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from features.nova import notifying
-from features.nova.core.notifications import notification_of
 from features.nova.core.scheduler_notifications import (
     NotificationOptions,
     Phase,
@@ -95,22 +94,6 @@ class Exchange:
 def a_call(spec: Any, **fields: Any) -> RpcCall:
     args = {"spec_obj": spec, "instance_uuids": [uid(1)], **fields}
     return RpcCall("select_destinations", "4.5", "", args, CONTEXT, message_id=uid(8).replace("-", ""))
-
-
-async def test_shadow_mode_reads_what_the_bridge_publishes() -> None:
-    exchange = Exchange()
-    notifications = SchedulerNotifications(exchange, NotificationOptions("versioned"), Clock(), "here")
-    running = asyncio.create_task(notifications.run())
-    for phase in ("start", "end"):
-        notifications.add(a_call(a_spec(instance_uuid=uid(1))), phase)
-    await until(lambda: len(exchange.messages) == 2)
-    running.cancel()
-    start, end = (notification_of(body) for _, body in exchange.messages)
-    assert start is not None and end is not None
-    assert (start.event, end.event) == ("asked", "selected")
-    assert (start.request, start.instance) == ("req-1", uid(1))
-    assert start.id != end.id
-    assert start.at <= end.at
 
 
 async def test_the_newest_notifications_wait_while_the_broker_is_away(

@@ -200,11 +200,6 @@ def test_the_severity_depends_on_the_step(facts: TakeoverFacts, levels: dict[str
         assert (subjects[0] if subjects else "") == level, step
 
 
-def test_after_the_step_placement_nothing_repairs_what_is_missing() -> None:
-    facts = structs.replace(placement(without=(INSTANCE,)), step="placement", is_done=True)
-    assert [finding.level for finding in judged(facts) if finding.about == "allocations"] == ["error"]
-
-
 @pytest.mark.parametrize("problem", ["refused", "a template"])
 def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
     cell0 = DatabaseFacts(name="cell0", problem=problem, is_template=True, is_needed=False)
@@ -278,22 +273,6 @@ def test_a_nova_scheduler_must_be_stopped_after_the_step_but_not_before(
     assert [finding.level for finding in found if finding.about == "nova-scheduler"] == (
         [level] if level else []
     )
-
-
-@pytest.mark.parametrize(
-    ("ours", "others", "is_done", "level"),
-    [
-        (0, 2, False, "note"), (1, 2, False, "note"), (1, 0, True, "note"), (1, 1, True, "note"),
-        (0, 2, True, "error"), (0, 0, False, "error"),
-    ],
-)  # fmt: skip
-def test_the_consumers_of_the_queue_are_counted_for_each_scheduler(
-    ours: int, others: int, is_done: bool, level: str
-) -> None:
-    facts = region(queue=TopicQueue(True, 7, ours + others, ours), is_done=is_done)
-    [found] = [finding for finding in judged(facts) if finding.about.startswith("queue")]
-    assert found.level == level
-    assert f"{ours} consumer" in found.says and f"{others} of nova-scheduler" in found.says
 
 
 @pytest.mark.parametrize(
@@ -376,19 +355,6 @@ def test_flavors_with_a_numa_topology_or_pci_devices_cannot_be_judged(
     specs: dict[str, str], is_judged: bool
 ) -> None:
     assert (unjudged_by_flavor(FlavorFacts(name="m", extra_specs=specs), has_pci=False) == "") is is_judged
-
-
-def test_pci_devices_can_be_judged_if_nova_reports_them_to_placement() -> None:
-    device = replace(PROVIDER, id="pci", name="host-1_0000:81:00.0", parent=NODE, aggregates=frozenset())
-    facts = with_flavor(pci_passthrough__alias="gpu:1")
-    assert lines(facts) == [("error", "flavors")]
-    assert lines(structs.replace(facts, placement=a_placement(device))) == []
-
-
-def test_many_names_are_counted() -> None:
-    nodes = [a_node(host=f"host-{number}", mapped_to=None) for number in range(9)]
-    [found] = [finding for finding in judged(nova(nodes=nodes)) if finding.about == "cell mappings"]
-    assert found.says.startswith("9 compute hosts mapped to no cell: host-0,") and "and 4 more" in found.says
 
 
 def test_every_error_and_warning_says_what_it_means_and_what_repairs_it() -> None:

@@ -9,7 +9,6 @@ from features.nova.core.cloud import NovaCloud, NovaHost
 from features.nova.core.fragmentation import free_memory
 from features.nova.core.request_spec import NovaFlavor
 from features.nova.core.shadow_report import (
-    MOST_SHARES,
     DecidedRequest,
     NovaOutcome,
     imbalance,
@@ -18,7 +17,7 @@ from features.nova.core.shadow_report import (
     percentile,
     report,
 )
-from features.nova.messages import HostShare, MissingPeriod, NovaReportFound, ObservedRequest, ReasonCount
+from features.nova.messages import MissingPeriod, NovaReportFound
 
 
 def decided(number: int, *hosts: str, **fields: Any) -> DecidedRequest:
@@ -107,58 +106,6 @@ def test_each_request_has_a_verdict(
     assert of_instance([request_], outcomes[::-1]) == (shown,), "the order of arrival is of no importance"
 
 
-def test_the_last_of_several_requests_under_one_id_has_the_host() -> None:
-    first, again = decided(1, "a", id="1"), decided(1, "b", id="2", at=15.0)
-    shown = of_instance([first, again], [selected(1), selected(1, 5.1), used(1, "b", 8.0)])
-    assert [(each.id, each.verdict) for each in shown] == [("2", "same"), ("1", "open")]
-
-
-def test_an_error_does_not_count_as_a_second_request() -> None:
-    searched, from_error = decided(1, "a", id="1"), decided(1, "a", id="2", at=10.5, is_searched=False)
-    assert found([searched, from_error], [refused(1)]).nova_refused == 1
-
-
-def test_only_compared_requests_count_for_hosts_and_imbalance() -> None:
-    requests = [
-        decided(1, "a"),
-        decided(2, "b"),
-        decided(3, "a"),
-        decided(4, "a"),
-        decided(5, undecided="NUMA"),
-    ]
-    outcomes = [used(1, "a"), used(2, "a"), used(3, "a"), refused(4), used(5, "a")]
-    counted = found(requests, outcomes, "a", "b", "c")
-    assert (counted.same, counted.different, counted.nova_refused, counted.undecided) == (2, 1, 1, 1)
-    assert counted.shares == (HostShare(host="a", nova=3, berth=2), HostShare(host="b", nova=0, berth=1))
-    assert (counted.nova.hosts, counted.berth.hosts, counted.nova.instances) == (1, 2, 3)
-    assert counted.nova.imbalance == pytest.approx(2**0.5)
-    assert counted.berth.imbalance == pytest.approx((2 / 3) ** 0.5)
-    assert counted.undecided_reasons == (ReasonCount(reason="NUMA", requests=1),)
-
-
-def test_latencies_are_those_of_both_schedulers() -> None:
-    requests = [decided(number, "a", seconds=number / 100) for number in range(1, 101)]
-    outcomes = [selected(number, number / 10) for number in range(1, 101)]
-    counted = found([*requests, decided(200, undecided="NUMA", seconds=9.0)], outcomes)
-    assert (counted.nova.p50, counted.nova.p99) == pytest.approx((5.0, 9.9))
-    assert (counted.berth.p50, counted.berth.p99) == (0.5, 0.99)
-
-
-def test_differences_are_listed_with_their_reasons_newest_first() -> None:
-    requests = [decided(number, "a", flavor="m1", project="p") for number in (1, 2, 3, 4)]
-    outcomes = [used(1, "a"), used(2, "b"), used(3, "c", operation="resize"), refused(4)]
-    listed = found(requests, outcomes).listed
-    assert [(each.instance, each.verdict) for each in listed] == [
-        ("i4", "nova refused"), ("i3", "different"), ("i2", "different")
-    ]  # fmt: skip
-    assert listed[1] == ObservedRequest(
-        id="d3", instance="i3", at=30.0, operation="resize", verdict="different", flavor="m1", project="p",
-        nova_hosts=("c",), berth_hosts=("a",), berth_seconds=0.02,
-    )  # fmt: skip
-    assert listed[0].nova_reason == "full"
-    assert [each.instance for each in found(requests, outcomes, listed=1).listed] == ["i4", "i3"]
-
-
 def test_fragmentation_is_the_mean_share_of_memory_on_hosts_where_the_flavor_fits_no_more() -> None:
     disabled = NovaHost("x", "x", "x", "c", 1, HostState(root="x", host="x", enabled=False), 9999, 99)
     hosts = {
@@ -182,21 +129,6 @@ def test_missing_periods_that_overlap_are_one() -> None:
     periods = [MissingPeriod(since=since, until=until) for since, until in ((5, 8), (1, 3), (2, 4))]
     expected = (MissingPeriod(since=1, until=4), MissingPeriod(since=5, until=8))
     assert merged_periods(periods) == expected
-
-
-def test_a_rebuild_keeps_its_kind_after_it_ended() -> None:
-    [shown] = of_instance(
-        [decided(1, undecided="a rebuild", operation="rebuild")], [used(1, "a", operation="evacuation")]
-    )
-    assert (shown.operation, shown.berth_reason) == ("rebuild", "a rebuild")
-
-
-def test_the_hosts_with_the_largest_differences_are_listed() -> None:
-    requests = [decided(number, "a") for number in range(1, MOST_SHARES + 5)]
-    outcomes = [used(number, f"host-{number}") for number in range(1, MOST_SHARES + 5)]
-    counted = found(requests, outcomes)
-    assert counted.shares[0] == HostShare(host="a", nova=0, berth=MOST_SHARES + 4)
-    assert (len(counted.shares), counted.more_hosts) == (MOST_SHARES, 5)
 
 
 @pytest.mark.parametrize(

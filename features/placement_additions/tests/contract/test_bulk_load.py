@@ -1,14 +1,11 @@
-"""Loading many providers: each tree completely or not at all, and a repeated load changes nothing."""
+"""Loading many providers: each tree completely or not at all."""
 
-import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from bus.reports import Inventory
-from bus.resources import FindProviders
 from features.placement_additions import loading
 from features.placement_additions.loading import BulkLoad
 from features.placement_additions.messages import LoadProviders, LoadResult, ProviderLoad
@@ -26,61 +23,9 @@ from tests.support.placement_builders import (
 )
 from tests.support.random_writers import HOSTS, TRAITS, Writer, check_random_writes
 
-EIGHT = {"VCPU": Inventory(total=8)}
-
 
 def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:
     return [result.why or (result.did, result.generation) for result in results]
-
-
-async def test_a_repeated_load_creates_changes_and_then_changes_nothing(
-    url: str, placement: Placement
-) -> None:
-    gold = a_load(
-        3,
-        1,
-        traits=("CUSTOM_GOLD",),
-        aggregates=(uid(1, "e"),),
-        inventories={"CUSTOM_GPU": Inventory(total=2)},
-    )
-    world = [a_load(1), a_load(2), gold, a_load(4, 3, inventories={})]
-    assert outcomes(await load(placement, *world)) == [("made", 1)] * 4
-    seen = placement.memory.index.seen
-    assert outcomes(await load(placement, *world)) == [("nothing", 1)] * 4
-    assert placement.memory.index.seen == seen
-    async with a_placement(url) as other:
-        news = [a_load(1, name="new"), a_load(2, traits=("COMPUTE_NODE",), generation=1)]
-        assert outcomes(await load(other, *news, *world[2:])) == [
-            ("changed", 1),
-            ("changed", 2),
-            ("nothing", 1),
-            ("nothing", 1),
-        ]
-        await placement.memory.fresh()
-        assert seen_by(placement) == seen_by(other)
-    [shown] = (await placement.lookups.providers(FindProviders(name="host-3"))).providers
-    assert (shown.inventories, shown.traits, shown.aggregates, shown.parent, shown.root) == (
-        gold.inventories,
-        gold.traits,
-        gold.aggregates,
-        uid(1, "a"),
-        uid(1, "a"),
-    )
-
-
-async def test_fields_that_a_load_does_not_name_stay(placement: Placement) -> None:
-    gold = a_load(2, 1, traits=("CUSTOM_GOLD",), aggregates=(uid(1, "e"),))
-    await load(placement, a_load(1), gold)
-    bare = ProviderLoad(id=gold.id, name="renamed", inventories=EIGHT)
-    assert outcomes(await load(placement, bare)) == [("changed", 1)]
-    row = placement.memory.index.rows[gold.id]
-    assert (row.parent, row.traits, row.aggregates) == (uid(1, "a"), gold.traits, gold.aggregates)
-    nothing = ProviderLoad(
-        id=gold.id, name="renamed", inventories=EIGHT, parent=None, traits=(), aggregates=()
-    )
-    assert outcomes(await load(placement, nothing)) == [("changed", 2)]
-    row = placement.memory.index.rows[gold.id]
-    assert (row.parent, row.traits, row.aggregates) == (None, (), ())
 
 
 async def test_stored_trees_decide_which_loads_are_one_transaction(
@@ -107,29 +52,6 @@ async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) 
     tops = {row.uuid: (row.parent, row.root) for row in placement.memory.index.rows.values()}
     one, two, three, four = (uid(number, "a") for number in (1, 2, 3, 4))
     assert tops == {two: (None, two), one: (two, two), four: (None, four), three: (four, four)}
-
-
-async def test_thousands_of_providers_in_one_load(placement: Placement) -> None:
-    """The load takes three transactions, and all messages about it fit the bus."""
-    many = [a_load(number) for number in range(4500)]
-    results = await load(placement, *many)
-    assert [result.provider for result in results] == [load.id for load in many]
-    assert {(result.did, result.generation) for result in results} == {("made", 1)}
-    assert len(placement.memory.index.rows) == 4500
-    assert {result.did for result in await load(placement, *many)} == {"nothing"}
-
-
-async def test_two_processes_that_load_equal_trees_store_them_once(url: str, placement: Placement) -> None:
-    async with a_placement(url) as other:
-        for turn in range(4):
-            numbers = range(turn * 10, turn * 10 + 8, 2)
-            world = [load for number in numbers for load in (a_load(number), a_load(number + 1, number))]
-            both = await asyncio.gather(load(placement, *world), load(other, *world))
-            done = [tuple(sorted(result.did for result in pair)) for pair in zip(*both, strict=True)]
-            assert set(done) == {("made", "nothing")}
-        for one in (placement, other):
-            await one.memory.fresh()
-        assert seen_by(placement) == seen_by(other)
 
 
 async def test_a_provider_deleted_during_a_load_is_read_again(

@@ -15,27 +15,27 @@ HERE = "/berth/aggregates"
 ZONE = {"availability_zone": "e"}
 
 
-async def test_an_aggregate_is_created_read_changed_and_deleted(api: HttpPlacement) -> None:
-    await has_hosts(api.placement)
-    made = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+async def test_an_aggregate_is_created_read_changed_and_deleted(near: HttpPlacement) -> None:
+    await has_hosts(near.placement)
+    made = await near("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert made.status_code == 201
     assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
     sent = {"uuid": EAST, "name": "east", "metadata": ZONE}
     assert made.json() == {**sent, "added": [host(1)], "removed": [], "warnings": []}
-    again = await api("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    again = await near("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
     assert (again.status_code, again.json()["added"]) == (200, [])
 
     for address in (EAST, EAST.upper(), "east"):
-        shown = await api("GET", f"{HERE}/{address}")
+        shown = await near("GET", f"{HERE}/{address}")
         assert shown.json() == {**sent, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
-    put = await api("PUT", f"{HERE}/east/hosts/{host(2)}")
+    put = await near("PUT", f"{HERE}/east/hosts/{host(2)}")
     assert (put.status_code, put.json()["added"]) == (200, [host(2)])
-    assert (await api("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
-    assert (await api("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
-    inside = (await api("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
+    assert (await near("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
+    assert (await near("GET", HERE)).json() == {"aggregates": [{**sent, "host_count": 2}], "more": False}
+    inside = (await near("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
     assert {one["uuid"] for one in inside} == {host(1), host(2)}
 
-    taken = await api("DELETE", f"{HERE}/{EAST}/hosts/host-1")
+    taken = await near("DELETE", f"{HERE}/{EAST}/hosts/host-1")
     assert taken.json()["removed"] == [host(1)]
     body: dict[str, Any] = {
         "name": "orient",
@@ -43,15 +43,15 @@ async def test_an_aggregate_is_created_read_changed_and_deleted(api: HttpPlaceme
         "add": ["host-3"],
         "remove": ["host-2"],
     }
-    changed = (await api("PATCH", f"{HERE}/east", body)).json()
+    changed = (await near("PATCH", f"{HERE}/east", body)).json()
     assert (changed["name"], changed["added"], changed["removed"]) == ("orient", [host(3)], [host(2)])
     assert changed["metadata"] == {"cpu_weight_multiplier": "x", "ssd": "true"}
     assert changed["warnings"] == ["cpu_weight_multiplier: 'x' is no number, and is passed over"]
 
-    assert (await api("DELETE", f"{HERE}/orient")).status_code == 409
-    assert (await api("DELETE", f"{HERE}/orient?force=true")).status_code == 204
-    assert (await api("GET", f"{HERE}/{EAST}")).status_code == 404
-    assert (await api("GET", HERE)).json() == {"aggregates": [], "more": False}
+    assert (await near("DELETE", f"{HERE}/orient")).status_code == 409
+    assert (await near("DELETE", f"{HERE}/orient?force=true")).status_code == 204
+    assert (await near("GET", f"{HERE}/{EAST}")).status_code == 404
+    assert (await near("GET", HERE)).json() == {"aggregates": [], "more": False}
 
 
 # `east` is a zone with host-1, which has an instance; `west` is another zone
@@ -71,17 +71,17 @@ REFUSED: list[tuple[str, str, Any, int, str, str]] = [
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
 async def test_an_invalid_aggregate_edit_is_refused_with_the_reason(
-    api: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
+    near: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
 ) -> None:
-    await has_hosts(api.placement, 1)
-    await make(api.placement, EAST, "east", "host-1", **ZONE)
-    await make(api.placement, WEST, "west", availability_zone="w")
-    await api.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
-    before = (await api("GET", HERE)).json()
-    refusal = error_of(await api(method, HERE + path, body))
+    await has_hosts(near.placement, 1)
+    await make(near.placement, EAST, "east", "host-1", **ZONE)
+    await make(near.placement, WEST, "west", availability_zone="w")
+    await near.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    before = (await near("GET", HERE)).json()
+    refusal = error_of(await near(method, HERE + path, body))
     assert (refusal[0], refusal[1]) == (status, code)
     assert why in refusal[2]
-    assert (await api("GET", HERE)).json() == before
+    assert (await near("GET", HERE)).json() == before
 
 
 async def test_an_edit_that_always_loses_the_race_is_a_conflict(

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from bus.aggregates import ChangeAggregate
 from features.placement_additions.feed import STREAMS
-from tests.support.aggregates import EAST, done, has_hosts, make
 from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json
 from tests.support.http_process import PATIENT_BERTH, SECONDS, alone, an_api_process, as_http
 from tests.support.ids import uid
@@ -89,17 +87,6 @@ async def test_a_feed_ends_when_the_server_stops(near: HttpPlacement) -> None:
     async with a_stream(near, "/berth/changes") as stream:
         near.app.state.closing.set()
         await stream.ended()
-
-
-async def test_the_feed_sends_aggregate_changes(api: HttpPlacement) -> None:
-    await has_hosts(api.placement, 1)
-    async with a_stream(api, "/berth/changes", "after=0") as stream:
-        await make(api.placement, EAST, "east", "host-1", availability_zone="e")
-        await done(api.placement, ChangeAggregate(aggregate=EAST, name="orient"))
-        events = await stream.events(4)
-    assert '"aggregates":[{"id":"' + EAST + '","name":"east"' in events[2]
-    assert '"aggregates"' not in events[1]
-    assert '"name":"orient"' in events[3]
 
 
 @pytest.mark.slow

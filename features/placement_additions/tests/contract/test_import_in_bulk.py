@@ -3,9 +3,9 @@
 from functools import partial
 
 from berth.importing.client import PlacementClient
-from berth.importing.writers import ProviderWriter, write_in_bulk, writer_for
-from tests.support.http_placement import HttpPlacement, an_api
-from tests.support.imports import check_repeated_imports, client_of
+from berth.importing.writers import ProviderWriter, write_in_bulk
+from tests.support.http_placement import an_api
+from tests.support.imports import check_repeated_imports
 
 MEMORY = "sqlite+aiosqlite://"
 
@@ -17,9 +17,3 @@ def in_bulk(target: PlacementClient) -> ProviderWriter:
 async def test_everything_is_imported_in_bulk_and_a_repeated_import_changes_nothing() -> None:
     async with an_api(MEMORY) as source, an_api(MEMORY) as target:
         await check_repeated_imports(source, target, in_bulk)
-
-
-async def test_the_bulk_writer_is_chosen(near: HttpPlacement) -> None:
-    async with client_of(near) as here:
-        writer = await writer_for(here)
-        assert isinstance(writer, partial) and writer.func is write_in_bulk

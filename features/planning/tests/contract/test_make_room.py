@@ -56,6 +56,9 @@ FITS = RoomPlanned(targets=(TARGET,))
 NONE = RoomPlanned(code="destinations", why="none fits")
 
 
+DATABASES = ["sqlite file"]  # test_rebalancings.py runs the statements on PostgreSQL, too
+
+
 def a_plan(*steps: PlannedStep) -> RoomPlanned:
     return RoomPlanned(moves=steps, targets=(TARGET,))
 
@@ -211,16 +214,6 @@ async def test_a_plan_is_carried_out_wave_by_wave_on_closed_hosts(site: RoomSche
     assert [(asked.roots, asked.budget) for asked, _ in site.searched] == [((H1,), 10), ((H1,), 8)]
 
 
-async def test_a_failed_move_is_planned_again_without_its_instance(site: RoomSchedulers) -> None:
-    first, second = a_plan(a_step(1, 1, 2)), a_plan(a_step(2, 1, 2))
-    refusing(site, (1, 2))
-    await site.start(first, first, second, FITS, budget=5)
-    goal = await site.run()
-    assert [step.build for step in goal.moved] == [uid(2)]
-    assert [asked.fixed for asked, _ in site.searched] == [(), (uid(1),), (uid(1),)]
-    assert [asked.budget for asked, _ in site.searched] == [5, 5, 4]
-
-
 def refusing(site: RoomSchedulers, *wanted: tuple[int, int]) -> None:
     """Refuse the moves of these instances to these hosts."""
 
@@ -241,22 +234,6 @@ async def test_the_moves_of_a_plan_that_is_given_up_are_undone_on_open_hosts(sit
     assert ((await site.stands()).code, goal.moved, [*goal.failed]) == ("destinations", (), [uid(3)])
     assert len(site.searched) == 2 + RETRIES
     assert site.asked[3:] == [(uid(2), H1), (uid(1), H1)]  # the last move is undone first
-
-
-async def test_an_instance_that_cannot_be_moved_back_stays(site: RoomSchedulers) -> None:
-    refusing(site, (3, 2), (2, 1))
-    await site.start(FAILING, FAILING, NONE)
-    goal = await site.run()
-    assert ([step.build for step in goal.moved], [step.build for step in goal.undone]) == ([uid(2)], [uid(1)])
-    assert goal.failed[uid(2)].startswith("it could not be moved back: ")
-
-
-async def test_without_undo_the_instances_stay(site: RoomSchedulers) -> None:
-    refusing(site, (3, 2))
-    await site.start(FAILING, FAILING, NONE, undoes=False)
-    goal = await site.run()
-    assert [step.build for step in goal.moved] == [uid(1), uid(2)]
-    assert (len(site.asked), await site.states()) == (3, [OPEN, OPEN])
 
 
 async def test_an_instance_that_moved_twice_is_moved_back_to_its_first_host(site: RoomSchedulers) -> None:
@@ -299,18 +276,6 @@ async def test_a_plan_that_a_client_stops_opens_its_hosts_and_undoes_nothing(sit
     goal = await site.run()
     assert ((await site.stands()).code, len(goal.moved), len(site.asked)) == ("stopped", 1, 1)
     assert await site.states() == ["disabled, because of upgrade", OPEN]
-
-
-async def test_hosts_stay_closed_until_the_client_has_reserved(site: RoomSchedulers) -> None:
-    await site.start(WAVES, WAVES, FITS, reserve=60.0)
-    goal = await site.run(until_=lambda stands: bool(room_of(stands.plan).held_until))  # type: ignore[union-attr]
-    for _ in range(5):
-        await site.step()
-    assert await site.states() == [CLOSED, OPEN] and not (await site.stands()).ended
-    await site.schedulers[0].stop(StopPlan(plan=PLAN))
-    goal = await site.run()
-    assert ((await site.stands()).code, len(goal.moved), goal.undone) == ("", 2, ())
-    assert await site.states() == [OPEN, OPEN]
 
 
 async def test_a_plan_whose_client_does_not_reserve_in_time_is_undone(site: RoomSchedulers) -> None:

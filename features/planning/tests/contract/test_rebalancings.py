@@ -13,8 +13,8 @@ from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan, StopPlan
-from features.moves.plans import AGAIN_SECONDS, LEAD_SECONDS, MovePlans
+from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan
+from features.moves.plans import MovePlans
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.messages import (
     BalanceMove,
@@ -127,37 +127,6 @@ async def site(open_database: Callable[..., Database]) -> AsyncIterator[Rebalanc
             task.cancel()
 
 
-async def test_a_scheduler_killed_between_the_moves_of_an_exchange_is_replaced(
-    site: RebalancingSchedulers,
-) -> None:
-    await site.start(Balancing(planned=(EXCHANGE,)))
-    await site.step(0)
-    assert site.asked == [uid(1)]
-    await site.step(1)
-    assert site.asked == [uid(1)]  # the first scheduler leads still
-    await site.step(1, LEAD_SECONDS)
-    assert site.asked == [uid(1), uid(2)]
-    goal = await site.end(1)
-    assert ([step.build for step in goal.moved], goal.failed) == ([uid(1), uid(2)], {})
-    assert site.asked == [uid(1), uid(2)]
-    assert [each.host for each in site.movers.builds.values()] == ["host-2", "host-1", "host-3"]
-
-
-async def test_a_request_that_a_killed_scheduler_did_not_publish_is_repeated(
-    site: RebalancingSchedulers,
-) -> None:
-    await site.start(Balancing(planned=(EXCHANGE,)))
-    await site.step(0)
-    site.loses = True
-    await site.step(0)
-    site.loses = False
-    await site.step(1, LEAD_SECONDS)
-    assert site.asked == [uid(1)]
-    await site.step(1, AGAIN_SECONDS)
-    await site.end(1)
-    assert site.asked == [uid(1), uid(2)]
-
-
 async def test_a_killed_scheduler_is_replaced_while_half_of_an_exchange_is_undone(
     site: RebalancingSchedulers,
 ) -> None:
@@ -227,14 +196,6 @@ async def test_a_standing_plan_waits_for_the_hold_time_and_ends_with_the_switch(
     stands = await site.stands()
     assert (stands.code, site.asked) == ("stopped", [uid(1)])
     assert (await site.switches[1].answer(SwitchBalancing())).plan == ""
-
-
-async def test_a_stopped_plan_begins_no_further_batch(site: RebalancingSchedulers) -> None:
-    await site.start(Balancing(planned=(a_move((1, 1, 9)), a_move((3, 9, 7)))))
-    await site.step()
-    await site.schedulers[1].stop(StopPlan(plan=PLAN))
-    await site.end()
-    assert (site.asked, (await site.stands()).code) == ([uid(1)], "stopped")
 
 
 async def test_a_standing_plan_forgets_old_moves(site: RebalancingSchedulers) -> None:

@@ -1,6 +1,6 @@
 """The course of a rebalancing: batches, exchanges of two instances, and what is undone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -9,13 +9,7 @@ from msgspec import structs
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
 from features.planning.core.balance_course import BalanceStep, next_step
-from features.planning.core.batch_course import (
-    EXCHANGE_UNDONE,
-    SETTLE_SECONDS,
-    ExchangeAct,
-    MoveResult,
-    next_act,
-)
+from features.planning.core.batch_course import EXCHANGE_UNDONE, ExchangeAct, MoveResult, next_act
 from features.planning.messages import BalanceMove, Balancing, PlanBalance
 from features.planning.tests.support.planned_steps import a_move
 from tests.support.ids import uid
@@ -107,15 +101,13 @@ def a_goal(*ways: tuple[int, int, int], budget: int = 10, **facts: object) -> Ba
     return structs.replace(goal, **facts)
 
 
-def searching(*ways: tuple[int, int, int], gone: Mapping[int, int] = {}) -> Callable[..., list[BalanceMove]]:
-    """Return a search for these moves, without those that were tried. `gone`: builds that gain too little
-    after so many batches.
-    """
+def searching(*ways: tuple[int, int, int]) -> Callable[..., list[BalanceMove]]:
+    """Return a search for these moves, without those that were tried."""
 
     def find(goal: Balancing) -> list[BalanceMove]:
         tried = {step.build for step in (*goal.moved, *goal.undone)} | {*goal.failed}
         left = [way for way in ways if uid(way[0]) not in tried]
-        return [a_move(way) for way in left if goal.batches < gone.get(way[0], 100)]
+        return [a_move(way) for way in left]
 
     return find
 
@@ -167,31 +159,6 @@ def test_a_stop_begins_no_move() -> None:
     assert course.step() == [] and course.last is not None and course.last.is_over
 
 
-def test_a_former_host_that_is_not_released_in_time_is_waited_for_no_longer() -> None:
-    course = CourseOfMoves(Balancing(planned=(EXCHANGE,)), held={uid(1, "b")})
-    course.step()
-    course.end()
-    course.now += SETTLE_SECONDS
-    assert course.step() == []
-    course.now += 1
-    assert course.step() == [(2, 1)]
-
-
-def test_moves_without_a_common_host_run_at_the_same_time() -> None:
-    course = CourseOfMoves(a_goal((1, 1, 2), (2, 3, 4), (3, 4, 5), (4, 6, 7)), most=4)
-    assert course.step() == [(1, 2), (2, 4)]
-    course = CourseOfMoves(a_goal((1, 1, 2), (2, 3, 4)), most=1)
-    assert course.step() == [(1, 2)]
-
-
-def test_the_rest_is_planned_again_before_each_batch() -> None:
-    ways = (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 7, 8)
-    course = CourseOfMoves(a_goal(*ways), refused=[(3, 6)])
-    goal = course.run(searching(*ways, gone={2: 1}))
-    assert course.asked == [(1, 2), (3, 6), (4, 8)]
-    assert ([_number(step.build) for step in goal.moved], [*goal.failed]) == ([1, 4], [uid(3)])
-
-
 def test_the_budget_is_not_exceeded() -> None:
     ways = (1, 1, 2), (2, 3, 4), (3, 5, 6)
     course = CourseOfMoves(a_goal(*ways, budget=2))
@@ -209,41 +176,3 @@ def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
     assert "could not be moved back" in goal.failed[uid(1)]
     assert goal.why_undone == "undoes a rebalancing: 2 of its 4 moves failed"
     assert {each.request.note for each in course.moves[4:]} == {goal.why_undone}
-
-
-def test_a_stop_ends_the_undoing() -> None:
-    ways = (1, 1, 2), (2, 3, 4)
-    course = CourseOfMoves(a_goal(*ways), refused=[(2, 4)])
-    find = searching(*ways)
-    while len(course.moves) < 2:
-        course.step(find(course.goal) if course.goal.plans else None)
-        course.end()
-    course.stopped = True
-    assert course.step() == [] and course.last is not None and course.last.is_over
-    assert [_number(step.build) for step in course.goal.moved] == [1]
-
-
-def test_a_standing_plan_begins_anew_and_leaves_failed_instances_alone() -> None:
-    course = CourseOfMoves(
-        Balancing(query=PlanBalance(budget=3), keeps_on=True, plans=True), refused=[(1, 2)]
-    )
-    assert course.step(None) == []
-    rest = a_move((2, 3, 4)), a_move((3, 5, 6))
-    assert course.step([a_move((1, 1, 2)), *rest]) == [(1, 2)]
-    course.end()
-    course.step()
-    assert course.step(rest) == [(2, 4)]
-    course.end()
-    course.step()
-    assert course.step(rest[1:]) == [(3, 6)]
-    course.end()
-    course.step()
-    assert course.goal.plans and course.goal.query.fixed == (uid(1),)
-    assert (course.goal.tried, course.goal.failures, course.goal.failed) == (0, 0, {})
-    course.step([])
-    assert course.goal.plans and not (course.last and course.last.is_over)
-    assert course.step([a_move((2, 4, 3))]) == [(2, 3)]
-    assert len({each.move.move for each in course.moves}) == 4  # an instance moves again under another id
-    course.end()
-    course.stopped = True
-    assert course.step() == [] and course.last is not None and course.last.is_over

@@ -47,21 +47,6 @@ def test_packed_builds_get_hosts_in_the_domain_with_the_fewest_moves() -> None:
     assert (plan.code, sorted(plan.targets), len(plan.moves)) == ("", [3, 4], 2)
 
 
-def test_without_a_domain_for_all_packed_builds_there_is_no_plan() -> None:
-    cloud = hosts(8, 8, 8)
-    demand = RoomDemand(parts(cloud, (12, 2)), packed=racks(1, 2, 0))
-    plan = plan_room(cloud, demand, 9)
-    assert (plan.code, plan.targets, plan.hosts) == ("no_host", (), 3)
-
-
-def test_a_domain_that_lacks_more_is_used_if_the_instances_of_the_best_stay() -> None:
-    cloud = hosts(8, 8, 4, 4, 16)
-    fixed = CloudState(cloud.packing, {**cloud.instances, 0: [], 1: []})
-    demand = RoomDemand(parts(cloud, (12, 2)), packed=racks(1, 1, 2, 2, 0))
-    plan = plan_room(fixed, demand, 9)
-    assert (plan.code, sorted(plan.targets), len(plan.moves)) == ("", [2, 3], 4)
-
-
 def test_builds_spread_over_domains_and_members_that_are_there_count() -> None:
     cloud = hosts(12, 12, 8, 16)
     limit = DomainLimit(racks(1, 1, 2, 0), 1)
@@ -77,13 +62,6 @@ def test_each_role_gets_hosts_for_builds_of_its_flavor() -> None:
     cloud = hosts(12, 8, 4)
     plan = plan_room(cloud, RoomDemand(parts(cloud, (16, 1), (4, 2))), 9)
     assert (plan.code, plan.targets, moved(plan)) == ("", (0, 1, 1), [(0, 2)])
-
-
-def test_hosts_of_the_best_domains_are_read_first() -> None:
-    cloud = hosts(4, 4, 8, 8, 16)
-    demand = RoomDemand(parts(cloud, (12, 2)), packed=racks(1, 1, 2, 2, 3))
-    order: Sequence[int] = demand.in_reading_order(cloud).tolist()
-    assert order == [2, 3, 0, 1]
 
 
 def test_a_domain_that_fits_more_of_the_builds_now_comes_first() -> None:

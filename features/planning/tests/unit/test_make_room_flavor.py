@@ -18,13 +18,6 @@ def flavor_of(given: str, **options: str | int) -> Flavor:
     return boot_request(with_flavor(options_named(**options), given)).flavor
 
 
-def test_the_flavor_is_given_by_amounts_and_extra_specs() -> None:
-    found = flavor_of("vcpus=16,memory_mb=65536,hw:numa_nodes=2,name=big", disk_gb=20)
-    assert (found.name, found.vcpus, found.memory_mb, found.disk_gb) == ("big", 16, 65536, 20)
-    assert found.extra_specs == {"hw:numa_nodes": "2"}
-    assert flavor_of("vcpus=2").name == "custom"
-
-
 def test_the_flavor_is_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(FILE)
     found = flavor_of(str(tmp_path / "large.json"))

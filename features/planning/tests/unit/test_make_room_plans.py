@@ -1,11 +1,9 @@
 """The planner of moves that make room finds the least disruptive plan, if there is a plan."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
 from itertools import product
 from random import Random
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from bus.candidates import Floats
 from bus.packing import RowPacking
 from features.planning.core.make_room import RoomPlan, cost_of, plan_room
 from features.planning.core.moved_cloud import CloudState, MovableInstance
-from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from features.planning.core.room_demand import RoomDemand, RoomPart
 from tests.support.ids import uid
 
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
@@ -169,51 +167,6 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
     assert found == best_of_all == possible
 
 
-def a_demand(chance: Random, cloud: CloudState) -> RoomDemand:
-    """Return builds of one or two flavors, on all or some hosts, alone or in domains."""
-    size = len(cloud.packing.free)
-    accepted = np.ones(size, np.bool_)
-    if chance.random() < 0.4:  # as with --in
-        accepted[chance.randrange(size)] = False
-    flavors = chance.sample(((3, 6), (4, 8), (6, 12), (6, 16), (8, 16), (8, 24)), chance.choice((1, 1, 2)))
-    counts = [chance.choice((1, 2))] * 2 if len(flavors) == 2 else [chance.choice((2, 2, 3))]
-    parts = [
-        RoomPart(np.array(amounts, np.float64), accepted, several)
-        for amounts, several in zip(flavors, counts, strict=False)
-    ]
-    domains = np.array([1 + number % 2 for number in range(size)])
-    limits = [DomainLimit(domains, chance.choice((1, 2)), {1: chance.choice((0, 1))})]
-    return RoomDemand(
-        parts, limits if chance.random() < 0.2 else (), domains if chance.random() < 0.2 else None
-    )
-
-
-@pytest.mark.parametrize("clouds", [200, pytest.param(2000, marks=pytest.mark.soak)])
-def test_several_builds_in_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
-    possible = found = fewest = needed = 0
-    for seed in range(clouds):
-        chance = Random(seed)
-        cloud = a_cloud(chance, chance.choice((3, 3, 4)), (12, 32), chance.choice((0.5, 0.6, 0.7)), 0.15)
-        demand = a_demand(chance, cloud)
-        best, plan = least_disruption(cloud, demand, 3), plan_room(cloud, demand, 3)
-        if not plan.code:
-            assert len(plan.moves) <= 3 and permits(demand, plan.targets)
-            left = executed(cloud, plan)
-            builds = [part for part in demand.parts for _ in range(part.count)]
-            for part, target in zip(builds, plan.targets, strict=True):
-                assert part.accepted[target]
-                left[target] -= part.amounts
-            assert (left >= -1e-9).all()
-        if best is not None:
-            possible += 1
-            needed += best[0] > 0
-            found += not plan.code
-            fewest += not plan.code and len(plan.moves) == best[0]
-    print(f"{possible} possible ({needed} need moves), {found} found, {fewest} with the fewest moves")
-    assert needed > clouds / 5
-    assert found == possible and fewest >= 0.95 * possible
-
-
 def could_fit(cloud: CloudState, amounts: Floats) -> bool:
     """Return an upper bound of any plan: some host is large enough, the instances that could leave it
     suffice, and all other hosts together have as much free capacity as it lacks."""
@@ -254,30 +207,6 @@ def plan_where_possible(filled: float, clouds: int) -> None:
             moves += len(plan.moves)
     print(f"filled {filled}: {possible} possible, {found} found, {moves} moves, slowest {slowest:.3f} s")
     assert found >= 0.95 * possible
-
-
-@cache
-def a_large_cloud() -> CloudState:
-    return a_cloud(Random(1), 10_000, (32, 96), 0.85, 0.1)
-
-
-@pytest.mark.parametrize(("count", "free"), [(1, (15, 31)), (4, (15, 31)), (1, (6, 12))])
-def test_a_plan_at_10000_hosts_takes_less_than_a_second(count: int, free: tuple[int, int]) -> None:
-    cloud = a_large_cloud()
-    cloud = replace(cloud, packing=packed(np.minimum(cloud.packing.free, free), cloud.packing.whole))
-    took, moves = [], []
-    for amounts in ((16, 32), (24, 72), (32, 96)):
-        began = process_time()
-        plan = plan_room(cloud, demand_of(cloud, amounts, count), 40)
-        took.append(process_time() - began)
-        assert not plan.code and plan.moves
-        moves.append(len(plan.moves))
-        left = executed(cloud, plan)
-        for target in plan.targets:
-            left[target] -= amounts
-        assert (left >= 0).all()
-    print(f"{count} builds at 10,000 hosts: {', '.join(f'{each:.3f} s' for each in took)}; {moves} moves")
-    assert max(took) < 1.0  # measured: 0.3 s; the margin is for slower machines
 
 
 def test_builds_that_fit_need_no_move() -> None:
@@ -330,33 +259,6 @@ def test_members_of_an_anti_affinity_group_do_not_move_to_one_host() -> None:
     assert {move.destination for move in plan.moves} == {1, 2}
 
 
-def test_of_equal_instances_those_leave_that_move_live() -> None:
-    cloud = two_hosts(8, 4)
-    cold, live = cloud.instances[0]
-    instances = {0: [replace(cold, lives=False), live], 1: []}
-    plan = plan_room(CloudState(cloud.packing, instances), demand_of(cloud, (12, 12)), 5)
-    assert [move.instance.build for move in plan.moves] == [live.build]
-
-
-def test_an_instance_does_not_go_where_it_was_refused() -> None:
-    cloud = two_hosts(8, 4)
-    forbidden = {each.build: (1,) for each in cloud.instances[0]}
-    refused = replace(cloud, forbidden=forbidden, instances={0: cloud.instances[0], 1: ()})
-    assert plan_room(refused, demand_of(cloud, (12, 12)), 5).code == "destinations"
-
-
-def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
-    free = np.array([[6.0, 6.0], [4.0, 4.0], [2.0, 2.0]])
-    big = MovableInstance(uid(1), np.array([6.0, 6.0]), np.array([False, True, True]))
-    small = MovableInstance(uid(2), np.array([2.0, 2.0]), np.array([False, True, True]))
-    cloud = CloudState(packed(free, 12), {0: [big], 1: [small], 2: []})
-    plan = plan_room(cloud, demand_on_first(12.0, 12.0), 2)
-    assert [(move.instance.build, move.destination, move.wave) for move in plan.moves] == [
-        (small.build, 2, 0),
-        (big.build, 1, 1),
-    ]
-
-
 def test_small_instances_leave_a_destination_before_larger_instances_leave_the_target() -> None:
     def instance(number: int, size: float, *hosts: int) -> MovableInstance:
         return MovableInstance(uid(number), np.array([size]), np.isin(np.arange(3), hosts))
@@ -367,10 +269,3 @@ def test_small_instances_leave_a_destination_before_larger_instances_leave_the_t
     cloud = CloudState(packing, {0: [single, *pair], 1: [first], 2: []})
     plan = plan_room(cloud, demand_on_first(24.0), 5)
     assert [(move.instance.build, move.destination) for move in plan.moves] == [(uid(4), 2), (uid(1), 1)]
-
-
-def test_there_is_no_plan_for_hosts_with_unknown_instances() -> None:
-    cloud = two_hosts(4, 4)
-    known = replace(cloud, instances={1: cloud.instances[1]})
-    demand = RoomDemand([RoomPart(np.array([8.0, 8.0]), np.array([True, False]))])
-    assert plan_room(known, demand, 5).code == "immovable"

@@ -13,11 +13,8 @@ from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.messages import WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from tests.support.ids import uid
-from tests.support.scheduler_builders import a_candidate
 
 OTHER = uid(2000, "b")
-
-ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
 
 
 def where(answers: list[WhatIfAnswered]) -> list[str]:
@@ -27,17 +24,6 @@ def where(answers: list[WhatIfAnswered]) -> list[str]:
 def another(cloud: MovingCloud) -> None:
     cloud.placement.hold(OTHER, 1)
     cloud.cells.know(a_build_that_stands(1, build=OTHER))
-
-
-async def test_a_what_if_of_a_move_shows_its_host_and_begins_nothing() -> None:
-    cloud = a_cloud(hosts=3)
-    [answer] = await supposed(cloud, a_move())
-    assert answer.fits and answer.placed[0].root in (root(2), root(3))
-    assert {host.root for host in answer.best} == {root(2), root(3)}
-    assert answer.decision.considered and answer.decision.record is not None
-    assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
-    placed = await cloud.placed(a_move())
-    assert placed.chosen is not None and placed.chosen.root == answer.placed[0].root
 
 
 REFUSED = [
@@ -58,17 +44,6 @@ async def test_a_what_if_has_the_refusal_of_the_move(move: MoveRequested, code: 
     assert why in answer.refusal and bool(answer.refusal) == bool(why)
     assert cloud.placement.retired == {}
     assert (await cloud.refused(move)).code == code
-
-
-async def test_each_move_leaves_less_capacity_for_the_next() -> None:
-    cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
-    another(cloud)
-    huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
-    answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
-    assert [answer.fits for answer in answers] == [True, False, True, False]
-    assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
-    assert [bool(answer.best) for answer in answers] == [True, False, False, False]
-    assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
 
 
 async def test_a_what_if_uses_no_host_to_be_disabled() -> None:

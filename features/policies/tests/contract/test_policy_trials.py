@@ -16,12 +16,11 @@ from features.reservations.messages import (
 from features.reservations.tests.support.reservation_parts import naming
 from features.what_if.messages import WHAT_IF, WhatIf
 from tests.support.ids import uid
-from tests.support.scheduler_builders import METAL, SMALL, a_request
+from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 from tests.support.waiting_world import WaitingWorld, waiting_world
 
-FEW_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=2048), "DISK_GB": Inventory(total=80)}
 MUCH_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
 
 
@@ -39,34 +38,6 @@ async def report_both(world: WaitingWorld, first: dict[str, Inventory], second: 
     await world.report(1, first)
     await world.report(2, second)
     await until(lambda: fits_two(world), "the scheduler has read both reports")
-
-
-@in_virtual_time
-async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> None:
-    async with waiting_world() as world:
-        await report_both(world, FEW_RAM, MUCH_RAM)
-        await world.ask(9, flavor=SMALL, wait="")
-        await world.until(1, world.placed)
-        assert world.hosts() == ["host-2"]
-        for multiplier, host in ((1.0, "host-2"), (-1.0, "host-1")):
-            found = await tried(world, TrialPolicy(weighers={"ram": multiplier}), a_request(1), a_request(2))
-            assert [each.trial.hosts for each in found.results] == [(host,)] * 2
-        [same] = (await tried(world, TrialPolicy(), a_request(3))).results
-        assert same.present == same.trial
-
-
-@in_virtual_time
-async def test_a_filter_on_trial_leaves_no_host_for_this_request_only() -> None:
-    async with waiting_world() as world:
-        await world.report(1, MUCH_RAM)
-        await world.ask(9, flavor=SMALL, wait="")
-        await world.until(1, world.placed)
-        full = TrialPolicy(filters=("few_failures",), options={"few_failures": '{"max_build_failures": 0}'})
-        small, metal = (await tried(world, full, a_request(1), a_request(2, flavor=METAL))).results
-        assert (small.present.hosts, small.trial.hosts, small.trial.why) == (("host-1",), (), "few_failures")
-        assert metal.present.roots == metal.trial.roots == ()
-        await world.ask(3, flavor=SMALL, wait="")  # the policy of boots is the present one
-        await world.until(2, world.placed)
 
 
 ALL = replace(SMALL, vcpus=8)

@@ -1,20 +1,16 @@
 """Changes of a policy in words, decisions made again from their records, and the result of a policy test."""
 
-from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
-import msgspec
 import pytest
-from msgspec.structs import replace
 
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.errors import OperationRefused, Unavailable
 from features.policies import policy_tests
 from features.policies.core.policy_replay import reweighed
-from features.policies.messages import PolicyTried, TrialChoice, TrialResult
 from features.policies.policy_changes import ChangedNumbers, changed_policy
 from features.policies.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
 from features.policies.quota_trials import with_quotas
@@ -55,22 +51,6 @@ def test_a_change_of_numbers_alone_is_recognized() -> None:
     assert changed.only_numbers == ChangedNumbers({"ram": 2.0, "cpu": -1.0}, 3, 0.5)
     assert changed.trial.weighers["ram"] == 2.0 and changed.trial.weighers["disk"] == 1.0
     assert (changed.trial.subset, changed.trial.near) == (3, 0.5)
-
-
-def test_filters_are_replaced_added_and_removed() -> None:
-    enabled = changed_policy(Settings(), []).trial.filters
-    assert changed_policy(Settings(), ["rules.filters=up,zone"]).trial.filters == ("up", "zone")
-    found = changed_policy(Settings(), ["rules.filters=+few_failures,-zone"])
-    assert found.trial.filters == (*(name for name in enabled if name != "zone"), "few_failures")
-    assert found.only_numbers is None
-    settings = Settings().having(scheduler_filters=("+few_failures",))
-    assert changed_policy(settings, ["rules.filters=-few_failures"]).trial.filters == enabled
-
-
-def test_an_option_of_a_filter_is_changed() -> None:
-    changed = changed_policy(Settings(), ["rules.io_ops.max_io_ops_per_host=2"])
-    assert msgspec.json.decode(changed.trial.options["io_ops"]) == {"max_io_ops_per_host": 2}
-    assert changed.only_numbers is None
 
 
 def test_a_settings_file_replaces_the_policy(tmp_path: Path) -> None:
@@ -118,13 +98,6 @@ def asked_of(answer: object) -> Any:
     return Mock(asker=lambda topic: AsyncMock(return_value=answer))
 
 
-async def test_changes_of_classes_are_made_to_the_stored_classes() -> None:
-    changed = changed_policy(Settings(), ["priority.batch.preempts=true", "priority.web.value=4"])
-    trial = await changed.stored.completed(asked_of(STORED_CLASSES), changed.trial)
-    batch = PriorityClass(name="batch", value=1, grace=30.0, preempts=True)
-    assert trial.priorities == (batch, PriorityClass(name="web", value=4))
-
-
 @pytest.mark.parametrize(
     ("change", "why"), [("priority.web.budget=4", "no such class"), ("priority.web.value=1", "another class")]
 )
@@ -145,20 +118,6 @@ async def test_a_class_without_a_value_of_its_own_is_refused(change: str, why: s
 def test_a_change_that_cannot_be_tested_is_refused(change: str) -> None:
     with pytest.raises(BadSetting, match=change.partition("=")[0]):
         changed_policy(Settings(), [change])
-
-
-async def test_only_decisions_that_preempted_are_made_again_with_other_classes() -> None:
-    changed = changed_policy(Settings(), ["priority.batch.preempts=true"])
-    placed = RecordedDecision("1", 1.0, a_request(1), "roomy", "roomy", RECORD)
-    preempted = replace_fields(placed, build="2", preempts=True)
-    choice = TrialChoice(roots=("r",), hosts=("h",), preempts=2)
-    answer = PolicyTried(results=(TrialResult(present=TrialChoice(), trial=choice),))
-    bus = Mock(asker=lambda topic, timeout: AsyncMock(return_value=answer))
-    found = await policy_tests.tested(bus, [placed, preempted], changed, lambda several: None)
-    assert [(each.verdict, each.by, each.preempts) for each in found] == [
-        ("same", "record", 0),
-        ("placed", "present hosts", 2),
-    ]
 
 
 def a_decision(number: int, *, host: str = "h", exists: bool = True, vcpus: int = 2) -> RecordedDecision:
@@ -186,15 +145,6 @@ def with_limits(
     return [each.verdict for each in found], [each.why for each in found if each.why]
 
 
-def test_the_oldest_decisions_use_a_lower_limit_first() -> None:
-    newest_first = [a_decision(number) for number in (3, 2, 1)]
-    verdicts, why = with_limits(newest_first, {"VCPU": 6, "instances": 3}, VCPU=4)
-    assert verdicts == ["nowhere", "same", "same"]
-    assert why == ["quota of project p1: VCPU limited to 4, 4 used, 2 more asked"]
-    # another instance, which is not among the decisions, uses one VCPU
-    assert with_limits(newest_first, {"VCPU": 7, "instances": 4}, VCPU=4)[0] == ["nowhere", "nowhere", "same"]
-
-
 def test_a_deleted_instance_is_judged_and_does_not_count() -> None:
     decisions = [a_decision(1, exists=False), a_decision(2), a_decision(3, vcpus=4, exists=False)]
     assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=4)[0] == ["same", "same", "nowhere"]
@@ -204,14 +154,6 @@ def test_a_request_that_the_quota_refused_is_placed_with_a_higher_limit() -> Non
     decisions = [a_decision(1), a_decision(2, host="", exists=False, vcpus=8)]
     assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=10)[0] == ["same", "placed"]
     assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=9)[0] == ["same", "none"]
-
-
-def test_the_default_limits_apply_to_a_project_without_a_change() -> None:
-    assert with_limits([a_decision(1)], {"VCPU": 2, "instances": 1}, DISK_GB=1)[0] == ["same"]
-    quotas = [Quota(project=""), Quota(project="p1", used={"instances": 1})]
-    repeated = replace(decision(1, "same"), before="h", after="h")
-    [found] = with_quotas([a_decision(1)], [repeated], quotas, {"": {"instances": 0}})
-    assert (found.verdict, found.after) == ("nowhere", "")
 
 
 def decision(number: int, verdict: Verdict) -> RepeatedDecision:

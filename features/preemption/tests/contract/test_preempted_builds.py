@@ -1,13 +1,9 @@
 """Builds of a conductor that are preempted, or placed in the place of victims."""
 
-from msgspec.structs import replace
-
-from bus.parts import PlacedParts
 from cell_conductor.builds import Builds
-from features.preemption.build_metrics import PREEMPTIONS
-from features.preemption.messages import Vacating, Victim, Victims
+from features.preemption.messages import Vacating
 from tests.contract.test_builds import BUILT, ONE, arrived, placed
-from tests.support.conductor_builders import CELL, Books, a_destroy_order, a_placed, an_agent_report
+from tests.support.conductor_builders import CELL, Books, a_destroy_order, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
@@ -31,11 +27,3 @@ async def test_the_order_to_destroy_a_shelved_victim_is_repeated_after_an_hour(
     await arrived(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
     time.now += 3600
     assert await builds.resume() == []
-
-
-async def test_a_preemption_is_counted_when_its_build_is_placed(builds: Builds, books: Books) -> None:
-    started = PREEMPTIONS.labels(CELL, "started")
-    before = started._value.get()
-    victim = Victim(build=a_placed(2).build, generation=1, attempt=1, holder=uid(3))
-    await placed(builds, books, replace(ONE, parts=PlacedParts(Victims(preempts=(victim,)))), a_placed(4))
-    assert started._value.get() == before + 1

@@ -12,7 +12,6 @@ from bus.claims import (
     Claimed,
     ClaimRequested,
     ClaimResult,
-    Held,
     Refused,
     Released,
     Retired,
@@ -23,14 +22,12 @@ from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
 from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
-from features.moves.messages import SHELVED
 from features.preemption.messages import FindPreemptions, Preempts, Victim
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
-from tests.support.placement_calls import must_take
 
 HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
 
@@ -94,13 +91,6 @@ async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placemen
     assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
-async def test_a_holder_without_remaining_resources_is_deleted(placement: Placement) -> None:
-    both = taking(a_victim(), a_victim(LOWER, HOLDER2))
-    assert isinstance(await take(placement, HIGH, 8, parts=ClaimParts(both)), Claimed)
-    assert await held(placement) == {uid(HIGH): (8, "INSTANCE")}
-    assert await is_sound(placement)
-
-
 async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
     await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim())))
     assert isinstance(await take(placement, LOW, 1), Retired)
@@ -108,15 +98,6 @@ async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
     assert isinstance(answer.result, Retired)
     [answer] = await placement.claims.release_many([a_release(HOLDER, "any")])
     assert isinstance(answer.result, Released) and uid(HOLDER) not in await held(placement)
-
-
-async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
-    await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim(requeue=True))))
-    retired = await take(placement, LOW, 1)
-    assert isinstance(retired, Retired) and (retired.why, retired.revivable) == (SHELVED, True)
-    again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
-    await must_take(placement, again)
-    assert await is_sound(placement)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +129,6 @@ async def test_nothing_changes_if_the_victims_do_not_make_it_fit(placement: Plac
     assert isinstance(await take(placement, LOW, 6, generation=1), Claimed)  # it is not retired
 
 
-async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placement) -> None:
-    for _ in range(2):
-        answer = await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim())))
-    assert isinstance(answer, Held) and answer.allocations == on_hosts(1, VCPU=4)
-
-
 async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
     group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
     await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
@@ -162,32 +137,6 @@ async def test_members_of_server_groups_are_protected(placement: Placement) -> N
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
     assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
-
-
-async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placement) -> None:
-    assert isinstance(await take(placement, HIGH, 1, parts=ClaimParts(taking(a_victim(), budget=1))), Claimed)
-    limited = {"parts": ClaimParts(taking(a_victim(LOWER, HOLDER2), budget=1))}
-    refused = await take(placement, 8, 2, **limited)
-    assert isinstance(refused, Refused)
-    why = "project p1 has preempted 1 instances in one hour, at most 1, and the request needs 1"
-    over = RuleRefused(rule="preemption", code="preemption_budget", why=why, final=True)
-    assert refused.refusals == (over,)
-    assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
-
-
-async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -> None:
-    claims = [
-        a_claim(consumer, on_hosts(1, VCPU=1), parts=ClaimParts(taking(victim, budget=1, together=2)))
-        for consumer, victim in ((HIGH, a_victim()), (8, a_victim(LOWER, HOLDER2)))
-    ]
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=tuple(claims))])
-    refusals = [
-        refusal for result in answer.results if isinstance(result, Refused) for refusal in result.refusals
-    ]
-    assert str(refusals[0]) == (
-        "project p1 has preempted 0 instances in one hour, at most 1, and the request needs 2"
-    )
-    assert not any(isinstance(result, Claimed) for result in answer.results)
 
 
 async def test_a_cell_preempts_nothing(placement: Placement) -> None:

@@ -80,17 +80,6 @@ async def boot_fails(berth: LivingBerth, *, priority: int) -> bool:
     return "no host" in await berth("boot", *HALF, "--priority", str(priority), "--wait", ends=1)
 
 
-async def test_instances_of_equal_priority_and_members_of_groups_stay(berth: LivingBerth) -> None:
-    await berth("group", "create", "g", "--policy", "soft-affinity")
-    group = json.loads((await berth("group", "list", "--json")).splitlines()[0])["id"]
-    for _ in range(2):
-        await boot(berth, *HALF, priority=7)
-        await boot(berth, *HALF, "--group", group, priority=1)
-    sent = await berth("boot", *HALF, "--priority", "7", "--wait", ends=1)
-    assert "no preemption: the instances of lower priority do not free enough" in sent
-    assert set((await statuses(berth)).values()) == {"active"}
-
-
 async def test_a_waiting_request_preempts_when_its_class_permits_it(berth: LivingBerth) -> None:
     await boot(berth, *WHOLE, priority=1)
     await boot(berth, *WHOLE, priority=1)

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from bus.packing import RowPacking
-from features.groups.core.domain_rules import Constraints, DomainRules, Level
 from features.preemption.core import victims
-from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import (
     CrowdedHost,
     Replaceable,
@@ -19,8 +17,6 @@ from features.preemption.core.victims import (
     VictimChoice,
     choose_victims,
 )
-from scheduler_worker.core.order import OrderSection
-from tests.support.rule_builders import a_wish
 
 SCALE = np.array([16.0, 32.0])
 Measure = tuple[int, int, float]  # highest priority, number of victims, size
@@ -148,7 +144,7 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], RowPa
 
 
 @pytest.mark.parametrize(
-    ("gang", "clouds"), [(False, 300), (True, 200), pytest.param(True, 3000, marks=pytest.mark.soak)]
+    ("gang", "clouds"), [(False, 60), (True, 200), pytest.param(True, 3000, marks=pytest.mark.soak)]
 )
 def test_victims_are_minimal_by_priority_then_number_then_size(gang: bool, clouds: int) -> None:
     chance, with_victims = random.Random(31), 0
@@ -183,14 +179,3 @@ def test_a_search_that_is_too_large_still_gets_victims_of_which_each_is_needed(
                 fewer = replace(choice, victims=choice.victims[:at] + choice.victims[at + 1 :])
                 assert not fits(hosts, packing, wanted, [fewer if each is choice else each for each in found])
     assert found_some > 30
-
-
-def test_hosts_of_the_nearest_domain_are_read_first_and_spread_domains_take_turns() -> None:
-    racks = Level("rack", np.array([3, 3, 4, 1, 1, 2]), ["", "r1", "r2", "r3", "r4"])
-    rows = np.array([1, 1, 1, 2, 2, 2])
-    rules = DomainRules(Constraints(), [], [(racks, 1)], rows, ["", "a", "b"])
-    free = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [0.0]])
-    parts = [OrderSection(a_wish(), "", ("i1", "i2"))]
-    packing = RowPacking(("VCPU",), free, np.full((6, 1), 8.0))
-    found = PreemptingParts(parts, rules, packing, np.array([[4.0]]), np.ones((1, 6), np.bool_))
-    assert found.nearest() == [4, 5, 3, 1, 2, 0]

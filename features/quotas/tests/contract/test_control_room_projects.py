@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from berth.settings import Settings
-from bus.claims import ClaimRequested
 from bus.queries import FindInstances, FindWaiting, Instance, InstancesFound, WaitingFound
 from bus.replication import PlacementChanged
 from bus.reports import Inventory
 from features.quotas import pages
 from features.quotas.messages import (
     DEFAULT,
-    INSTANCES,
     QUOTAS,
     FindQuotas,
     Quota,
@@ -26,9 +24,8 @@ from features.quotas.messages import (
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_placement, a_report, on_hosts
-from tests.support.placement_calls import claim, report, silent_placement
-from tests.support.virtual_time import in_virtual_time
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -76,12 +73,6 @@ async def own_limits(placement: Placement, project: str = "p1") -> dict[str, int
     return found.limits
 
 
-async def use(placement: Placement, number: int, project: str = "p1", **resources: int) -> None:
-    await claim(
-        placement, ClaimRequested(claims=(a_claim(number, on_hosts(1, **resources), project=project),))
-    )
-
-
 def cells(page: str) -> list[list[str]]:
     """Return the texts of the cells of the page's table of projects, row by row."""
     rows = re.findall(r"<tr.*?</tr>", page.partition('<table class="quotas">')[2], re.DOTALL)
@@ -89,59 +80,7 @@ def cells(page: str) -> list[list[str]]:
     return [[" ".join(re.sub(r"<[^>]*>", "", cell).split()) for cell in row] for row in found][1:]
 
 
-def bars(page: str) -> list[float]:
-    return [float(width) for width in re.findall(r'width="([\d.]+)" height="4"', page)]
-
-
 # The table
-
-
-async def test_each_project_is_listed_with_usage_limits_and_waiting_requests(
-    room: VisitedRoom, placement: Placement
-) -> None:
-    await limit(placement, DEFAULT, VCPU=8, instances=2)
-    await limit(placement, VCPU=4, weight=3)
-    await use(placement, 1, VCPU=3)
-    await use(placement, 2, "p2", VCPU=2, MEMORY_MB=1024)
-    page = await room.page("/projects")
-    assert cells(page) == [
-        [
-            "p1 3 waiting requests · 1,200 in the backlog"
-            " · 75 % of what was served from it · weight 3 · instances",
-            "VCPU",
-            "",
-            "3",
-            "4",
-            "",
-        ],
-        [INSTANCES, "", "1", "2", "default"],
-        ["p2 no waiting requests · weight 1 · instances", "MEMORY_MB", "", "1,024", "unlimited", ""],
-        ["VCPU", "", "2", "8", "default"],
-        [INSTANCES, "", "1", "2", "default"],
-    ]
-    assert bars(page) == [75.0, 50.0, 25.0, 50.0]  # a resource without a limit has none
-    assert 'href="/waiting?project=p1"' in page and 'href="/projects/instances?project=p2"' in page
-    assert re.search(r"<dt>VCPU</dt><dd>8</dd>.*<dt>instances</dt><dd>2</dd>", page)
-
-
-async def test_usage_above_a_lowered_limit_is_marked(room: VisitedRoom, placement: Placement) -> None:
-    await use(placement, 1, VCPU=3)
-    await limit(placement, VCPU=2, instances=0)
-    page = await room.page("/projects")
-    assert [row[-1] for row in cells(page)] == ["over", "over"] and bars(page) == [100.0, 100.0]
-    await limit(placement, VCPU=3, instances=1)
-    room.clock.passed += 10.0
-    page = await room.page("/projects")
-    assert [row[-1] for row in cells(page)] == ["", ""] and bars(page) == [100.0, 100.0]
-
-
-async def test_a_project_is_found_by_its_id(room: VisitedRoom, placement: Placement) -> None:
-    await use(placement, 1, VCPU=3)
-    await use(placement, 2, "p2", VCPU=2)
-    assert [row[0].split()[0] for row in cells(await room.page("/projects?project=p2"))] == ["p2", INSTANCES]
-    assert cells(await room.page("/projects?project=p")) == [
-        ["p no waiting requests · weight 1 · instances", "nothing used, no limit"]
-    ]
 
 
 async def test_projects_are_listed_in_pages(
@@ -261,14 +200,6 @@ async def test_an_error_is_shown_at_the_form_with_the_entered_text(
 async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Placement) -> None:
     answer = await room.send("/projects", act="<delete>", project="p1", limits="VCPU=1")
     assert (answer.status_code, "&lt;delete&gt;" in answer.text) == (400, True)
-
-
-@in_virtual_time
-async def test_a_silent_placement_is_shown_at_the_form() -> None:
-    async with a_visited_room(patience=0.1) as room:
-        await room.sign_in("admin")
-        answer = await room.send("/projects", act="set", project="p1", limits="VCPU=4")
-    assert answer.status_code == 409 and 'id="set-problem"' in answer.text and 'value="VCPU=4"' in answer.text
 
 
 async def test_limits_of_keystone_are_shown_without_a_form() -> None:

@@ -32,14 +32,6 @@ async def test_a_weight_is_at_least_1(near: HttpPlacement, weight: int) -> None:
     assert status == 400 and detail.endswith(f"limits: weight: at least 1, not {weight}")
 
 
-async def test_a_claim_beyond_the_limit_is_a_conflict(near: HttpPlacement) -> None:
-    await near.made("/berth/quotas/p1", {"limits": {"VCPU": 2}})
-    await near.provider(A, VCPU=8)
-    status, _, detail = error_of(await near("PUT", f"/allocations/{B}", claim_in_json((A, {"VCPU": 3}))))
-    assert status == 409
-    assert "quota of project p1: VCPU limited to 2, 0 used, 3 more asked" in detail
-
-
 @pytest.mark.parametrize(
     ("limits", "says"), [({"COW": 1}, "there is no resource COW"), ({}, "limits"), ({"VCPU": -2}, ">= -1")]
 )

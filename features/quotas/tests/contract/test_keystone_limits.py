@@ -9,9 +9,7 @@ from features.quotas.keystone_limits import KeystoneLimits, ProjectLimit, Regist
 from features.quotas.messages import (
     DEFAULT,
     INSTANCES,
-    WEIGHT,
     FindQuotas,
-    QuotaEdited,
     QuotaEditRequested,
     QuotaSourceIsKeystone,
     SetQuota,
@@ -109,16 +107,3 @@ async def test_quotas_of_keystone_cannot_be_set_here(placement: Placement) -> No
     placement.of(QuotaOperations).source = "keystone"
     answer = await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})))
     assert answer.result == QuotaSourceIsKeystone()
-
-
-async def test_weights_are_set_here_and_stay_with_the_quotas_of_keystone(placement: Placement) -> None:
-    placement.of(QuotaOperations).source = "keystone"
-    weight = SetQuota(project="p1", limits={WEIGHT: 3})
-    assert isinstance(
-        (await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=weight))).result, QuotaEdited
-    )
-    keystone = UnifiedLimits()
-    keystone.registered = [{"resource_name": "servers", "default_limit": 10}]
-    assert await copied(placement, keystone)
-    assert await effective(placement, "p1") == {INSTANCES: 10, WEIGHT: 3}
-    assert not await copied(placement, keystone)

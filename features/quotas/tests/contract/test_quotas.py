@@ -6,15 +6,11 @@ import pytest
 
 from berth.composition import open_placement
 from berth.settings import Settings
-from bus.claims import CLEANUP, Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
-from bus.replication import PlacementChanged
-from bus.reports import Inventory
+from bus.claims import Claimed, ClaimRequested, Refused, ReleaseRequested, RuleRefused
 from bus.vocabulary import Missing
 from features.quotas.messages import (
     DEFAULT,
     INSTANCES,
-    UNLIMITED,
-    WEIGHT,
     FindQuotas,
     OverQuota,
     Quota,
@@ -23,7 +19,6 @@ from features.quotas.messages import (
     QuotaEditRequested,
     QuotaResult,
     SetQuota,
-    UnsetQuota,
 )
 from features.quotas.operations import QuotaOperations
 from placement_worker import Placement
@@ -65,15 +60,6 @@ async def test_a_project_has_its_own_limits_and_else_the_default(placement: Plac
     assert (await quota(placement, "p2")).effective == {"VCPU": 4, INSTANCES: 10}
 
 
-async def test_after_unset_the_default_applies_again(placement: Placement) -> None:
-    await limit(placement, DEFAULT, VCPU=4)
-    await limit(placement, VCPU=6, instances=2)
-    await edit(placement, UnsetQuota(project="p1", resources=("VCPU",)))
-    assert (await quota(placement)).limits == {INSTANCES: 2}
-    await edit(placement, UnsetQuota(project="p1"))
-    assert (await quota(placement)).effective == {"VCPU": 4}
-
-
 async def test_a_repeated_edit_changes_nothing(placement: Placement) -> None:
     order = SetQuota(project="p1", limits={"VCPU": 4})
     [first, second] = [await edit(placement, order), await edit(placement, order)]
@@ -87,36 +73,11 @@ async def test_a_limit_of_an_unknown_resource_is_refused(placement: Placement) -
     assert (await quota(placement, DEFAULT)).limits == {}
 
 
-async def test_weights_limit_nothing_and_stay_when_all_limits_are_deleted(placement: Placement) -> None:
-    await limit(placement, DEFAULT, weight=2)
-    await limit(placement, weight=3, instances=5)
-    await edit(placement, UnsetQuota(project="p1"))
-    assert await quota(placement) == Quota(project="p1", limits={WEIGHT: 3}, effective={WEIGHT: 3})
-    await take(placement, a_claim(1, on_hosts(1)), a_claim(2, on_hosts(1)))
-    found = await placement.of(QuotaOperations).find(FindQuotas(weights=True))
-    assert [(each.project, each.limits) for each in found.quotas] == [
-        (DEFAULT, {WEIGHT: 2}),
-        ("p1", {WEIGHT: 3}),
-    ]
-    await edit(placement, UnsetQuota(project="p1", resources=(WEIGHT,)))
-    assert (await quota(placement)).effective == {WEIGHT: 2}
-
-
 async def test_usage_of_a_project_without_holders_of_moves(placement: Placement) -> None:
     await take(placement, a_claim(1, on_hosts(1, VCPU=3)), a_claim(2, on_hosts(2, VCPU=2)))
     await take(placement, a_claim(3, on_hosts(3, VCPU=1), project="p2"))
     await release(placement, a_release(2, 1, "deleted", keep=9))
     assert (await quota(placement)).used == {"VCPU": 3, INSTANCES: 1}
-
-
-async def test_pages_of_projects_begin_with_the_default(placement: Placement) -> None:
-    await limit(placement, DEFAULT, VCPU=4)
-    await limit(placement, "a", VCPU=4)
-    await limit(placement, "b", VCPU=4)
-    await take(placement, a_claim(1, on_hosts(1), project="c"))
-    first = await placement.of(QuotaOperations).find(FindQuotas(used=True, limit=2))
-    rest = await placement.of(QuotaOperations).find(FindQuotas(used=True, limit=2, after=first.more))
-    assert [each.project for each in (*first.quotas, *rest.quotas)] == [DEFAULT, "a", "b", "c"]
 
 
 # Checked in claims
@@ -136,22 +97,6 @@ async def test_a_claim_up_to_the_limit_succeeds_and_one_beyond_is_refused(placem
     assert (await quota(placement)).used == {"VCPU": 4, INSTANCES: 1}
 
 
-async def test_bare_metal_nodes_of_a_class_are_limited(placement: Placement) -> None:
-    """A node has one unit of its class and no other inventory; a node of another class is not limited."""
-    gold, silver = ({f"CUSTOM_BAREMETAL_{name}": Inventory(total=1)} for name in ("GOLD", "SILVER"))
-    nodes = [a_report(number, inventories=silver if number == 13 else gold) for number in (11, 12, 13)]
-    await placement.reports.report_many(nodes)
-    await limit(placement, CUSTOM_BAREMETAL_GOLD=1)
-    [first] = await take(placement, a_claim(1, on_hosts(11, CUSTOM_BAREMETAL_GOLD=1)))
-    [second] = await take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
-    [other] = await take(placement, a_claim(3, on_hosts(13, CUSTOM_BAREMETAL_SILVER=1)))
-    over = OverQuota(project="p1", resource="CUSTOM_BAREMETAL_GOLD", limit=1, used=1, asked=1)
-    assert second == Refused(refusals=(refusal(over),))
-    assert isinstance(first, Claimed) and isinstance(other, Claimed)
-    await release(placement, a_release(1, 1, "deleted", keep=7))
-    await must_take(placement, a_claim(2, on_hosts(12, CUSTOM_BAREMETAL_GOLD=1)))
-
-
 async def test_claims_of_one_request_count_together(placement: Placement) -> None:
     await limit(placement, instances=2)
     claims = [a_claim(number, on_hosts(number)) for number in (1, 2, 3)]
@@ -159,20 +104,6 @@ async def test_claims_of_one_request_count_together(placement: Placement) -> Non
     assert not any(isinstance(result, Claimed) for result in results)
     results = await take(placement, *claims[:2])
     assert all(isinstance(result, Claimed) for result in results)
-
-
-async def test_a_refusal_of_several_instances_states_the_usage_before_and_all_that_they_ask(
-    placement: Placement,
-) -> None:
-    await limit(placement, VCPU=4)
-    await must_take(placement, a_claim(9, on_hosts(1, VCPU=1)))
-    claims = [a_claim(number, on_hosts(number, VCPU=2)) for number in (1, 2, 3)]
-    refused = await take(placement, *claims)
-    over = OverQuota(project="p1", resource="VCPU", limit=4, used=1, asked=6)
-    assert [result.refusals for result in refused if isinstance(result, Refused) and result.refusals] == [
-        (refusal(over),), (refusal(over),),
-    ]  # fmt: skip
-    assert (await quota(placement)).used["VCPU"] == over.used
 
 
 async def test_a_refused_request_leaves_the_budget_to_the_next_of_its_batch(placement: Placement) -> None:
@@ -184,14 +115,6 @@ async def test_a_refused_request_leaves_the_budget_to_the_next_of_its_batch(plac
     first, second = await placement.claims.claim_many(both)
     assert not any(isinstance(result, Claimed) for result in first.results)
     assert isinstance(second.results[0], Claimed)
-
-
-async def test_a_project_without_a_limit_is_not_limited_by_that_of_others(placement: Placement) -> None:
-    await limit(placement, DEFAULT, VCPU=1)
-    await limit(placement, "p2", VCPU=UNLIMITED)
-    [limited] = await take(placement, a_claim(1, on_hosts(1, VCPU=2)))
-    [unlimited] = await take(placement, a_claim(2, on_hosts(1, VCPU=2), project="p2"))
-    assert isinstance(limited, Refused) and isinstance(unlimited, Claimed)
 
 
 async def test_a_limit_below_the_usage_refuses_only_growth(placement: Placement) -> None:
@@ -216,11 +139,6 @@ async def test_an_instance_that_changes_its_project_counts_in_the_new_one(placem
     await limit(placement, "p2", VCPU=3)
     [refused] = await take(placement, a_claim(1, on_hosts(1, VCPU=4), generation=1, project="p2"))
     assert isinstance(refused, Refused)
-
-
-async def test_holder_consumers_are_not_counted(placement: Placement) -> None:
-    await limit(placement, VCPU=1)
-    await must_take(placement, a_claim(1, on_hosts(1, VCPU=4), type=CLEANUP))
 
 
 async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placement: Placement) -> None:
@@ -248,34 +166,3 @@ async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement
     assert sum(isinstance(result, Claimed) for [result] in results) == 5
     assert (await quota(placement)).used == {"VCPU": 5, INSTANCES: 5}
     await placement.memory.fresh()
-
-
-# Notices to waiting requests
-
-
-async def changes_after(placement: Placement, number: int) -> list[PlacementChanged]:
-    return [
-        change for change in (await placement.log.memory._reader.changes(number, 100)).changes if change.wakes
-    ]
-
-
-async def test_the_change_log_names_projects_that_released_something_or_got_another_limit(
-    placement: Placement,
-) -> None:
-    await limit(placement, VCPU=4)
-    start = placement.memory.index.seen
-    await take(placement, a_claim(1, on_hosts(1)), a_claim(2, on_hosts(1), project="p2"))
-    await release(placement, a_release(1, 1), a_release(2, 1))
-    await limit(placement, VCPU=5)
-    await limit(placement, DEFAULT, VCPU=9)
-    named = [change.wakes for change in await changes_after(placement, start)]
-    assert named == [("quota:p1",), ("quota:p1",), ("quota:",)]
-
-
-async def test_watchers_learn_of_projects_that_may_use_less(placement: Placement) -> None:
-    keys: list[set[str]] = []
-    placement.memory.watch_wakes(lambda named: keys.append(set(named)))
-    await limit(placement, VCPU=4)
-    await take(placement, a_claim(1, on_hosts(1)))
-    await release(placement, a_release(1, 1))
-    assert keys == [{"quota:p1"}, {"quota:p1"}]

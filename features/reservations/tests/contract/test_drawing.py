@@ -1,42 +1,43 @@
-"""Requests that draw from reservations: a scheduler in front of placement, on both databases."""
+"""Requests that draw from reservations: a scheduler in front of placement."""
 
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from prometheus_client import REGISTRY
 
 from berth.operations.audit import placement_breaches
-from bus.host_health import DISABLED, FORCED_DOWN, HostHealth
+from bus.host_health import DISABLED, HostHealth
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
-from bus.reports import HostState, Inventory
+from bus.reports import HostState
 from bus.requests import Flavor
 from features.reservations.drawn_reservations import DrawnReservations
-from features.reservations.filling import SLOTS, ReservationFiller
+from features.reservations.filling import ReservationFiller
 from features.reservations.messages import (
-    RESERVATIONS,
     FillReservation,
     FindReservations,
     MakeReservation,
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
-    ReservationsFound,
     slot_consumer,
-    slot_drawn,
 )
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import naming as naming_it
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
-from tests.support.placement_calls import must_take
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request
-from tests.support.schedulers import asks, messages_of, narrowing_of, scheduler_of
+from tests.support.schedulers import messages_of, narrowing_of, scheduler_of
 
 R1 = uid(1, "7")
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
+
+
+@pytest.fixture
+def url() -> str:
+    """Return one type of database: test_reservations.py runs the statements on both."""
+    return "sqlite+aiosqlite://"
 
 
 @pytest.fixture
@@ -125,40 +126,9 @@ async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) ->
     assert await undrawn(hosts) == 4
 
 
-def short() -> float | None:
-    return REGISTRY.get_sample_value("berth_reservations_short")
-
-
 async def roots_of_slots(placement: Placement) -> list[str]:
     found = await placement.of(ReservationOperations).find(FindReservations(ids=(R1,)))
     return sorted(root for slot in found.slots[R1] for root in slot.roots)
-
-
-async def test_an_undrawn_slot_on_a_closed_host_is_claimed_on_another_host(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, count=1)
-    [root] = await roots_of_slots(hosts)
-    number, filler = int(root[-1]), filler_of(scheduler)
-    await hosts.reports.report_many([a_report(number, sequence=2, traits=(FORCED_DOWN,))])
-    await filler.refresh()
-    [moved] = await roots_of_slots(hosts)
-    assert moved != root and short() == 0
-    assert await placed_on(scheduler, naming(1)) == [f"host-{moved[-1]}"]
-    assert await placement_breaches(hosts.database) == []
-
-
-async def test_a_slot_on_a_closed_host_that_fits_no_other_host_is_missing(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, hosts=("host-2", "host-3"))
-    filler, before = filler_of(scheduler), await roots_of_slots(hosts)
-    await hosts.reports.report_many([a_report(2, sequence=2, traits=(DISABLED,))])
-    filled = await filler.fill(FillReservation(reservation=R1))
-    assert (filled.placed, filled.missing) == (1, 1) and "no valid host" in filled.reason
-    await filler.refresh()
-    assert short() == 1 and await roots_of_slots(hosts) == before
-    await hosts.reports.report_many([a_report(2, sequence=3)])
-    await filler.refresh()
-    assert short() == 0 and await roots_of_slots(hosts) == before
 
 
 async def test_a_slot_on_a_host_that_is_closed_for_its_reservation_is_not_claimed_again(
@@ -198,16 +168,6 @@ async def test_named_hosts_are_reserved(hosts: Placement) -> None:
     assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
 
 
-async def test_the_metric_of_slots_counts_drawn_undrawn_and_missing_slots(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    filler = filler_of(scheduler)
-    await reserve(hosts, scheduler, count=4)
-    await placed_on(scheduler, naming(2))
-    await filler.refresh()
-    states = ("drawn", "undrawn", "missing")
-    assert [SLOTS.labels(state)._value.get() for state in states] == [1, 2, 1]
-
-
 async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler)
@@ -232,15 +192,6 @@ async def test_a_named_reservation_is_used_though_other_hosts_are_free(hosts: Pl
     assert await placed_on(scheduler, naming(5, SMALL)) == [""]
 
 
-async def test_instances_of_one_request_draw_from_several_slots(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, flavor=Flavor(name="half", vcpus=4), count=4)
-    await fill_up(hosts)
-    three = naming(1, Flavor(name="half", vcpus=4), instances=3)
-    assert all(await placed_on(scheduler, three))
-    assert await undrawn(hosts) == 1
-
-
 async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
@@ -250,30 +201,6 @@ async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: 
     assert outside in (["host-1"], ["host-3"])
     await fill_up(hosts)
     assert (await reason_of(scheduler, a_request(3, flavor=LARGE, project="p1"))).startswith("no valid host")
-
-
-async def test_an_instance_without_a_slot_on_the_host_of_an_open_reservation_uses_free_capacity(
-    hosts: Placement,
-) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    half = Flavor(name="half", vcpus=4)
-    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",), flavor=half)
-    two = a_request(1, flavor=half, project="p1", instances=2)
-    assert await placed_on(scheduler, two) == ["host-2", "host-2"]
-    assert await undrawn(hosts) == 0
-
-
-async def test_a_build_uses_the_providers_of_its_slot_and_not_other_free_providers(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    disk, cells = {"DISK_GB": Inventory(total=1)}, range(11, 31)
-    tree = a_report(1, *[a_provider(cell, 1) for cell in cells], sequence=2, inventories=disk)
-    await hosts.reports.report_many([tree])
-    fillers = [a_claim(cell, on_hosts(cell, VCPU=8)) for cell in cells[:-1]]
-    await hosts.claims.claim_many([an_order(*fillers)])
-    await reserve(hosts, scheduler, count=1, hosts=("host-1",))
-    await hosts.claims.release_many([a_release(cell, "any") for cell in cells[:-1]])
-    assert await placed_on(scheduler, naming(1)) == ["host-1"]
-    assert await undrawn(hosts) == 0
 
 
 async def test_another_project_draws_nothing(hosts: Placement) -> None:
@@ -286,61 +213,10 @@ async def test_another_project_draws_nothing(hosts: Placement) -> None:
     )
 
 
-async def test_any_project_draws_from_a_reservation_without_project_if_it_names_it(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, project="")
-    await fill_up(hosts)
-    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == [""]
-    assert "" not in await placed_on(scheduler, naming(2), naming(3, project="p2"))
-    assert await undrawn(hosts) == 0
-
-
 async def test_no_build_draws_from_headroom_by_naming_it(hosts: Placement) -> None:
     scheduler = await a_scheduler_for(hosts)
     await reserve(hosts, scheduler, project="", use="failover")
     assert "there is no reservation" in await reason_of(scheduler, naming(1))
-
-
-async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
-    [placed] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p1", alternates=2))
-    assert isinstance(placed, BuildPlaced)
-    assert sorted(spare.host for spare in placed.alternates) == ["host-1", "host-3"]
-    assert [slot_drawn(spare.choice) for spare in placed.alternates] == [None, None]
-
-
-async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) -> None:
-    scheduler = await a_scheduler_for(hosts)
-    await reserve(hosts, scheduler)
-    await fill_up(hosts)
-    [placed] = await messages_of(scheduler, naming(1, alternates=2))
-    assert isinstance(placed, BuildPlaced)
-    [spare] = placed.alternates
-    assert slot_drawn(spare.choice) is not None
-    claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
-    await must_take(hosts, replace(claim, consumer=placed.build))
-    await hosts.claims.release_many([a_release(50, "any")])
-    assert await undrawn(hosts) == 1
-
-
-async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts: Placement) -> None:
-    first = await a_scheduler_for(hosts)
-    await reserve(hosts, first)
-    await fill_up(hosts)
-    found = [
-        await hosts.of(ReservationOperations).find(FindReservations(ids=(R1,)))
-    ]  # both slots are undrawn
-
-    async def find(query: FindReservations) -> ReservationsFound:
-        return found.pop() if found else await hosts.of(ReservationOperations).find(query)
-
-    answered = {row.query: row.handler for rows in hosts.rows for row in rows.answers}
-    second = scheduler_of(hosts, ask=asks({**answered, RESERVATIONS: find}))
-    await report_hosts(second)
-    assert await placed_on(first, naming(1)) != [""]
-    assert await placed_on(second, naming(2)) != [""]
-    assert await undrawn(hosts) == 0 and not found
 
 
 async def test_a_refusal_by_reserved_capacity_names_the_purpose_and_nothing_else(hosts: Placement) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from berth.settings import Settings
-from bus.protocol import MAX_MESSAGE_BYTES, encode
 from bus.requests import Flavor
 from bus.vocabulary import LimitReached
 from features.reservations import store as stored
@@ -18,7 +17,6 @@ from features.reservations.messages import (
     ReservationEdited,
     ReservationEditRequested,
     ReservationResult,
-    ReservationsFound,
     every_reservation,
 )
 from features.reservations.operations import ReservationOperations
@@ -47,27 +45,6 @@ async def make(placement: Placement, reservation: Reservation) -> ReservationRes
     return (await placement.of(ReservationOperations).edit(order)).result
 
 
-async def test_five_thousand_reservations_are_answered_in_pages_that_fit_into_messages(
-    placement: Placement,
-) -> None:
-    made = [a_reservation(number, purpose="x" * 200, count=20) for number in range(5000)]
-    async with placement.database.write() as tx:
-        for reservation in made:
-            await stored.make(tx, reservation, 1.0)
-    pages: list[ReservationsFound] = []
-
-    async def find(query: FindReservations) -> ReservationsFound:
-        pages.append(await placement.of(ReservationOperations).find(query))
-        assert len(encode(pages[-1])) < MAX_MESSAGE_BYTES
-        return pages[-1]
-
-    for query in (FindReservations(), FindReservations(slots=False, project="p1")):
-        pages.clear()
-        found = await every_reservation(find, query)
-        assert sorted(each.id for each in found.reservations) == sorted(each.id for each in made)
-        assert len(pages) > 1
-
-
 async def test_a_reservation_that_is_deleted_between_two_pages_hides_no_other(placement: Placement) -> None:
     made = [a_reservation(number, purpose="x" * 250) for number in range(3000)]
     async with placement.database.write() as tx:
@@ -80,15 +57,6 @@ async def test_a_reservation_that_is_deleted_between_two_pages_hides_no_other(pl
         placement.of(ReservationOperations).find, FindReservations(slots=False, after=first.last)
     )
     assert len(first.reservations) + len(rest.reservations) == len(made)
-
-
-@pytest.mark.parametrize("count", [6, 1_000_000])
-async def test_a_reservation_of_too_many_instances_is_refused(tiny: Placement, count: int) -> None:
-    result = await make(tiny, a_reservation(1, count=count))
-    assert isinstance(result, LimitReached)
-    expected = "there may be at most 5 instances in a reservation (setting max_reservation_slots)"
-    assert str(result) == expected
-    assert not (await tiny.of(ReservationOperations).find(FindReservations())).reservations
 
 
 async def test_the_default_limit_refuses_a_million_instances(placement: Placement) -> None:

@@ -7,21 +7,10 @@ from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import allocations
-from bus.claims import (
-    Choice,
-    Claimed,
-    ClaimResult,
-    ConsumerClaim,
-    Full,
-    Held,
-    Moved,
-    Refused,
-    Released,
-    RuleRefused,
-)
+from bus.claims import Claimed, ClaimResult, ConsumerClaim, Full, Held, Refused, Released, RuleRefused
 from bus.errors import Unavailable
 from bus.requests import Flavor
-from bus.vocabulary import UNSAID_ID, Missing, Taken
+from bus.vocabulary import UNSAID_ID, Missing
 from features.reservations import store as stored
 from features.reservations.messages import (
     RESERVATION,
@@ -143,14 +132,6 @@ async def test_of_two_draws_of_one_slot_the_second_is_refused_with_the_reason(pl
     assert why(second) == "reservation 'season': another instance drew from this slot"
 
 
-async def test_the_next_choice_is_claimed_if_the_slot_was_drawn(placement: Placement) -> None:
-    await reserve(placement)
-    await take(placement, draws(2))
-    first, second = choice_from(S1, on_hosts(1, VCPU=4)), Choice(on_hosts(2, VCPU=4))
-    [result] = await take(placement, a_claim(3, first, second))
-    assert isinstance(result, Claimed) and result.choice == 1
-
-
 async def test_small_instances_share_a_slot_until_it_is_empty(placement: Placement) -> None:
     await reserve(placement)
     results = [await take(placement, draws(consumer, vcpus=2)) for consumer in (2, 3, 4)]
@@ -173,16 +154,6 @@ async def test_a_request_that_fails_leaves_the_slot_as_it_was(placement: Placeme
     assert not any(isinstance(result, Claimed) for result in results)
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
     await must_take(placement, draws(2))
-
-
-async def test_a_refused_choice_leaves_its_slot_as_it_was(placement: Placement) -> None:
-    await reserve(placement)
-    outdated = choice_from(S1, on_hosts(1, VCPU=4), {HOST: 99})
-    [result] = await take(placement, a_claim(2, outdated, Choice(on_hosts(2, VCPU=1))))
-    assert isinstance(result, Claimed) and result.refused == (Moved(provider=HOST),)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
-    await release(placement, 2)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
 
 
 @pytest.mark.parametrize(
@@ -231,16 +202,6 @@ async def test_a_deleted_instance_returns_its_capacity_to_the_slot(placement: Pl
     assert await is_sound(placement)
 
 
-async def test_a_part_of_a_slot_is_returned_to_it(placement: Placement) -> None:
-    await reserve(placement)
-    await take(placement, draws(2, vcpus=1))
-    await take(placement, draws(3, vcpus=3))
-    await release(placement, 2)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 1}}, (uid(3),))}
-    await release(placement, 3)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
-
-
 async def test_capacity_of_a_reservation_without_return_is_free_again(placement: Placement) -> None:
     await reserve(placement, returns=False)
     await take(placement, draws(2))
@@ -272,16 +233,6 @@ async def test_a_reverted_move_draws_from_the_slot_as_before(placement: Placemen
     assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
 
 
-async def test_instances_released_in_one_batch_return_together(placement: Placement) -> None:
-    await reserve(placement)
-    await take(placement, draws(2, vcpus=2), draws(3, vcpus=2))
-    orders = [a_release(consumer, "any") for consumer in (2, 9, 3)]
-    answers = await placement.claims.release_many(orders)
-    assert all(isinstance(answer.result, Released) for answer in answers)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 4}}, ())}
-    assert await is_sound(placement)
-
-
 # Slots
 
 
@@ -301,18 +252,6 @@ async def test_a_slot_of_an_ended_or_unknown_reservation_is_refused(placement: P
     await edit(placement, EndReservation(reservation=R1))
     [ended] = await take(placement, a_slot())
     assert why(ended) == "reservation 'season' is ended"
-
-
-async def test_only_slots_from_which_no_instance_drew_are_forgotten(placement: Placement) -> None:
-    await reserve(placement)
-    await must_take(placement, replace(a_slot(S2, host=2), project="p1"))
-    await take(placement, draws(2, vcpus=1))
-    forget = ForgetSlots(reservation=R1, slots=(S1, S2, uid(77)))
-    forgotten = await edit(placement, forget)
-    assert forgotten == ReservationEdited(reservation=a_reservation(), changed=True, released=1)
-    assert await slots(placement) == {S1: ({HOST: {"VCPU": 3}}, (uid(2),))}
-    await must_take(placement, replace(a_slot(S2, host=2), project="p1"))
-    assert await is_sound(placement)
 
 
 async def test_a_slot_whose_record_cannot_be_deleted_keeps_its_capacity(
@@ -362,16 +301,6 @@ async def test_an_end_that_a_crash_interrupted_is_completed(placement: Placement
     assert await slots(placement) == {S1: ({}, ())}
 
 
-async def test_an_extended_reservation_lasts_longer(placement: Placement, turned: Any) -> None:
-    now = placement.clock.now()
-    await reserve(placement, ends=now + 100)
-    extended = await edit(placement, ExtendReservation(reservation=R1, ends=now + 200))
-    assert extended == ReservationEdited(reservation=a_reservation(ends=now + 200), changed=True)
-    turned.now += 150
-    await placement.of(ReservationOperations).expire()
-    await must_take(placement, draws(2))
-
-
 async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement) -> None:
     await reserve(placement)
     await take(placement, draws(2, vcpus=1))
@@ -382,13 +311,3 @@ async def test_a_forgotten_reservation_leaves_its_instances(placement: Placement
     assert missing == Missing(what="reservation", names=(R1,))
     await release(placement, 2)
     assert await held(placement) == {uid(9): on_hosts(1, VCPU=4)}
-
-
-async def test_names_are_unique_in_a_project_and_creation_is_repeatable(placement: Placement) -> None:
-    await make(placement)
-    again = await edit(placement, MakeReservation(reservation=a_reservation()))
-    assert again == ReservationEdited(reservation=a_reservation())
-    other_id = await edit(placement, MakeReservation(reservation=a_reservation(id=uid(2, "7"))))
-    assert other_id == Taken(what="name", value="season")
-    differs = await edit(placement, MakeReservation(reservation=a_reservation(count=2)))
-    assert differs == Taken(what="id", value=R1)

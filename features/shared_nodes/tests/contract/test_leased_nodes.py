@@ -52,16 +52,6 @@ def under(epoch: int, order: BuildOrdered | DestroyOrdered) -> BuildOrdered | De
     return replace(order, epoch=epoch)
 
 
-@in_virtual_time
-async def test_orders_for_leased_nodes_are_done_under_their_epoch() -> None:
-    async with shared() as (world, lender):
-        lender.lend(world.nodes[0].uuid, 3)
-        await world.bus.publish(under(3, world.build()))
-        async with asyncio.timeout(QUIET):
-            message = await world.reports.get()
-        assert (message.outcome, message.epoch) == ("built", 3)
-
-
 @pytest.mark.parametrize("epoch", [0, 3], ids=["of another agent", "leased again"])
 @in_virtual_time
 async def test_orders_for_a_node_that_is_not_leased_under_their_epoch_are_dropped(epoch: int) -> None:
@@ -70,15 +60,6 @@ async def test_orders_for_a_node_that_is_not_leased_under_their_epoch_are_droppe
         await world.bus.publish(under(2, world.build()), under(2, world.destroy()))
         assert await world.silence()
         assert (world.calls(), world.waiting()) == ([], 0)
-
-
-@in_virtual_time
-async def test_an_order_that_arrives_before_its_lease_is_done() -> None:
-    async with shared() as (world, lender):
-        await asyncio.sleep(0.6)
-        lender.lend(world.nodes[0].uuid, 1)
-        await world.bus.publish(under(1, world.build()))
-        assert await world.next_report() == ("built", "")
 
 
 @in_virtual_time
@@ -125,15 +106,3 @@ async def test_the_loss_of_a_node_is_confirmed_after_the_last_write() -> None:
         assert lender.questions[-1].seen == lost_at
         assert world.calls() == [f"PATCH /v1/nodes/{root}"]
         assert await world.silence()
-
-
-@in_virtual_time
-async def test_a_stopping_agent_releases_its_lease() -> None:
-    lender = Lender()
-    time = asyncio.get_running_loop().time
-    lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
-    async with metal_world(right=lease, pool="pool") as world:
-        await world.kill()
-        await lease.leave()
-        assert lender.questions[-1].leaves
-        assert not lease.good()

@@ -1,7 +1,6 @@
 """Leases, owners and orders of bare-metal nodes in a real database, with two conductors."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -135,50 +134,6 @@ async def all_dealt(world: RingWorld, *names: str) -> None:
     await world.pass_(2.0)
 
 
-async def test_agents_share_the_nodes_and_receive_their_part(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b", "c")
-    had = Counter(root for agent in world.agents.values() for root in agent.nodes)
-    assert had == Counter(NODES)
-    assert {len(agent.nodes) for agent in world.agents.values()} <= {19, 20, 21}
-    found = await world.rings[1].find(FindAgents(cell=CELL))
-    assert [(agent.agent, agent.alive, agent.disabled, agent.occupied) for agent in found.agents] == [
-        (name, True, False, 0) for name in "abc"
-    ]
-    assert sum(agent.free for agent in found.agents) == found.nodes == 60
-
-
-async def test_a_repeated_lease_query_returns_only_changes(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b")
-    assert (await world.agents["a"].ask()).nodes == ()
-    await world.rings[0].report_nodes(
-        NodesReported(cell=CELL, agent="a", pool=POOL, nodes=(*NODES, uid(999, "c")))
-    )
-    sent = await world.agents["a"].ask(), await world.agents["b"].ask()
-    assert sum(lent.epoch > 0 for answer in sent for lent in answer.nodes) == 1
-
-
-async def test_nodes_of_a_silent_agent_are_reassigned_within_five_seconds(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b", "c")
-    his = set(world.agents["a"].nodes)
-    await world.pass_(2.0, "a")
-    assert not his & (world.agents["b"].nodes.keys() | world.agents["c"].nodes.keys())
-    await world.pass_(2.0, "a")
-    assert his <= world.agents["b"].nodes.keys() | world.agents["c"].nodes.keys()
-    assert {world.agents["b"].nodes.get(root, world.agents["c"].nodes.get(root)) for root in his} == {2}
-    epoch = world.agents["a"].epoch
-    await world.pass_(3.0)
-    assert world.agents["a"].epoch == epoch + 1
-    assert Counter(r for agent in world.agents.values() for r in agent.nodes) == Counter(NODES)
-
-
-async def test_nodes_of_a_leaving_agent_are_reassigned_immediately(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b")
-    await world.agents["a"].ask(leaves=True)
-    await world.pass_(0.5, "a")
-    await world.agents["b"].ask()
-    assert set(world.agents["b"].nodes) == set(NODES)
-
-
 async def test_two_agents_of_one_name_never_have_a_lease_together(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     first = world.agents["a"]
@@ -217,28 +172,12 @@ def the_one(outcomes: Sequence[Outcome], kind: type[Said]) -> Said:
     return reply
 
 
-async def test_an_order_goes_to_the_current_owner(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b")
-    for conductor, root in enumerate(NODES[:2]):
-        placed = world.placed(conductor, root)
-        ordered = the_one(await world.builds[conductor].start_many([placed]), BuildOrdered)
-        assert (ordered.agent, ordered.epoch) == (world.owner(root), 1)
-
-
 async def test_an_order_for_an_unknown_node_registers_it(world: RingWorld) -> None:
     await all_dealt(world, "a", "b")
     new = uid(777, "c")
     ordered = the_one(await world.builds[0].start_many([world.placed(1, new)]), BuildOrdered)
     await world.pass_(1.0)
     assert (ordered.agent, ordered.epoch) == (world.owner(new), 1)
-
-
-async def test_hosts_outside_the_pool_keep_their_agents(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b")
-    placed = a_placed(1)
-    world.books.hold(placed)
-    ordered = the_one(await world.builds[0].start_many([placed]), BuildOrdered)
-    assert (ordered.agent, ordered.epoch) == ("agent0", 0)
 
 
 async def built(world: RingWorld, build: int, root: str, *more: str) -> BuildOrdered:
@@ -311,20 +250,6 @@ async def test_reports_of_an_earlier_epoch_are_ignored(world: RingWorld) -> None
         await world.builds[0].report_many([stamped(an_agent_report(moved, "built"), 2)]), BuildEnded
     )
     assert ended.status == "active"
-
-
-async def test_a_disabled_agent_keeps_only_nodes_in_use(world: RingWorld) -> None:
-    await all_dealt(world, "a", "b", "c")
-    root = next(iter(world.agents["a"].nodes))
-    await built(world, 1, root)
-    answer = await world.rings[0].edit(SharingEditRequested(cell=CELL, agent="a", edit="disable"))
-    assert answer.waiting == len(world.agents["a"].nodes) - 1
-    await world.pass_(2.0)
-    assert set(world.agents["a"].nodes) == {root}
-    assert sum(len(agent.nodes) for agent in world.agents.values()) == 60
-    await world.rings[1].edit(SharingEditRequested(cell=CELL, agent="a", edit="enable"))
-    await world.pass_(2.0)
-    assert len(world.agents["a"].nodes) >= 19
 
 
 async def test_rehome_moves_nodes_after_their_live_agent_has_stopped(world: RingWorld) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from features.shared_nodes.core.ring import RingMember, RingNode, Use, forgotten, moves, preference
+from features.shared_nodes.core.ring import RingMember, RingNode, Use, moves
 from tests.support.ids import uid
 
 POOL = "metal"
@@ -64,61 +64,3 @@ def test_a_node_alone(
 ) -> None:
     after = only(node, members, use)
     assert (after.owner, after.epoch, after.leaving) == becomes
-
-
-def a_pool(nodes: int, *agents: str) -> list[RingNode]:
-    empty = [RingNode(root=uid(number, "c")) for number in range(nodes)]
-    return moves(empty, [member(agent) for agent in agents], {})
-
-
-def put(nodes: list[RingNode], changed: list[RingNode]) -> list[RingNode]:
-    by_root = {node.root: node for node in [*nodes, *changed]}
-    return list(by_root.values())
-
-
-def test_a_new_agent_gets_its_share_after_the_owners_stopped() -> None:
-    nodes = a_pool(100, "a", "b")
-    three = [A, B, replace(C, seen=0)]
-    stopping = moves(nodes, three, {})
-    assert {node.leaving for node in stopping} == {"free"}
-    assert {node.owner for node in stopping} == {"a", "b"}
-    assert len(stopping) == 33
-    after = put(nodes, moves(put(nodes, stopping), three, {}))
-    assert sum(node.owner == "c" for node in after) == 33
-    assert moves(after, three, {}) == []
-
-
-def test_free_nodes_of_a_dead_agent_move_and_used_nodes_wait() -> None:
-    nodes = a_pool(100, "a", "b", "c")
-    his = [node.root for node in nodes if node.owner == "a"]
-    uses: dict[str, Use] = dict.fromkeys(his[:10], "held")
-    after = put(nodes, moves(nodes, [DEAD, B, C], uses))
-    assert {node.root for node in after if node.owner == "a"} == set(his[:10])
-    assert {node.root for node in after if node.epoch == 2} == set(his[10:])
-    back = put(after, moves(after, [A, B, C], uses))
-    assert {node.root for node in back if node.owner == "a" and not node.leaving} == set(his[:10])
-    freed = put(after, moves(after, [DEAD, B, C], {}))
-    assert {node.owner for node in freed} == {"b", "c"}
-
-
-def test_nodes_move_to_the_next_agent_on_the_ring() -> None:
-    nodes = [replace(node, leaving="all") for node in a_pool(20, "a")]
-    members = [OFF, B, C]
-    after = moves(nodes, members, dict.fromkeys([node.root for node in nodes], "held"))
-    order = preference(["b", "c"])
-    assert all(node.owner == order(node.root)[0] for node in after)
-    assert {node.owner for node in after} == {"b", "c"}
-
-
-GONE = replace(MINE, leaving="gone")
-
-
-@pytest.mark.parametrize(
-    "members, forgets",
-    [([replace(A, seen=6)], False), ([replace(A, seen=7)], True), ([DEAD], True), ([B], True)],
-    ids=["not while its owner may take it for his", "when he knows", "when his lease is over", "without one"],
-)
-def test_a_deleted_node_is_removed_from_the_ring(members: list[RingMember], forgets: bool) -> None:
-    assert forgotten([GONE], members) == ([HERE] if forgets else [])
-    if any(member.agent == "a" for member in members):
-        assert only(GONE, [*members, C]) == GONE

@@ -1,24 +1,18 @@
 """Suggestions: each names a change after which the request fits."""
 
 import re
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 from msgspec.structs import replace
 
-from bus.host_health import DISABLED
 from bus.messages import BuildRequested, BuildUnplaceable
-from bus.requests import Flavor, Hints
-from features.suggestions.core import changes
-from features.suggestions.core.changes import MOST_PAIRED, MOST_TRIED, helps
+from bus.requests import Hints
+from features.suggestions.core.changes import helps
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.extension import HostFacts
-from scheduler_worker.extension import Alternative, Choosing, HostLimit, Order, Ranking, Tally
-from tests.support.ids import uid
-from tests.support.index_source import source_of
-from tests.support.provider_trees import state, tree
-from tests.support.ranking_builders import FLAVORS, Hall, a_hall
+from scheduler_worker.extension import Alternative, Order, Tally
+from tests.support.ranking_builders import Hall, a_hall
 from tests.support.refused_worlds import HOSTS, RandomCloud, a_question, a_world, of
 from tests.support.scheduler_builders import FakePlacement, a_request, a_state
 from tests.support.schedulers import scheduler_of
@@ -98,61 +92,6 @@ async def test_a_refused_request_has_its_suggestions() -> None:
     [[refusal]] = await scheduler.place_many([a_request(flavor=of(memory_mb=16384))])  # type: ignore[misc]
     assert isinstance(refusal, BuildUnplaceable)
     assert refusal.decision.helps == ("2 hosts would fit with 8192 MEMORY_MB instead of 16384",)
-
-
-def test_the_search_for_pairs_of_suggestions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
-
-    def counting(choosing: Choosing, alternative: Alternative, seed: str) -> Ranking:
-        ranked.append(seed)
-        return rank(choosing, alternative, seed)
-
-    monkeypatch.setattr(Choosing, "rank", counting)
-    specs = {f"resources:CUSTOM_{name}": "5" for name in "BCDEFGHIJK"}
-    lacking = a_request(flavor=replace(of(), extra_specs=specs))
-    assert suggested(hall, hall.order(lacking)) == []
-    assert MOST_PAIRED < len(ranked) <= MOST_TRIED + MOST_PAIRED
-
-
-def test_pairs_of_suggestions_are_not_built_after_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flavor of 190 groups has 18,000 pairs."""
-    made: list[changes.Lessened] = []
-
-    every = changes.lessened
-
-    def lessened(alternative: Alternative) -> Iterator[changes.Lessened]:
-        for lessened in every(alternative):
-            made.append(lessened)
-            yield lessened
-
-    monkeypatch.setattr(changes, "lessened", lessened)
-    hall = a_hall(*HOSTS)
-    groups = Flavor(name="groups", extra_specs={f"resources{index}:CUSTOM_A": "1" for index in range(190)})
-    list(changes.paired(hall.alternative(a_request(flavor=groups)), hall.choosing(), Tally("seed", 48)))
-    assert 0 < len(made) < 1000
-
-
-def test_a_suggestion_names_its_group() -> None:
-    small = {"VCPU": 4, "MEMORY_MB": 4096}
-    cells = [state(position, 1, dict(small), dict(small)) for position in (2, 3)]
-    full = tree(state(1, None, {}), *cells)
-    hall = Hall(source_of([tree(state(0, None, {"VCPU": 8, "MEMORY_MB": 8192})), full]))
-    specs = {"resources1:VCPU": "9", "resources2:VCPU": "4", "group_policy": "none"}
-    flavor = Flavor(name="f", vcpus=1, memory_mb=512, extra_specs=specs)
-    reply = suggested(hall, hall.order(a_request(flavor=flavor)))
-    assert reply and all("in group 1" in one or "VCPU" not in one for one in reply), reply
-
-
-def test_leaving_out_ignore_hosts_does_not_help_with_a_reserved_host() -> None:
-    stock = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100}
-    disabled = tree(state(1, None, dict(stock), None, (DISABLED,)))
-    hall = Hall(source_of([tree(state(0, None, dict(stock))), disabled]))
-    order = hall.order(a_request(flavor=FLAVORS[0], ignore_hosts=("p1",)))
-    order = order.limited(
-        HostLimit("reserved", "reserved for other requests", frozenset({uid(0, "a")}), lambda root: "for R")
-    )
-    reply = suggested(hall, order)
-    assert not [one for one in reply if "ignore_hosts" in one]
 
 
 def relaxed(reply: str, request: BuildRequested) -> BuildRequested:

@@ -97,16 +97,3 @@ async def test_a_failed_member_is_built_again_in_the_rack_of_the_others(gang: Ga
     assert after == {failed: gang.orders[failed].root, other: before[other]}
     assert after[failed] not in before.values()
     assert rack_of(after[failed]) == rack_of(before[other])
-
-
-async def test_a_member_ends_in_error_if_no_alternate_keeps_the_topology_and_the_others_stay(
-    gang: GangAtWork,
-) -> None:
-    """Both members have the third host of the rack as their only alternate."""
-    first, second = gang.orders
-    ended = await gang.fail(first, second)
-    assert ended.keys() == {second}
-    assert ended[second].status == "error"
-    assert "every alternate was refused" in ended[second].reason
-    assert "spread host" in ended[second].reason
-    assert await gang.held() == {first: gang.orders[first].root}

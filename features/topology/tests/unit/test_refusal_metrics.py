@@ -16,20 +16,12 @@ def counted(level: str) -> float:
     return REGISTRY.get_sample_value("berth_scheduler_topology_refusals_total", {"level": level}) or 0.0
 
 
-def refused(topology: DomainConstraints | None = None, code: str = "topology") -> None:
+def refused(topology: DomainConstraints | None = None) -> None:
     request = a_request(1, topology=topology or DomainConstraints())
-    end = BuildUnplaceable(request=request.request, instances=(), reason="", decision=Decision(code=code))
+    end = BuildUnplaceable(
+        request=request.request, instances=(), reason="", decision=Decision(code="topology")
+    )
     refusals.count_unplaceable([(request, end)])
-
-
-def test_a_request_without_a_domain_counts_for_each_required_level() -> None:
-    before = [counted(level) for level in ("rack", "row", "group")]
-    refused(DomainConstraints(pack="row", spread="rack"))
-    refused(DomainConstraints(pack="row", spread="rack", spread_strength="preferred"))
-    refused()  # the topology of its server group
-    refused(DomainConstraints(pack="rack"), code="room")
-    after = [counted(level) for level in ("rack", "row", "group")]
-    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
 
 
 def test_a_claim_that_a_rule_refuses_counts_by_its_code() -> None:

@@ -1,8 +1,7 @@
-"""The backlog of build requests: received from the broker, stored on both databases, served in fair order."""
+"""The backlog of build requests: received from the broker, stored, served in fair order."""
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
@@ -25,16 +24,14 @@ from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from features.waiting import request_backlog as backlog_module
 from features.waiting import stored_requests
-from features.waiting.core import shares
-from features.waiting.core.shares import shares_of
 from features.waiting.core.start_times import ClassHistory, new_kind
 from features.waiting.owner import WaitingOwner
 from features.waiting.queue import WaitingQueue
-from features.waiting.request_backlog import BATCH_SECONDS, LEAST_BATCH, PREFETCH, RequestBacklog
+from features.waiting.request_backlog import PREFETCH, RequestBacklog
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.start_estimates import StartEstimates
 from features.waiting.store import WaitingStore
-from features.waiting.stored_requests import DEVIATION, SUSPECT_READ
+from features.waiting.stored_requests import SUSPECT_READ
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, NewId, NewRequest
 from tests.support.ids import uid
@@ -45,6 +42,9 @@ from tests.support.waiting import until
 BOUND = 256
 QUEUE = QueueSpec("scheduler:build.requested", ("build.requested",))
 SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
+
+
+DATABASES = ["sqlite file"]  # test_queued_store.py runs the statements on PostgreSQL, too
 
 
 @pytest.fixture(autouse=True)
@@ -220,21 +220,6 @@ async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
         assert not await broker.depth()
 
 
-async def test_a_flood_is_stored_and_acknowledged_and_a_single_request_precedes_it(broker: Broker) -> None:
-    async with broker.backlog() as backlog:
-        await broker.publish("flood", 3000)
-        await broker.stored()
-        assert await broker.depth() + broker.unacknowledged() == 3000
-        await serve(backlog, 100)
-        before = backlog.buffered
-        await broker.publish("single")
-        await until(lambda: backlog.buffered == before + 1)
-        assert (await serve(backlog, 1))[0].project == "single"
-        await serve(backlog, 2900)
-        await until(lambda: not backlog.stored.projects)
-        assert not await broker.depth()
-
-
 async def test_a_project_with_few_requests_needs_no_free_handler_call(broker: Broker) -> None:
     async with broker.backlog() as backlog:
         await broker.publish("flood", 2000)
@@ -268,86 +253,6 @@ async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
         assert [request.project for request in await serve(backlog, 1)] == ["single"]
         is_open.set()
         await broker.stored()
-
-
-async def test_a_batch_after_a_request_of_another_project_is_followed_by_a_pause(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backlog_module, "PAUSE", 1e9)  # so the longest pause applies
-    async with broker.backlog() as backlog:
-        await broker.publish("flood", 2000)
-        await broker.stored()
-        await serve(backlog, 100)
-        await broker.publish("single")
-        assert [request.project for request in await serve(backlog, 1)] == ["single"]
-        assert {request.project for request in await serve(backlog, 16)} == {"flood"}
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(batch(backlog), 0.05)
-        assert {project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)} == {"flood"}
-
-
-async def test_batches_are_as_large_as_can_be_placed_in_time(broker: Broker) -> None:
-    now = 0.0  # not the time of the machine: on a busy one, a batch of any size takes long
-    broker.clock = Clock(chance=random.Random(3), monotonic=lambda: now)
-    async with broker.backlog() as backlog:
-
-        async def size(seconds: float) -> int:
-            nonlocal now
-            handled = await batch(backlog, 1280)
-            now += seconds
-            for delivery in handled:
-                delivery.done()
-            backlog.handled(handled)
-            return len(handled)
-
-        await broker.publish("first", 2000)
-        await broker.publish("second", 2000)
-        await broker.stored()
-        assert [await size(0.0) for _ in range(4)] == [LEAST_BATCH, 48, 72, 108]
-        assert [await size(BATCH_SECONDS) for _ in range(3)] == [162, 162, 162]
-        assert [await size(4 * BATCH_SECONDS) for _ in range(5)] == [162, 101, 63, 39, LEAST_BATCH]
-
-
-async def test_shares_follow_the_weights_within_5_percent(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with broker.backlog() as backlog:
-        backlog.set_weights({"gold": 3.0, "": 1.0})
-        await broker.publish("first", 1500)
-        await broker.publish("gold", 3000)
-        await until(lambda: len(backlog.stored.projects) == 2)
-        await broker.stored()
-        backlog.stored.measure()
-        served = Counter(request.project for request in await serve(backlog, 2000))
-        assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
-        assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
-        monkeypatch.setattr(shares, "PERIOD_SECONDS", 0.0)
-        backlog.stored.measure()
-        assert 0.0 < DEVIATION._value.get() < 0.05
-
-
-async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -> None:
-    async with broker.backlog() as backlog:
-        early = await broker.publish("p", 2000)
-        urgent = await broker.publish("p", 700, priority=5)
-        late = await broker.publish("p", 300)
-        await broker.stored()
-        served = [request.request for request in await serve(backlog, 3000)]
-        assert {*served[:700]} == {*urgent}
-        assert {*served[700:2700]} == {*early}
-        assert {*served[2700:]} == {*late}
-
-
-async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) -> None:
-    async with broker.backlog("s1") as ended:
-        sent = await broker.publish("p", 2000)
-        await broker.stored()
-        handled = {request.request for request in await serve(ended, 300)}
-        await batch(ended)
-    async with broker.backlog("s2") as backlog:
-        left = await broker.adopt(backlog, "s1")
-        served = {request.request for request in await serve(backlog, left)}
-    assert served | handled == {*sent}
 
 
 async def test_a_paused_scheduler_handles_requests_that_another_has_adopted_without_effect(
@@ -469,21 +374,6 @@ async def test_requests_whose_storing_seemed_to_fail_are_served_and_do_not_stay_
         assert not await broker.depth()
 
 
-async def test_each_message_of_a_request_is_stored_and_handled_once(
-    broker: Broker, everything_is_stored: None
-) -> None:
-    request = a_request(1, flavor=SMALL, project="p")
-    message, other = (envelope_of(each, broker.clock) for each in (request, replace(request, name="other")))
-    messages = [message, message, other, replace(message, attempt=2)]
-    async with broker.backlog() as backlog:
-        await broker.transport.publish(messages, expected=[True] * 4)
-        await until(lambda: broker.unacknowledged() == 0)
-        assert await broker.depth() == 3
-        assert sorted(each.name for each in await serve(backlog, 3)) == ["", "", "other"]
-        await until(lambda: not backlog.stored.projects)
-    assert not await broker.depth()
-
-
 async def test_a_retry_remains_stored_when_the_deletion_of_the_first_attempt_is_repeated(
     broker: Broker, everything_is_stored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,25 +447,6 @@ async def test_a_scheduler_that_stops_releases_its_backlog(broker: Broker) -> No
         assert len(await serve(backlog, left)) == left
         async with broker.database.read() as tx:
             assert "s1" not in {known.owner for known in await queued.roster(tx)}
-
-
-async def place_of(request: str, tx: Transaction) -> int:
-    """Return how many stored requests of project p are older."""
-    return [row.request for row in await queued.following(tx, "s1", "p", FIRST, 1000)].index(request)
-
-
-async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> None:
-    async with broker.backlog() as backlog:
-        await broker.publish("p", 1000)
-        await until(lambda: bool(backlog.stored.projects))
-        request = a_request(500, flavor=SMALL, project="p")
-        async with broker.database.read() as tx:
-            for id_ in (request.request, *request.instances):
-                found = await queued.find(tx, id_)
-                assert found is not None
-                assert found.queued.message == request
-                assert (found.owner, found.before) == ("s1", await place_of(request.request, tx))
-            assert await queued.find(tx, uid(77, "f")) is None
 
 
 async def test_the_pace_of_each_project_is_stored_with_the_heartbeat_and_adopted_by_a_successor(
@@ -692,15 +563,3 @@ async def test_the_requests_in_memory_are_bounded_for_all_projects_together(
             await broker.publish(project, 300)
         await broker.stored()
         assert backlog.buffered < 10 * 300 / 2
-
-
-async def test_a_scheduler_that_was_taken_for_dead_compares_its_requests_twice(broker: Broker) -> None:
-    """An adoption that began before its first heartbeat may commit after it."""
-    async with broker.backlog() as backlog:
-        owner = broker.owner("s1", backlog)
-        owner._store.taken_for_dead = True
-        compared = []
-        backlog.stored.recount = cast(Any, lambda tx: compared.append(tx) or asyncio.sleep(0))  # type: ignore[func-returns-value, method-assign]
-        for _ in range(3):
-            await owner.beat()
-        assert len(compared) == 2

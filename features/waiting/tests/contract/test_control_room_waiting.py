@@ -1,22 +1,17 @@
 """The page about waiting requests in the control room."""
 
-import asyncio
 import re
 
-import pytest
 from msgspec.structs import replace
 
 from bus import topics
 from bus.decisions import BACKLOG, Decision
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, SchedulerAlive
-from bus.queries import DecisionFound, FindWaiting, WaitingFound, WaitingKind, WaitingRequest
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested
+from bus.queries import DecisionFound, WaitingFound, WaitingKind, WaitingRequest
 from bus.worker import Worker, on
-from control_room.shared_data import SPACING, TIMES, SharedData
-from features.waiting import pages
 from tests.contract.test_control_room_builds import FLAVOR, NOTHING
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
-from tests.support.waiting import until
 
 NOW = 1_800_000_000.0
 
@@ -73,22 +68,6 @@ async def test_requests_found_only_by_the_sweep_are_reported_as_a_fault() -> Non
         assert "2 requests waited although capacity was free" in await room.page("/waiting")
 
 
-async def test_the_scheduler_is_queried_once_for_all_readers_until_the_answer_expires() -> None:
-    asked = list[object]()
-
-    async def sent(question: object) -> WaitingFound:
-        asked.append(question)
-        return FOUND
-
-    async with a_visited_room(sent={"waiting": sent}) as room:
-        for _ in range(3):
-            assert "6 × m1" in await room.page("/waiting")
-        assert len(asked) == 1
-        room.clock.passed += 60
-        await room.page("/waiting")
-        assert len(asked) == 2
-
-
 async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> None:
     cancels: list[BuildCancelRequested] = []
 
@@ -112,62 +91,6 @@ async def test_an_operator_cancels_a_waiting_request_and_sees_the_result() -> No
         again = await room.send("/waiting", request=uid(1))
         assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
     assert [(cancel.build, cancel.anywhere) for cancel in cancels] == [(uid(1), False)] * 2
-
-
-async def test_a_change_updates_every_open_page_with_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "SECONDS", 3600.0)
-    there, asked = [waits(1)], list[object]()
-
-    async def sent(question: object) -> WaitingFound:
-        asked.append(question)
-        return WaitingFound(waiting=tuple(there), count=len(there))
-
-    async with (
-        a_visited_room(sent={"waiting": sent}) as room,
-        room.following("/waiting/events") as one,
-        room.following("/waiting/events") as other,
-    ):
-        await until(lambda: all("1 × m1" in "".join(query) for query in (one, other)))
-        assert len(asked) == 1
-        there.append(waits(2))
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))
-        await until(lambda: all("1 × m2" in "".join(query) for query in (one, other)))
-        assert len(asked) == 2
-        there.clear()
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=1))  # an unchanged number
-        await room.bus.publish(SchedulerAlive(scheduler="s1", waits=2))
-        await until(lambda: all("No requests wait" in "".join(query) for query in (one, other)))
-        assert len(asked) == 3
-
-
-async def test_permanent_changes_cause_few_queries_a_second_for_all_readers() -> None:
-    asked = list[object]()
-
-    async def sent(question: object) -> WaitingFound:
-        asked.append(question)
-        return WaitingFound(waiting=(waits(len(asked)),), count=1)
-
-    async with a_visited_room(sent={"waiting": sent}) as room:
-        changes = room.events.of(topics.SCHEDULER_ALIVE)
-        data = SharedData(room.tasks, sent, changes=changes, seconds=5.0, times=TIMES, spacing=SPACING)
-
-        async def read(project: str) -> None:
-            while not over.is_set():
-                changes.notify()
-                await data.latest(FindWaiting(project=project))
-                await asyncio.sleep(0)
-
-        over = asyncio.Event()
-        began = room.bus.clock.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for project in ("", "", "web", "web", "db"):
-                group.create_task(read(project))
-            await until(lambda: len(asked) == 6)
-            over.set()
-        assert room.bus.clock.monotonic() - began >= 5 * SPACING
-
-
-# Pages of builds
 
 
 async def test_a_request_in_the_backlog_shows_when_it_is_evaluated() -> None:

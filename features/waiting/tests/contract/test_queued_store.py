@@ -1,11 +1,9 @@
 """The scheduler's database: waiting requests, their owners, and decisions about unplaceable builds."""
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
@@ -15,12 +13,10 @@ from berth.features import packages
 from berth.operations.stored_builds import held_by_cell
 from bus.clock import Clock
 from bus.context import envelope_of
-from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
+from bus.decisions import Decision, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
-from bus.messages import BuildRequested, BuildUnplaceable, HostReported
+from bus.messages import HostReported
 from bus.protocol import encode
-from bus.queries import FindWaiting
-from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
@@ -29,11 +25,8 @@ from features.moves import handovers as handover_store
 from features.moves.cell_audit import marks
 from features.moves.cell_moves import CellMoves
 from features.moves.core.handover import Handover
-from features.moves.core.start import MoveStart, move_start, refused
-from features.moves.messages import HandoverReported, decided_move
-from features.moves.placing import refusal_of
+from features.moves.messages import HandoverReported
 from features.moves.tests.support.conductor_moves import a_move as a_move_between_cells
-from features.moves.tests.support.move_builders import a_build_that_stands, a_move
 from features.waiting.tables import listing, queued
 from features.waiting.tables.queued import OtherScheduler, QueuedRequest
 from scheduler_worker import hosts
@@ -70,12 +63,6 @@ async def of(store: Database, owner: str) -> list[QueuedRequest]:
     async with store.read() as tx:
         found = await queued.owned_of(tx, owner, await queued.owned(tx, owner))
     return sorted(found, key=lambda one: one.request)
-
-
-async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
-    async with store.read() as tx:
-        found = await listing.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
-    return [(request.request, request.position) for request, _ in found]
 
 
 async def test_a_waiting_request_is_stored_once_and_completely(store: Database) -> None:
@@ -127,98 +114,10 @@ async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
         assert await listing.counts(tx, ()) == {}
 
 
-async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
-    await add(store, "s1", kept(1))
-    later = msgspec.structs.replace(DECISION, considered=9)
-    changed = QueuedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
-    async with store.write() as tx:
-        await queued.evaluated(tx, [changed])
-    assert await of(store, "s1") == [changed]
-
-
-async def test_a_waiting_request_is_found_by_its_id_and_each_of_its_builds(store: Database) -> None:
-    await add(store, "s1", kept(1, instances=3))
-    for id_, known in ((uid(1, "a"), 1), (uid(1002, "b"), 1), (uid(5, "b"), 0)):
-        async with store.read() as tx:
-            assert (await queued.find(tx, id_) is not None) == known
-    async with store.write() as tx:
-        left = await queued.without(tx, kept(1, instances=3, at_least=3), [uid(1000, "b")])
-    assert left.message.instances == (uid(1001, "b"), uid(1002, "b"))
-    assert left.message.at_least == 2
-    [one] = await of(store, "s1")
-    assert one.message == left.message
-    async with store.read() as tx:
-        assert await queued.find(tx, uid(1000, "b")) is None
-
-
-async def test_waiting_requests_are_listed_in_order_with_their_positions(store: Database) -> None:
-    await add(
-        store,
-        "s1",
-        kept(1, since=5.0),
-        kept(2, since=4.0, kind="other", project="p", flavor=Flavor(name="large")),
-        kept(3, since=3.0),
-        kept(4, since=6.0, priority=9),
-    )
-    first, second, third, fourth = (uid(number, "a") for number in (4, 3, 2, 1))
-    every = [(first, 1), (second, 2), (third, 1), (fourth, 3)]
-    assert await listed(store) == every
-    assert await listed(store, after=1, limit=2) == every[1:3]
-    assert await listed(store, project="p") == [(third, 1)]
-    assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
-    async with store.read() as tx:
-        assert await listing.count(tx) == 4
-        counted = [(kind.kind, kind.flavor, kind.requests) for kind in await listing.kinds(tx, "", 9)]
-    assert counted == [("k", "small", 3), ("other", "large", 1)]
-    async with store.write() as tx:
-        await queued.cancel(tx, {first: "cancelled"})
-        assert await queued.cancelled(tx, "s1") == [first]
-        assert await queued.cancelled(tx, "s2") == []
-    assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]
-
-
 async def beat(store: Database, owner: str) -> OtherScheduler:
     async with store.write() as tx:
         await queued.beat(tx, owner, "{}", 0)
         return next(known for known in await queued.roster(tx) if known.owner == owner)
-
-
-async def test_requests_of_an_ended_scheduler_are_adopted_page_by_page_and_once(store: Database) -> None:
-    await add(store, "s1", *map(kept, range(1, 6)))
-    news = [a_new(number, project="pq"[number % 2]) for number in range(11, 17)]
-    ended = await beat(store, "s1")
-    async with store.write() as tx:
-        await queued.add_new(tx, "s1", news)
-        first, several = await queued.adopt(tx, "s2", ended, 3)
-        assert (len(first), several) == (3, 3)
-        rest, several = await queued.adopt(tx, "s3", ended, 3)
-        assert (len(rest), several) == (2, 2)
-        assert not await queued.BURY(tx, owner="s1", beat=ended.beat)  # it has requests
-        adopted = await queued.adopt_new(tx, "s2", ended, ["p"], 2)
-        assert {row.request for row in adopted} == {news[1].request, news[3].request}
-        assert {row.strikes for row in adopted} == {1}
-        assert len(await queued.adopt_new(tx, "s3", ended, ["p", "q"], 9)) == 4
-        assert len(await queued.adopt_new(tx, "s2", ended, ["p", "q"], 9)) == 0
-        assert [row.strikes for row in await queued.following(tx, "s2", "p", queued.FIRST, 9)] == [1, 1]
-        assert await queued.BURY(tx, owner="s1", beat=ended.beat)
-        assert await queued.roster(tx) == []
-    assert len(await of(store, "s2")) == 3
-
-
-async def test_a_released_scheduler_leaves_its_requests_without_strikes(store: Database) -> None:
-    await add(store, "s1", dataclasses.replace(kept(1)))
-    row = a_new(2, project="p")
-    await beat(store, "s1")
-    async with store.write() as tx:
-        await queued.add_new(tx, "s1", [row])
-        await queued.strike(tx, {uid(1, "a"): 1})
-        await queued.strike_new(tx, "s1", {row.id: 3})
-        await queued.RELEASE(tx, owner="s1")
-        [released] = await queued.roster(tx)
-        assert released.beat == queued.RELEASED
-        [one], _ = await queued.adopt(tx, "s2", released, 9)
-        [other] = await queued.adopt_new(tx, "s2", released, ["p"], 9)
-        assert one.strikes == other.strikes == 0
 
 
 async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted_yet(store: Database) -> None:
@@ -261,18 +160,6 @@ async def test_two_schedulers_that_adopt_at_the_same_time_share_the_requests(sto
         assert (len(await queued.owned(tx, "s3")), counts["s3"]) == second
 
 
-async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: Database) -> None:
-    async with store.write() as tx:
-        assert not await queued.beat(tx, "s1", "{}", 0)  # the first beat adds the scheduler
-        assert await queued.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
-        [one] = await queued.roster(tx)
-        assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
-        await queued.BURY(tx, owner="s1", beat=0)  # without effect: the beat has changed since
-        assert await queued.beat(tx, "s1", "{}", 2)
-        await queued.BURY(tx, owner="s1", beat=2)
-        assert not await queued.beat(tx, "s1", "{}", 2)
-
-
 async def test_an_unreadable_row_does_not_delay_other_waiting_requests(store: Database) -> None:
     await add(store, "s1", kept(1), kept(2))
     async with store.write() as tx:
@@ -297,38 +184,6 @@ async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: D
         assert not (await decisions.decision_of(tx, request.request)).known
 
 
-async def test_builds_without_a_host_are_listed_by_time_reply_address_and_project(store: Database) -> None:
-    pair = a_request(1, instances=2, project="p", reply_to="shop", name="web")
-    single, old, external = (a_request(number, reply_to="shop", project="q") for number in (2, 3, 4))
-    other = a_request(5, reply_to="other", project="q")
-
-    def ended(request: BuildRequested) -> tuple[BuildRequested, BuildUnplaceable]:
-        return request, unplaceable(request, request.instances, "no room", DECISION)
-
-    async with store.write() as tx:
-        await decisions.add(tx, [ended(old)], 5.0)
-        await decisions.add(tx, [ended(pair), ended(single), ended(other)], 6.0)
-        await decisions.put_selected(tx, [ended(external)], 6.0)
-
-    async def listed(**conditions: Any) -> list[str]:
-        async with store.read() as tx:
-            found = await decisions.refused(tx, FindRefused(since=6.0, **conditions))
-        return [build.build for build in found.builds]
-
-    everything = [*pair.instances, *single.instances, *other.instances]
-    assert await listed() == sorted(everything)
-    assert await listed(reply_to="shop") == sorted([*pair.instances, *single.instances])
-    assert await listed(project="p") == sorted(pair.instances)
-    async with store.read() as tx:
-        page = await decisions.refused(tx, FindRefused(), limit=2)
-        rest = await decisions.refused(tx, FindRefused(after=page.last), limit=10)
-    assert (len(page.builds), len(rest.builds), rest.last) == (2, 3, "")
-    first = page.builds[0]
-    assert (first.request, first.name, first.reason, first.status) == (
-        pair.request, "web", "no room", "refused",
-    )  # fmt: skip
-
-
 def test_a_page_of_builds_without_a_host_fits_a_message_with_the_longest_reasons() -> None:
     build = RefusedBuild(
         build=uid(1, "b"), request=uid(1, "a"), name="n" * 255, project="p" * 255, flavor="f" * 200,
@@ -337,43 +192,9 @@ def test_a_page_of_builds_without_a_host_fits_a_message_with_the_longest_reasons
     assert encode(RefusedFound(builds=(build,) * decisions.REFUSED_PAGE))
 
 
-def a_start(number: int, build: int, **fields: Any) -> MoveStart:
-    stands = a_build_that_stands(1, build=uid(build, "b"))
-    start = move_start(a_move(number, build=uid(build, "b"), wait="30m", **fields), stands, "cell1")
-    assert start is not None
-    return start
-
-
-def a_kept_move(number: int, build: int, **fields: Any) -> QueuedRequest:
-    start = a_start(number, build, **fields)
-    return QueuedRequest(start.request(), "m", 1.0, 1801.0, 7, "no room", "any", DECISION, start=start)
-
-
 async def reserve(store: Database, **moves: str) -> dict[str, str]:
     async with store.write() as tx:
         return await queued.one_of_each(tx, moves)
-
-
-async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Database) -> None:
-    one, build = a_kept_move(1, 5, priority=3), uid(5, "b")
-    await reserve(store, **{build: uid(1, "e")})
-    await add(store, "s1", one, kept(2))
-    assert await of(store, "s1") == [kept(2), one]
-    async with store.read() as tx:
-        found = await queued.find(tx, uid(1, "e"))
-        assert found is not None and found.queued == one
-        assert await queued.find(tx, build) is None
-        listed = await listing.waiting(tx, FindWaiting())
-        assert await listing.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
-    assert [(request.request, request.builds, request.move) for request, _ in listed] == [
-        (uid(1, "e"), (build,), "migrate"),
-        (uid(2, "a"), (uid(2000, "b"),), ""),
-    ]
-    start = msgspec.structs.replace(a_start(1, 5, priority=3), attempt=2, generation=9)
-    later = dataclasses.replace(one, start=start, lacks="other", seen=8)
-    async with store.write() as tx:
-        await queued.evaluated(tx, [later, kept(2)])
-    assert await of(store, "s1") == [kept(2), later]
 
 
 async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
@@ -386,27 +207,7 @@ async def test_at_most_one_move_of_an_instance_waits(store: Database) -> None:
     assert await reserve(store, **{build: second}) == {build: second}
 
 
-async def test_refusals_of_moves_are_stored_with_their_request(store: Database) -> None:
-    asked, other = a_move(1), a_move(2)
-    reply = [
-        refused(request, "no room", code, DECISION)
-        for request, code in ((asked, "waited"), (other, "unknown"))
-    ]
-    request = a_start(1, 5).request()
-    for at in (5.0, 6.0):
-        async with store.write() as tx:
-            refusals = [refusal_of(asked, request, reply[0]), refusal_of(other, None, reply[1])]
-            await decisions.add_refusals(tx, refusals, at)
-    async with store.read() as tx:
-        found = [await decisions.decision_of(tx, request.move) for request in (asked, other)]
-        assert not (await decisions.decision_of(tx, asked.build)).known
-    assert [
-        (decided_move(decision), decision.request, decision.decision.code, decision.at) for decision in found
-    ] == [(asked, request, "waited", 5.0), (other, None, "unknown", 5.0)]
-
-
 HOSTS = [replace(the_facts(number), agent="agent") for number in (1, 2, 3)]
-WHY = "no heartbeat from it, though its agent agent reports other hosts"
 
 
 class Life:
@@ -425,46 +226,18 @@ class Life:
         life.book.opened(time.now)
         return life
 
-    async def heartbeats(self, *numbers: int, seconds: int = 1, enabled: bool = True) -> None:
+    async def heartbeats(self, *numbers: int, seconds: int = 1) -> None:
         for _ in range(seconds):
             self.time.now += 1.0
-            states = tuple(a_state(number, enabled=enabled) for number in numbers)
+            states = tuple(a_state(number) for number in numbers)
             sequence = int(self.time.now)
             report = HostReported(cell="cell1", agent="agent", sequence=sequence, hosts=states)
             self.book.handle(report, self.time.now)
         await self.records.store()
 
-    def why(self) -> list[str]:
-        seen = self.book.snapshot(self.source, self.time.now)
-        found = []
-        for facts, host in zip(HOSTS, self.source.hosts(), strict=True):
-            state = seen.columns.states[seen.slot_at[host.position]]
-            closed = "" if state is None or state.enabled else "disabled"
-            found.append(self.book.why_down(facts.cell, facts.root, facts.agent, self.time.now) or closed)
-        return found
-
     async def stored(self) -> list[str]:
         async with self.database.read() as tx:
             return [health.host for health in await hosts.page(tx, ("", ""), 10)]
-
-
-async def test_a_restarted_scheduler_knows_down_and_disabled_hosts(store: Database) -> None:
-    time = TurnedClock()
-    first = await Life.begins(store, time)
-    await first.heartbeats(1, 2, 3)
-    down = time.now
-    await first.heartbeats(1, seconds=35)
-    await first.heartbeats(3, enabled=False)
-    assert await first.stored() == ["host2", "host3"]
-
-    second = await Life.begins(store, time)
-    moment = "1970-01-01 00:16:41 UTC"
-    assert down == 1001.0
-    assert second.why() == ["", f"down since {moment}: {WHY}", "disabled"]
-    await second.heartbeats(1, 2)
-    assert second.why() == ["", "", "disabled"]
-    await second.heartbeats(1, 2, 3)
-    assert (second.why(), await second.stored()) == (["", "", ""], [])
 
 
 async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(store: Database) -> None:

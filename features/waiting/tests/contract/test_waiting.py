@@ -83,91 +83,6 @@ async def test_released_capacity_goes_to_the_project_that_was_served_least() -> 
         assert world.requests()[7:] == [uid(number, "a") for number in (1, 2, 5, 6, 3, 4)]
 
 
-@in_virtual_time
-async def test_the_end_of_the_wait_has_the_reason() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        build = await world.ask(1, wait="90s", reply_to="me")
-        await asyncio.sleep(89.0)
-        assert world.unplaceable == []
-        await asyncio.sleep(3.0)
-        [reply] = world.unplaceable
-        assert reply.instances == (build,)
-        assert reply.reply_to == "me"
-        assert reply.reason.startswith(
-            "it has waited 90s, the longest that it requested: no valid host among 1"
-        )
-        assert reply.decision.code == "waited"
-        assert reply.decision.removals
-        await world.node(1)
-        await asyncio.sleep(1.0)
-        assert (world.placed, (await world.waiting()).count) == ([], 0)
-
-
-@in_virtual_time
-async def test_a_request_that_comes_again_waits_once() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await world.ask(1)
-        await asyncio.sleep(1.0)
-        assert (await world.waiting()).count == 1
-        await world.node(1)
-        await world.until(1, world.placed)
-        await world.ask(1)  # long after the change
-        await asyncio.sleep(1.0)
-        assert {placed.build for _, placed in world.placed} == {uid(1000, "b")}
-        assert (await world.waiting()).count == 0
-
-
-@in_virtual_time
-async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
-        await world.ask(1, instances=2)
-        await asyncio.sleep(1.0)
-        [one] = (await world.waiting()).waiting
-        assert one.wakes == "1 CUSTOM_BAREMETAL free on one host"  # not an amount for both instances
-
-
-@in_virtual_time
-async def test_a_request_with_a_least_number_of_instances_is_placed_after_some_have_ended() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
-        await world.ask(1, instances=2, at_least=2)
-        await asyncio.sleep(1.0)
-        await world.node(1)
-        await world.until(1, world.placed)
-        assert {placed.build for _, placed in world.placed} == {uid(1001, "b")}
-
-
-@in_virtual_time
-async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
-    silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
-    gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1, flavor=gold, or_else=(silver,))
-        await asyncio.sleep(0.5)
-        [one] = (await world.waiting()).waiting
-        assert one.wakes == "1 CUSTOM_GOLD free on one host or 1 CUSTOM_SILVER free on one host"
-        await world.report(2, {"CUSTOM_SILVER": Inventory(total=1)})
-        await world.until(1, world.placed)
-        assert world.placed[0][1].spec.flavor.name == "silver"
-
-
-@in_virtual_time
-async def test_the_wake_condition_names_zone_and_cell() -> None:
-    async with waiting_world() as world:
-        await world.report(1, {"VCPU": Inventory(total=4)})
-        await world.ask(1, flavor=Flavor(name="large", vcpus=8), zone="north", cell="c9")
-        await asyncio.sleep(0.5)
-        [one] = (await world.waiting()).waiting
-        assert one.wakes == "8 VCPU free on one host in zone north of cell c9"
-
-
 Deed = Callable[[WaitingWorld], Awaitable[object]]
 LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=1)
 MARKED = Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})
@@ -265,29 +180,6 @@ async def test_every_relevant_change_wakes_a_waiting_request(
 
 
 @in_virtual_time
-async def test_a_build_that_waits_is_cancelled() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        one, other = await world.ask(1), await world.ask(2, reply_to="you")
-        await asyncio.sleep(0.5)
-        await world.say(BuildCancelRequested(build=one, reply_to="me"))
-        await world.until(1, world.cancelled)
-        assert (world.cancelled[0].build, world.cancelled[0].waited) == (one, True)
-        assert [(unplaceable.instances, unplaceable.decision.code) for unplaceable in world.unplaceable] == [
-            ((one,), "cancelled")
-        ]
-        await world.say(BuildCancelRequested(build=uid(2, "a")))  # by the id of its request
-        await world.until(2, world.cancelled)
-        assert world.unplaceable[1].instances == (other,)
-        await world.node(1)
-        await asyncio.sleep(1.0)
-        assert (world.placed, (await world.waiting()).count) == ([], 0)
-        await world.say(BuildCancelRequested(build=one))
-        await world.until(3, world.cancelled)
-        assert not world.cancelled[2].waited
-
-
-@in_virtual_time
 async def test_a_changed_grouping_key_keeps_the_position_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,41 +231,6 @@ async def test_a_request_whose_storing_was_uncertain_waits_once_when_redelivered
 
 
 @in_virtual_time
-async def test_a_request_cancelled_during_its_claim_reserves_nothing() -> None:
-    async with waiting_world() as world:
-        trying, cancelled = asyncio.Event(), asyncio.Event()
-
-        async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-            trying.set()
-            await cancelled.wait()
-            await world.node(1, free=False)
-            await asyncio.sleep(0.1)
-            refused = Refused(refusals=(Moved(provider=uid(1, "a")),))
-            return [ClaimAnswered(results=(refused,)) for _ in orders]
-
-        await world.kill("s1")
-        await world.scheduler("s2", claim_many=claim_many)
-        await asyncio.sleep(0.5)
-        build = await world.ask(1)  # there is no host at all
-        await asyncio.sleep(0.5)
-        await world.node(1)
-        await trying.wait()
-        await world.say(BuildCancelRequested(build=build))
-        await world.until(1, world.cancelled)
-        cancelled.set()
-        await asyncio.sleep(1.0)
-        await world.ask(2, flavor=VM)
-        await asyncio.sleep(0.5)
-        make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
-        await world.edit_aggregate(make)
-        await asyncio.sleep(0.5)
-        await world.node(1)
-        trying.clear()
-        await asyncio.sleep(1.0)
-        assert not trying.is_set() and len(world.unplaceable) == 1
-
-
-@in_virtual_time
 async def test_cancelling_one_build_keeps_the_rest_of_its_request_waiting() -> None:
     async with waiting_world() as world:
         await world.node(1, free=False)
@@ -385,31 +242,6 @@ async def test_cancelling_one_build_keeps_the_rest_of_its_request_waiting() -> N
         await world.node(1)
         await world.until(1, world.placed)
         assert world.placed[0][1].build == uid(1001, "b")
-
-
-@in_virtual_time
-async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
-    async with waiting_world("s1", "s2") as world:
-        for number in range(1, 21):
-            await world.node(number, free=False)
-            await world.ask(number)
-        await asyncio.sleep(2.0)
-        await world.kill("s1")
-        await asyncio.sleep(10.0)
-        for number in range(1, 11):
-            before = world.clock.monotonic()
-            await world.node(number)
-            await world.until(number, world.placed)
-            assert world.placed[-1][0] - before < 0.1
-        await world.kill("s2")
-        await world.node(11)
-        await world.scheduler("s3")
-        await asyncio.sleep(10.0)
-        for number in range(12, 21):
-            await world.node(number)
-        await world.until(20, world.placed)
-        assert {*world.requests()} == {uid(number, "a") for number in range(1, 21)}
-        assert (await world.waiting()).count == 0
 
 
 @in_virtual_time
@@ -463,44 +295,6 @@ async def test_a_build_that_a_killed_scheduler_claimed_is_published_although_it_
         await asyncio.sleep(10.0)
         assert [(placed.build, placed.chosen.root) for _, placed in world.placed] == [(build, uid(1, "a"))]
         assert (await world.waiting()).count == 0
-
-
-@in_virtual_time
-async def test_another_scheduler_respects_a_host_reserved_for_a_large_request() -> None:
-    async with waiting_world("s1") as world:
-        await world.report(1, {"VCPU": Inventory(total=8)})
-        await asyncio.sleep(0.5)
-        await world.ask(1, flavor=SMALL, wait="")
-        await world.until(1, world.placed)
-        await world.ask(2, flavor=LARGE)
-        await asyncio.sleep(2.0)
-        await world.ask(3, flavor=SMALL, wait="")
-        await world.until(1, world.unplaceable)
-        await world.scheduler("s2")
-        await asyncio.sleep(2.0)
-        for number in range(4, 10):
-            await world.ask(number, flavor=SMALL, wait="")
-        await world.until(7, world.unplaceable)
-        assert len(world.placed) == 1
-        refused = {unplaceable.request: unplaceable for unplaceable in world.unplaceable}
-        first = refused[uid(3, "a")].reason
-        held = (
-            f"(reserved for waiting request {uid(2, 'a')} of project {a_request(2).project} since 2023-11-14 "
-        )
-        assert held in first and "until it gets a host, at most until 2023-11-14 " in first
-        assert first == refused[uid(9, "a")].reason, "both schedulers know it"
-        assert {unplaceable.decision.code for unplaceable in refused.values()} == {"reserved"}
-        assert not any("ignore_hosts" in " ".join(end.decision.helps) for end in refused.values())
-
-
-@in_virtual_time
-async def test_a_request_whose_wait_is_null_does_not_wait() -> None:
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1, wait=None)
-        await world.until(1, world.unplaceable)
-        [end] = world.unplaceable
-        assert end.request == uid(1, "a") and (await world.waiting()).count == 0
 
 
 @in_virtual_time
@@ -565,38 +359,3 @@ async def test_a_request_that_is_refused_repeatedly_is_retried_less_often_until_
         await world.node(2)
         await asyncio.sleep(0.1)
         assert len(tried) > several and tried[several] - now < 0.1
-
-
-@in_virtual_time
-async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
-    """Changes are announced at most ten times a second."""
-    async with waiting_world() as world:
-        arrived = list[int]()
-        listener = await world.bus.listen(topics.SCHEDULER_ALIVE.at())
-
-        async def listen() -> None:
-            while True:
-                arrived.append((await listener.get()).waits)
-
-        async def another(what: str) -> None:
-            """Fail unless a larger number is announced within 0.05 s; then wait for 5 s."""
-            before = arrived[-1]
-            await asyncio.sleep(0.05)
-            assert arrived[-1] > before, what
-            await asyncio.sleep(5.0)
-
-        listening = asyncio.create_task(listen())
-        await asyncio.sleep(5.0)
-        assert set(arrived) == {0}
-        await world.ask(1)
-        await another("one has come")
-        assert len(set(arrived[-3:])) == 1
-        await world.node(1)
-        await another("it has its node")
-        assert len(world.placed) == 1
-        several = len(arrived)
-        for number in range(10, 110):
-            await world.ask(number)
-            await asyncio.sleep(0.01)
-        assert several + 8 <= len(arrived) <= several + 14
-        listening.cancel()

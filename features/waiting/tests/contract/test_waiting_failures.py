@@ -16,7 +16,6 @@ from features.waiting.scheduler import SWEEP_SECONDS
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import QueuedRequest
-from scheduler_worker.refusals import RefusalRecords
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world
@@ -123,30 +122,6 @@ async def test_a_published_request_that_cannot_be_deleted_is_published_and_delet
 
 
 @in_virtual_time
-async def test_a_request_that_a_scheduler_stored_without_knowing_it_is_evaluated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    add_once, calls = WaitingStore._add_once, list[int]()
-
-    async def uncertain(self: WaitingStore, keeping: Any) -> Any:
-        calls.append(len(keeping))
-        if len(calls) > 1:  # as another scheduler to which the message was redelivered
-            return {}, set[str]()
-        await add_once(self, keeping)
-        raise Unavailable("the connection was lost after the commit")
-
-    monkeypatch.setattr(WaitingStore, "_add_once", uncertain)
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.ask(1)
-        await asyncio.sleep(5.0)
-        assert len(calls) == 2 and (await world.waiting()).count == 1
-        await world.node(1)
-        await world.until(1, world.placed)
-        assert await ended(world)
-
-
-@in_virtual_time
 async def test_a_taken_over_request_is_evaluated_although_the_takeover_seemed_to_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,29 +136,6 @@ async def test_a_taken_over_request_is_evaluated_although_the_takeover_seemed_to
         await world.node(1)
         await world.until(1, world.placed)
         assert await ended(world) and failed == ["adopt"]
-
-
-@in_virtual_time
-async def test_a_redelivered_request_that_waits_ends_the_instances_that_do_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    add_builds, failures = RefusalRecords.add_builds, [Unavailable("the database is away")]
-
-    async def failing(self: RefusalRecords, found: Any) -> None:
-        if failures:
-            raise failures.pop()
-        await add_builds(self, found)
-
-    async with waiting_world() as world:
-        await world.node(1, free=False)
-        await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
-        await world.until(1, world.cancelled)
-        monkeypatch.setattr(RefusalRecords, "add_builds", failing)
-        await world.ask(1, instances=2)
-        await world.until(1, world.unplaceable)
-        assert not failures
-        assert {one.instances for one in world.unplaceable} == {(uid(1000, "b"),)}
-        assert (await world.waiting()).count == 1
 
 
 @pytest.mark.parametrize("fail", [before_commit, after_commit])

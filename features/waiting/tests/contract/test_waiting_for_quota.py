@@ -25,7 +25,6 @@ from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world
 
 CAPACITY = {"VCPU": Inventory(total=64), "MEMORY_MB": Inventory(total=65536), "DISK_GB": Inventory(total=800)}
-LARGE = Flavor(name="large", vcpus=3, memory_mb=1024, disk_gb=10)
 SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the slow check
 
 
@@ -50,34 +49,6 @@ async def boot(world: WaitingWorld, number: int, flavor: Flavor = SMALL, **field
 async def release(world: WaitingWorld, build: str) -> None:
     order = ReleaseRequested(consumer=build, generation=1, retire="deleted")
     await world.bus.asker(topics.RELEASE)(order)
-
-
-@in_virtual_time
-async def test_a_request_over_quota_without_a_wait_ends_with_the_reason() -> None:
-    async with a_world(VCPU=1) as world:
-        await boot(world, 1)
-        await world.until(1, world.placed)
-        await boot(world, 2, wait="")
-        await world.until(1, world.unplaceable)
-        [ended] = world.unplaceable
-        assert ended.decision.code == "quota"
-        assert ended.reason == "quota of project p1: VCPU limited to 1, 1 used, 1 more asked"
-
-
-@in_virtual_time
-async def test_a_waiting_request_is_placed_when_its_project_releases_something() -> None:
-    async with a_world(VCPU=1) as world:
-        first = await boot(world, 1)
-        await world.until(1, world.placed)
-        await boot(world, 2)
-        await asyncio.sleep(SOON)
-        [waits] = (await world.waiting()).waiting
-        assert waits.lacks == "quota of project p1: VCPU limited to 1, 1 used, 1 more asked"
-        assert waits.wakes == "the project uses less, or its quota is raised"
-        await release(world, first)
-        await asyncio.sleep(SOON)
-        assert world.requests() == [uid(1, "a"), uid(2, "a")]
-        assert (await world.waiting()).rescued == 0
 
 
 @pytest.mark.parametrize("kind", ["unshelve", "resize"])
@@ -153,17 +124,6 @@ async def test_a_request_that_is_cancelled_during_its_evaluation_delays_no_other
 
 
 @in_virtual_time
-async def test_a_refusal_counts_what_the_project_uses_and_what_the_request_asks() -> None:
-    async with a_world(VCPU=5) as world:
-        await boot(world, 1)
-        await world.until(1, world.placed)
-        await boot(world, 2, wait="", instances=6)
-        await world.until(1, world.unplaceable)
-        reason = "quota of project p1: VCPU limited to 5, 1 used, 6 more asked"
-        assert {end.reason for end in world.unplaceable} == {reason}
-
-
-@in_virtual_time
 async def test_a_limit_that_was_lifted_is_no_reason_any_more() -> None:
     """The host is full meanwhile: the requests wait for capacity, all of them."""
     async with a_world(VCPU=2) as world:
@@ -216,16 +176,6 @@ async def test_all_waiting_requests_that_fit_are_placed_in_order() -> None:
 
 
 @in_virtual_time
-async def test_a_small_request_is_placed_while_a_large_one_waits_for_quota() -> None:
-    async with a_world(VCPU=2) as world:
-        await boot(world, 1, LARGE)
-        await asyncio.sleep(SOON)
-        await boot(world, 2)
-        await asyncio.sleep(SOON)
-        assert world.requests() == [uid(2, "a")]
-
-
-@in_virtual_time
 async def test_a_request_that_waits_for_quota_expires() -> None:
     async with a_world(VCPU=0) as world:
         await boot(world, 1, wait="30s")
@@ -234,37 +184,3 @@ async def test_a_request_that_waits_for_quota_expires() -> None:
         assert ended.reason.startswith(
             "it has waited 30s, the longest that it requested: quota of project p1"
         )
-
-
-@in_virtual_time
-async def test_the_start_is_estimated_by_the_pace_of_the_project() -> None:
-    async with a_world(VCPU=1) as world:
-        await limit(world, "p2", VCPU=0)
-        builds = []
-        for number in range(1, 15):
-            builds.append(await boot(world, number))
-            await asyncio.sleep(0.1)
-        await boot(world, 20, project="p2")
-        for build in builds[:10]:
-            await asyncio.sleep(2.0)
-            await release(world, build)
-        await asyncio.sleep(1.5)
-        now = world.clock.now()
-        *_, last, other = sorted((await world.waiting()).waiting, key=lambda each: each.project)
-        assert (last.position, other.position) == (3, 1)
-        assert last.start_p50 is not None and 2.0 < last.start_p50 - now < 12.0
-        assert other.start_p50 is None
-
-
-@in_virtual_time
-async def test_another_scheduler_adopts_requests_that_wait_for_quota() -> None:
-    async with a_world("s1", VCPU=0) as world:
-        await boot(world, 1)
-        await boot(world, 2)
-        await asyncio.sleep(SOON)
-        await world.kill("s1")
-        await world.scheduler("s2")
-        await asyncio.sleep(15.0)
-        await limit(world, VCPU=2)
-        await asyncio.sleep(SOON)
-        assert sorted(world.requests()) == [uid(1, "a"), uid(2, "a")]

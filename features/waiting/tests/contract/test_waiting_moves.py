@@ -12,30 +12,18 @@ from msgspec.structs import replace
 
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, holder_consumer
-from bus.context import current
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalTransport
-from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.parts import waits_since
-from bus.protocol import Envelope
-from bus.queries import BuildsFound, BuildStands, FindBuilds, FindDecision, WaitingRequest
+from bus.messages import BuildCancelRequested, BuildPlaced
+from bus.queries import BuildsFound, BuildStands, FindBuilds, WaitingRequest
 from bus.reports import Inventory
 from bus.requests import Flavor, Hints
-from bus.resources import FindAllocations
 from bus.topics import Address
-from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from features.groups.messages import EDIT_GROUP, DropGroup, GroupEditRequested, MakeGroup
 from features.groups.tests.support.group_parts import in_group
-from features.moves.messages import (
-    MOVE_PLACED,
-    MOVE_REFUSED,
-    MovePlaced,
-    MoveRefused,
-    MoveRequested,
-    decided_move,
-)
+from features.moves.messages import MOVE_PLACED, MOVE_REFUSED, MovePlaced, MoveRefused, MoveRequested
 from features.moves.tests.support.move_builders import MOVE, a_move
 from features.waiting.placing import WaitingMoves
 from features.waiting.results import Ended
@@ -43,7 +31,7 @@ from features.waiting.suspects import MAX_STRIKES, WHY
 from features.waiting.tables import queued
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
-from tests.support.scheduler_builders import METAL, a_request
+from tests.support.scheduler_builders import a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import CELL, WaitingWorld, waiting_world
 
@@ -181,83 +169,6 @@ def went(placed: MovePlaced) -> str:
     return placed.chosen.host
 
 
-@pytest.mark.parametrize("kind", ["migrate", "live", "resize"])
-@in_virtual_time
-async def test_a_waiting_move_starts_when_capacity_is_free(kind: str) -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        flavor = Flavor(name="four", vcpus=4) if kind == "resize" else None
-        move = await movers.ask(build, kind=kind, flavor=flavor, priority=3)
-        await waits(movers)
-        [one] = await movers.waiting()
-        assert (one.request, one.builds, one.move) == (move.move, (build,), kind)
-        assert (one.position, one.priority, one.flavor) == (1, 3, "four" if flavor else "two")
-        assert one.wakes == f"{4 if flavor else 2} VCPU free on one host of cell c1"
-        [by_build] = (await movers.world.waiting(requests=(build,))).waiting
-        assert by_build == one
-        before = movers.world.clock.monotonic()
-        await movers.host(2, ROOMY)
-        await movers.world.until(1, movers.placed)
-        assert movers.world.clock.monotonic() - before < 0.1
-        [placed] = movers.placed
-        assert (went(placed), placed.attempt, placed.kind) == ("host-2", 1, kind)
-        holder = holder_consumer(build, 1)
-        question = FindAllocations(consumers=(build, holder))
-        consumers = (await movers.world.bus.asker(topics.ALLOCATIONS)(question)).consumers
-        roots = {consumer.id: {*consumer.allocations} for consumer in consumers}
-        assert roots == {build: {uid(2, "a")}, holder: {uid(1, "a")}}
-        movers.has_moved(placed)
-        await asyncio.sleep(70.0)  # longer than until the next sweep
-        found = await movers.world.waiting()
-        assert (found.count, found.rescued, len(movers.placed), movers.refused) == (0, 0, 1, [])
-
-
-@in_virtual_time
-async def test_the_start_of_waiting_moves_is_estimated_from_earlier_starts() -> None:
-    async with a_cell() as movers:
-        await movers.host(1, 16)
-        moves = [await movers.ask(await movers.boot(number, on=1), number) for number in range(1, 9)]
-        await asyncio.sleep(1.0)
-        assert all(move.start_p50 is None for move in await movers.waiting())
-        for number in range(1, 6):  # capacity for one move a second
-            await movers.host(number + 1, 2)
-            await movers.world.until(number, movers.placed)
-            await asyncio.sleep(1.0)
-        left, now = await movers.waiting(), movers.world.clock.now()
-        assert [move.request for move in left] == [move.move for move in moves[5:]]
-        starts = [move.start_p50 - now for move in left if move.start_p50 is not None]
-        assert starts == sorted(starts) and len(starts) == 3 and starts[0] > 0.0 and starts[2] < 30.0
-        decided = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=moves[5].move))
-        assert decided.start_p50 == pytest.approx(left[0].start_p50, abs=0.5)
-
-
-@in_virtual_time
-async def test_a_preempted_instance_waits_by_the_time_of_its_first_request() -> None:
-    async with a_cell() as movers:
-        first, second = [await movers.boot(number, on=1) for number in (1, 2)]
-        for build in (first, second):
-            generation = movers.stands[build].generation
-            release = ReleaseRequested(consumer=build, generation=generation)
-            await movers.world.bus.asker(topics.RELEASE)(release)
-            movers.change(build, status="shelved", generation=None, chosen=None)
-        await movers.host(1, 0)
-        await asyncio.sleep(0.5)
-        await movers.world.bus.publish(a_request(3, flavor=TWO, wait="30m"))
-        await movers.ask(first, 1, kind="unshelve")
-        await asyncio.sleep(0.5)
-        await movers.ask(second, 2, kind="unshelve", since=1.0)
-        await waits(movers, 3)
-        await movers.host(2, TWO.vcpus)
-        await movers.world.until(1, movers.placed)
-        assert movers.placed[0].build == second
-        await movers.host(3, TWO.vcpus)
-        await movers.world.until(1, movers.world.placed)
-        [(_, waited)] = movers.world.placed
-        assert (
-            0 < waits_since(waited.parts) <= movers.world.clock.now() - 1.0
-        )  # for a later preemption of the instance
-
-
 @in_virtual_time
 async def test_a_waiting_move_begins_after_the_answer_to_its_claim_was_lost(
     monkeypatch: pytest.MonkeyPatch,
@@ -284,53 +195,6 @@ async def test_a_waiting_move_begins_after_the_answer_to_its_claim_was_lost(
 
 
 @in_virtual_time
-async def test_an_expired_waiting_move_is_refused_with_a_stored_reason() -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        await movers.ask(build, wait="90s", reply_to="me")
-        await asyncio.sleep(89.0)
-        assert movers.refused == []
-        await movers.world.until(1, movers.refused)
-        [reply] = movers.refused
-        assert (reply.code, reply.decision.code, reply.build, reply.reply_to) == (
-            "waited",
-            "waited",
-            build,
-            "me",
-        )
-        assert reply.reason.startswith(
-            "it has waited 90s, the longest that it requested: no valid host among 2"
-        )
-        assert reply.decision.removals
-        for several, vcpus in ((2, 0), (3, ROOMY)):  # the second time with enough capacity
-            await movers.host(2, vcpus)
-            await movers.ask(build, wait="90s")
-            await movers.world.until(several, movers.refused)
-            assert (movers.placed, movers.refused[-1].reason, await movers.waiting()) == (
-                [],
-                reply.reason,
-                [],
-            )
-        kept = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=MOVE))
-        move = decided_move(kept)
-        assert move is not None and kept.request is not None
-        assert (move.build, kept.builds) == (build, (build,))
-        assert (kept.reason, kept.waits) == (reply.reason, False)
-        assert kept.decision == reply.decision
-
-
-@in_virtual_time
-async def test_a_wait_beyond_the_maximum_is_refused() -> None:
-    async with a_cell() as movers:
-        await movers.ask(await movers.boot(1, on=1), wait="8d")
-        await movers.world.until(1, movers.refused)
-        assert movers.refused[0].code == "unreadable"
-        assert (
-            "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)" in movers.refused[0].reason
-        )
-
-
-@in_virtual_time
 async def test_a_waiting_move_is_cancelled_by_its_id() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
@@ -353,18 +217,6 @@ async def test_a_waiting_move_is_cancelled_by_its_id() -> None:
         assert (movers.placed, await movers.waiting()) == ([], [])
         await movers.ask(build, 2)
         await movers.world.until(1, movers.placed)
-
-
-@in_virtual_time
-async def test_a_move_that_has_begun_is_not_cancelled() -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        await movers.host(2, ROOMY)
-        await movers.ask(build)
-        await movers.world.until(1, movers.placed)
-        await movers.world.say(BuildCancelRequested(build=MOVE))
-        await movers.world.until(1, movers.world.cancelled)
-        assert not movers.world.cancelled[0].waited and movers.refused == []
 
 
 @in_virtual_time
@@ -454,25 +306,6 @@ async def test_an_instance_that_moved_can_return_to_its_former_host() -> None:
 
 
 @in_virtual_time
-async def test_a_waiting_move_of_a_resized_instance_uses_the_new_size() -> None:
-    async with a_cell() as movers:
-        build = await movers.boot(1, on=1)
-        await movers.ask(build)
-        await waits(movers)
-        spec = movers.stands[build].spec
-        assert spec is not None
-        movers.change(build, spec=replace(spec, flavor=Flavor(name="five", vcpus=5)))
-        await asyncio.sleep(3.0)
-        [one] = await movers.waiting()
-        assert (one.flavor, one.wakes) == ("five", "5 VCPU free on one host of cell c1")
-        await movers.host(2, 4)
-        await waits(movers)
-        await movers.host(2, 5)
-        await movers.world.until(1, movers.placed)
-        assert movers.placed[0].spec.flavor.name == "five"
-
-
-@in_virtual_time
 async def test_a_move_continues_to_wait_while_its_cell_does_not_answer() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
@@ -504,26 +337,6 @@ async def test_waiting_moves_of_a_dead_scheduler_are_adopted() -> None:
         assert [(move.move, move.code) for move in movers.refused] == [(uid(2, "e"), "waited")]
 
 
-@in_virtual_time
-async def test_waiting_builds_and_moves_are_placed_in_one_order() -> None:
-    async with a_cell() as movers:
-        first, second = [await movers.boot(number, on=1) for number in (1, 2)]
-        await movers.world.ask(3, flavor=TWO, ignore_hosts=("host-1",))
-        await asyncio.sleep(0.2)
-        await movers.ask(first, 1)
-        await asyncio.sleep(0.2)
-        await movers.ask(second, 2, priority=9)
-        await waits(movers, 3)
-        for vcpus, reply in ((2, movers.placed), (4, movers.world.placed), (6, movers.placed)):
-            several = len(reply)
-            await movers.host(2, vcpus)
-            await movers.world.until(several + 1, reply)
-            for placed in movers.placed:
-                movers.has_moved(placed)
-        assert [placed.build for placed in movers.placed] == [second, first]
-        assert movers.world.hosts() == ["host-2"]
-
-
 SMALL, LARGE = Flavor(name="small", vcpus=1), Flavor(name="large", vcpus=4)
 
 
@@ -537,34 +350,6 @@ async def a_member(world: WaitingWorld) -> BuildPlaced:
     await world.report(2, {"VCPU": Inventory(total=8)})
     await asyncio.sleep(0.2)
     return world.placed.pop()[1]
-
-
-async def moves(world: WaitingWorld, member: BuildPlaced) -> None:
-    choices = (Choice({uid(2, "a"): {"VCPU": 1}}),)
-    claim = ConsumerClaim(consumer=member.build, generation=member.generation, choices=choices)
-    answer = await world.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
-    assert isinstance(answer.results[0], Claimed)
-
-
-async def leaves(world: WaitingWorld, member: BuildPlaced) -> None:
-    release = ReleaseRequested(consumer=member.build, generation=member.generation)
-    await world.bus.asker(topics.RELEASE)(release)
-
-
-@pytest.mark.parametrize("goes", [moves, leaves])
-@in_virtual_time
-async def test_a_moved_group_member_wakes_waiting_affinity_requests(goes) -> None:  # type: ignore[no-untyped-def]
-    async with waiting_world() as world:
-        member = await a_member(world)
-        await world.ask(2, flavor=LARGE, parts=in_group(GROUP))
-        await asyncio.sleep(5.0)
-        assert world.placed == []
-        before = world.clock.monotonic()
-        await goes(world, member)
-        await world.until(1, world.placed)
-        assert world.hosts() == ["host-2"]
-        assert world.placed[0][0] - before < 0.1
-        assert (await world.waiting()).rescued == 0
 
 
 @in_virtual_time
@@ -624,57 +409,6 @@ async def test_a_request_for_a_renamed_host_waits_for_the_name(caplog: pytest.Lo
 SEVERAL = 3
 
 
-class Stories:
-    def __init__(self) -> None:
-        self.asked: dict[str, Envelope] = {}
-        self.reply: dict[str, Envelope] = {}
-
-    async def handle(self, message: Message) -> None:
-        envelope = current.get()
-        assert envelope is not None
-        assert isinstance(message, BuildRequested | BuildPlaced | BuildUnplaceable)
-        (self.asked if isinstance(message, BuildRequested) else self.reply)[message.request] = envelope
-
-    async def live(self, world: WaitingWorld) -> None:
-        rows = (topics.BUILD_REQUESTED, topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE)
-        worker = Worker("stories", consumes=[on(topic, self.handle, private=True) for topic in rows])
-        async with Bus(LocalTransport(world.broker), world.clock) as bus:
-            await bus.serve(worker, asyncio.Event())
-
-
-async def by_another(world: WaitingWorld) -> None:
-    await world.kill("s1")
-    await world.scheduler("s2")
-    await asyncio.sleep(20.0)
-    for number in range(1, SEVERAL + 1):
-        await world.node(number)
-
-
 async def cancelled(world: WaitingWorld) -> None:
     for number in range(1, SEVERAL + 1):
         await world.bus.publish(BuildCancelRequested(build=uid(number, "a")))
-
-
-@pytest.mark.parametrize("then", [by_another, cancelled], ids=lambda one: one.__name__)
-@in_virtual_time
-async def test_the_end_of_a_wait_has_the_correlation_and_trace_of_the_request(
-    then: Callable[[WaitingWorld], Awaitable[None]],
-) -> None:
-    async with waiting_world() as world:
-        stories = Stories()
-        world.lives["stories"] = world.group.create_task(stories.live(world))
-        await asyncio.sleep(1.0)  # then the scheduler has subscribed
-        await world.node(1, free=False)
-        numbers = range(1, SEVERAL + 1)
-        await world.bus.publish(*(a_request(number, flavor=METAL, wait="90s") for number in numbers))
-        await asyncio.sleep(1.0)
-        assert (await world.waiting()).count == SEVERAL
-        await then(world)
-        await asyncio.sleep(5.0)
-        requests = {uid(number, "a") for number in numbers}
-        assert stories.asked.keys() == stories.reply.keys() == requests
-        for request in requests:
-            asked, reply = stories.asked[request], stories.reply[request]
-            assert (reply.correlation, reply.causation) == (asked.id, asked.id)
-            assert reply.traceparent.split("-")[1] == asked.traceparent.split("-")[1]
-            assert reply.traceparent != asked.traceparent

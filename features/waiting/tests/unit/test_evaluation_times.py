@@ -3,14 +3,10 @@
 import random
 from collections import Counter
 
-import msgspec
 import pytest
 
-from bus.clock import Clock
 from features.waiting.core.calibration import P90, StartEstimate
 from features.waiting.core.start_times import NewCounts, StartTimes, new_kind
-from features.waiting.start_estimates import StartEstimates
-from features.waiting.tables.queued import OtherScheduler
 from features.waiting.tests.support.backlog_load import BACKLOGS, ServedBacklog
 
 KIND = new_kind("p")
@@ -20,13 +16,11 @@ def many() -> NewCounts:
     return NewCounts(Counter({0: 100_000}))
 
 
-def served(
-    times: StartTimes, counts: NewCounts, each: int, seconds: int, since: int = 0, every: int = 1
-) -> None:
-    """Evaluate this number of requests of project p each second, `every` so many seconds, and measure."""
+def served(times: StartTimes, counts: NewCounts, each: int, seconds: int, since: int = 0) -> None:
+    """Evaluate this number of requests of project p each second, and measure."""
     for now in range(since, since + seconds + 1):
         times.measure({"p": counts}, {}, float(now))
-        for _ in range(each * every if now % every == 0 else 0):
+        for _ in range(each):
             counts.on_done(0)
 
 
@@ -34,30 +28,6 @@ def after(times: StartTimes, before: int, now: float) -> StartEstimate:
     found = times.estimate(KIND, 0, before + 1 + times.histories[KIND].unstored, now)
     assert found is not None and found.p50 < found.p90
     return found
-
-
-def test_the_evaluation_of_a_request_follows_the_pace_and_the_requests_before_it() -> None:
-    for each in (10, 100):
-        times, counts = StartTimes(), many()
-        times.measure({"p": counts}, {}, 0.0)
-        assert times.estimate(KIND, 0, 1, 0.0) is None  # unknown
-        served(times, counts, each, 60)
-        # No estimate has been compared yet. The pace is known for a minute, and may change after it.
-        for seconds, latest in ((20, 4), (200, 10)):
-            found = after(times, seconds * each, 60.0)
-            assert 0.7 < found.p50 / seconds < 1.3
-            assert found.p90 < latest * seconds
-
-
-def test_requests_that_are_evaluated_in_large_batches_have_a_later_p90() -> None:
-    found = []
-    for every in (1, 5):
-        times = StartTimes()
-        served(times, many(), 100, 60, every=every)
-        found.append(after(times, 1000, 60.0))
-    even, uneven = found
-    assert uneven.p50 == pytest.approx(even.p50, rel=0.3)
-    assert uneven.p90 / uneven.p50 > 1.2 * even.p90 / even.p50
 
 
 def test_requests_that_are_only_in_memory_precede_stored_requests() -> None:
@@ -86,25 +56,6 @@ def test_requests_that_are_not_evaluated_before_their_p90_count_as_late() -> Non
         times.measure({"p": counts}, {}, float(now))
     assert times.evaluations.take_compared() > 0
     assert times.evaluations.error(P90) < 0.0 and times.histories[KIND].corrections[0].p90 > known
-
-
-def test_any_scheduler_estimates_from_the_stored_history_and_a_successor_adopts_it() -> None:
-    times = StartTimes()
-    served(times, many(), 100, 60)
-    text = msgspec.json.encode(times.stored(60.0)).decode()
-    roster = [OtherScheduler("s1", 1, "{}", 0, starts=text), OtherScheduler("s2", 1, "{}", 0)]
-    estimates = StartEstimates(Clock(now=lambda: 5000.0))
-
-    def first(**before: int) -> float:
-        start = estimates.expected_evaluation("p", 0, before, roster)
-        assert start is not None and start[0] < start[1]
-        return start[0] - 5000.0
-
-    assert first(s1=10_000) == pytest.approx(100.0, rel=0.2)
-    assert first(s1=10, s2=10_000) == pytest.approx(100.0, rel=0.2)  # s2 has no history of its own
-    assert estimates.expected_evaluation("q", 0, {"s1": 10}, roster) is None
-    estimates.adopt([text])
-    assert after(estimates.times, 10_000, 0.0).p50 == pytest.approx(100.0, rel=0.2)
 
 
 def replayed(name: str, seed: int) -> ServedBacklog:

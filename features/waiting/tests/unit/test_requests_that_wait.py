@@ -23,24 +23,10 @@ def test_the_option_and_the_request_that_it_describes(
     assert wait_of(published.request.parts) == wait
 
 
-@pytest.mark.parametrize(
-    ("options", "timeout"), [(["--wait", "30m"], 2400), (["--wait=90s", "--timeout", "10"], 100)]
-)
-def test_a_request_is_followed_in_addition_to_its_waiting_time(
-    published: Published, options: list[str], timeout: float
-) -> None:
-    assert reply(*options)[0] == 0
-    assert (published.followed, published.timeout) == (True, timeout)
-
-
 def test_a_wait_beyond_the_maximum_is_refused() -> None:
     with pytest.raises(Unreadable) as refused:
         alternatives(wait="8d")
     assert "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)" in str(refused.value)
-
-
-def test_a_wait_without_effect_is_not_noted() -> None:
-    assert not alternatives(wait="5m")[-1].notes
 
 
 @pytest.mark.parametrize(

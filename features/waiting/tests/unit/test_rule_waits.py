@@ -30,13 +30,6 @@ def test_requests_of_higher_priority_are_tried_first() -> None:
     assert waits.wake(["quota:p1"]) == ["b"]
 
 
-def test_after_a_request_was_placed_the_next_is_tried() -> None:
-    waits = held(("a", "p1", "small"), ("b", "p1", "small"))
-    waits.wake(["quota:p1"])
-    assert waits.leave("a") == "b"
-    assert waits.leave("b") is None
-
-
 def test_a_request_that_is_refused_again_is_the_first_again() -> None:
     waits = held(("a", "p1", "small"), ("b", "p1", "small"))
     waits.wake(["quota:p1"])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,27 +10,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bus.cells import CellsFound, FindCells
-from bus.errors import Retry
 from bus.messages import BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.queries import Candidate
 from bus.requests import Flavor
 from bus.vocabulary import Resources
-from control_room import queries, shared_data
-from control_room.core.now import Reply
+from control_room import shared_data
 from control_room.shared_data import Changes, SharedData, background_tasks
-from features.waiting.fallback import WaitingFallback
-from scheduler_worker.core.choosing import TentativeHosts
-from scheduler_worker.core.events import (
-    Chosen,
-    ComeAgain,
-    Effect,
-    HelpFound,
-    Need,
-    Passed,
-    Started,
-    TakenOver,
-)
+from scheduler_worker.core.events import Chosen, ComeAgain, Effect, Need, Passed, Started
 from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.host_map import mixed, slice_of
 from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
@@ -47,7 +32,6 @@ from tests.support.waiting import until
 
 BIG = Flavor(name="big", vcpus=6)
 FULL = {"VCPU": 0, "MEMORY_MB": 8192, "DISK_GB": 80}
-ROOM_FOR_ONE = {"VCPU": SMALL.vcpus, "MEMORY_MB": SMALL.memory_mb, "DISK_GB": SMALL.disk_gb}
 TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
@@ -95,18 +79,6 @@ async def test_unseen_changes_are_read_before_a_refusal(
     assert not world.source.packing.taken
 
 
-async def test_a_batch_reads_unseen_changes_once() -> None:
-    world = World([a_candidate(1, free=TIGHT)], [])
-    assert await world.hosts({}, {}, {"flavor": BIG}, {"instances": 2}) == ["host1 small", *["none"] * 4]
-    assert world.source.levelled == 1
-
-
-async def test_a_request_that_finds_a_host_needs_no_query() -> None:
-    world = World([a_candidate(1)], [a_candidate(2)])
-    assert await world.hosts({}, {}) == ["host1 small", "host1 small"]
-    assert world.source.levelled == 0
-
-
 NOTHING = Shortage(considered=3)
 
 
@@ -138,33 +110,6 @@ def last_of(order: Order, short: Shortage, looks: int, patience: float) -> Effec
 def test_only_hopeless_requests_end(short: Shortage, looks: int, then: Need | type[Effect]) -> None:
     last = last_of(an_order(), short, looks, PATIENCE)
     assert then in (last, type(last))
-
-
-def test_remedies_are_searched_once_and_then_it_is_fenced() -> None:
-    order, _ = step(an_order(), Started(), PATIENCE)
-    order, _ = step(order, Chosen(short=NOTHING), PATIENCE)
-    order, _ = step(order, Passed(), PATIENCE)
-    order, effects = step(order, HelpFound(("another zone",)), PATIENCE)
-    assert effects[0] is Need.FENCES and order.verdict.decision.helps == ("another zone",)
-
-
-@pytest.mark.parametrize(
-    ("short", "fields", "waits"),
-    [
-        (NOTHING, {"wait": "5m"}, True),
-        (replace(NOTHING, may_pass=True), {"wait": "5m"}, True),
-        (replace(NOTHING, is_reserved=True), {"wait": "5m"}, False),  # another search follows
-        (NOTHING, {}, False),
-    ],
-)
-async def test_an_order_without_a_host_is_taken_if_its_request_may_wait(
-    short: Shortage, fields: dict[str, Any], waits: bool
-) -> None:
-    order, _ = step(an_order(**fields), Started(), PATIENCE)
-    order, _ = step(order, Chosen(short=short), PATIENCE)
-    unused: Any = None
-    [answer] = await WaitingFallback(unused, unused).handle([order], scheduler_of(FakePlacement()))
-    assert isinstance(answer, TakenOver) == waits
 
 
 ROOT = uid(1, "c")
@@ -211,29 +156,6 @@ def test_a_claim_is_counted_until_the_memory_has_it(
     assert source.taken(ROOT) == left
 
 
-async def test_a_request_ends_if_only_claims_that_placement_has_confirmed_leave_no_room() -> None:
-    host = a_candidate(1, free=ROOM_FOR_ONE)
-    world = World([host], [])
-    [verdict] = await reserving(world, host).scheduler.place_many([a_request(1)])
-    assert isinstance(verdict, Retry)  # the claim of the reserved capacity may still fail
-    world = World([host], [])
-    world.scheduler.pending.confirm(entry_of(reserving(world, host)), number=99)  # not yet visible
-    [verdict] = await world.scheduler.place_many([a_request(1)])
-    assert isinstance(verdict, list | tuple)
-    assert [type(message) for message in verdict] == [BuildUnplaceable]
-
-
-def reserving(world: World, host: Candidate) -> World:
-    """Return the world after its scheduler has chosen `host` for another request."""
-    world.scheduler.pending.enter(structs.replace(host, allocations={host.root: ROOM_FOR_ONE}))
-    return world
-
-
-def entry_of(world: World) -> PendingChoice:
-    [entry] = world.scheduler.pending.unsettled
-    return entry
-
-
 def test_a_visible_claim_is_not_counted_twice(source: RecordingSource, pending: PendingChoices) -> None:
     entry = chosen(pending)
     source.memory.index.seen = 9
@@ -270,26 +192,6 @@ def test_numbers_that_start_over_do_not_hide_choices(
     pending.expire()
     pending.confirm(chosen(pending), 2)
     assert source.taken(ROOT) == ONE
-
-
-def test_new_group_members_are_remembered_during_concurrent_batches() -> None:
-    tentative = TentativeHosts()
-    with tentative.batch():
-        tentative.add("g", "a", "r1")
-        second = ExitStack()
-        second.enter_context(tentative.batch())  # asks before the claim is answered
-        tentative.add("g", "a", "r2")  # it was claimed elsewhere
-        third = ExitStack()
-        third.enter_context(tentative.batch())  # asks after it
-    assert tentative.of("g") == {"a": ("r2",)}
-    second.close()
-    assert tentative.of("g") == {}
-    tentative.add("g", "b", "r1")
-    tentative.remove("g", "b")
-    assert tentative.of("g") == {}
-    tentative.add("g", "c", "r1")
-    third.close()
-    assert tentative.of("g") == {} == tentative._places
 
 
 ROOTS = [uid(number, "c") for number in range(4000)]
@@ -365,55 +267,8 @@ def test_hosts_of_this_scheduler_are_ranked_first() -> None:
     assert 0 < len(mine) < 30
 
 
-def test_a_single_scheduler_and_requests_with_named_hosts_ignore_slices() -> None:
-    hall, mine = a_shared_hall("a", "a")
-    assert len(mine) == 30 and hosts_of(take(hall.rank())) == ["host30"]
-    hall, mine = a_shared_hall("a", "a", "b", "c")
-    theirs = freest_first({host.host for host in hall.source.hosts()} - mine)[0]
-    pick = take(hall.rank(a_request(wanted_host=theirs)))
-    assert hosts_of(pick) == [theirs] and not pick.crossed
-
-
-def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:
-    hall = a_hall(*(free(number, 2**43 + number, vcpus=1) for number in range(1, 31)))
-    hall.hosts.update()
-    hall.hosts.share(("a", "b"), "a")
-    ranking = hall.rank()
-    picks = [take(ranking) for _ in range(30)]
-    outside = [hosts_of(pick)[0] for pick in picks if pick.crossed]
-    assert len(outside) > 5 and outside == freest_first(outside)
-
-
 def a_clock(now: list[float]) -> Any:
     return SimpleNamespace(monotonic=lambda: now[0])
-
-
-@pytest.mark.parametrize(("took", "counted"), [(0.0, 10), (0.1, 10), (0.4, 4), (1.0, 2)])
-async def test_placement_counts_less_often_if_counting_takes_longer(
-    monkeypatch: pytest.MonkeyPatch, took: float, counted: int
-) -> None:
-    questions: list[Any] = []
-
-    async def answers(source: str, ask: Any, question: Any) -> Reply[Any]:
-        questions.append(question)
-        if isinstance(question, FindCells):
-            now[0] += took if question.counted else 0.0
-            return Reply(source, CellsFound(seen=1, cells=(), hosts={"c1": 3} if question.counted else {}))
-        return Reply(source)
-
-    monkeypatch.setattr(queries, "query", answers)
-    now = [0.0]
-    ask: Any = SimpleNamespace(cells=None, waiting=None, instances=None, health=None)
-    async with background_tasks(a_clock(now)) as tasks:
-        reader = queries.StatusReader(ask, tasks, ["c2"])
-        for number in range(10):
-            now[0] = number * (queries.STATUS_SECONDS + 1.0)
-            status = await reader.status()
-            assert status.counts is not None
-            assert status.counts.hosts == {"c1": 3}
-            assert reader.cell_names(status) == ["c1", "c2"]
-    found = [question.counted for question in questions if isinstance(question, FindCells)]
-    assert (found.count(False), found.count(True)) == (10, counted)
 
 
 class Source:

@@ -1,7 +1,5 @@
 """Answers of what-if equal the results of real boots, and leave nothing reserved."""
 
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,36 +9,17 @@ from features.quotas.tests.support.unlimited import UnlimitedPlacement
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.extension import HostLimit, NoNarrowing, Order, Scheduler
+from scheduler_worker.extension import Scheduler
 from tests.support.ids import uid
 from tests.support.refused_worlds import HOSTS, of
 from tests.support.rule_builders import recent_builds
-from tests.support.scheduler_builders import SMALL, a_candidate, a_heartbeat, a_request
+from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 
-class HeldForOthers(NoNarrowing):
-    """Reserves the first host for other requests."""
-
-    def concerns(self, order: Order) -> bool:
-        return True
-
-    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
-        held = HostLimit("reserved", "reserved", frozenset({uid(1, "c")}), lambda root: "reserved")
-        return [order.limited(held) for order in orders]
-
-
 def a_scheduler(placement: UnlimitedPlacement) -> Scheduler:
     return scheduler_of(placement, clock=TurnedClock().clock)
-
-
-async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
-    placement = UnlimitedPlacement(a_candidate(1))
-    scheduler = scheduler_of(placement, clock=TurnedClock().clock, narrowings=[HeldForOthers()])
-    answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request()))
-    assert not answer.fits
 
 
 WHAT_IF = [
@@ -94,17 +73,3 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
     answer = await WhatIfs(a_scheduler(UnlimitedPlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
-
-
-async def test_builds_that_rules_count_are_supposed_as_well() -> None:
-    """Two hosts that may build two at a time: five do not fit, four do."""
-    placement = UnlimitedPlacement(*HOSTS[:2])
-    policy = ChoicePolicy.from_names(("io_ops",), max_builds=2)
-    scheduler = scheduler_of(placement, policy=policy, clock=TurnedClock().clock)
-    for number in (1, 2):
-        await scheduler.handle(a_heartbeat(number, cell=f"cell{number}"))
-    for count, fits in ((4, True), (5, False)):
-        answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))
-        assert answer.fits is fits
-    nova = WhatIf(request=a_request(instances=5), is_external=True)
-    assert (await WhatIfs(scheduler).answer(nova)).fits
