@@ -1,6 +1,6 @@
 """Measures a scheduler's decisions alone: claims are granted immediately, and no message is encoded.
 
-    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--profile spread] [--packing]
+    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--profile spread]
 
 Placement's index is in the process and learns each claim before the next batch, which is not measured. Times
 are processor seconds, with garbage collection as in a worker. All hosts have reported their states, and all
@@ -34,13 +34,11 @@ from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 add_filters()
 PARTS = parts_of_scheduler(Settings())
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
-PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 
-def policy(packing: bool, profile: str) -> ChoicePolicy:
+def policy(profile: str) -> ChoicePolicy:
     # max_builds: no build ends here, and the limit of builds in progress on a host must not be reached.
-    weighers = {f"+{name}": multiplier for name, multiplier in PACKING.items()} if packing else None
-    return ChoicePolicy.from_names(weighers=weighers, max_builds=1_000_000, profile=profile)
+    return ChoicePolicy.from_names(max_builds=1_000_000, profile=profile)
 
 
 async def decisions_a_second(
@@ -84,10 +82,9 @@ def main() -> None:
     parser.add_argument("--flavors", default="1,20")
     parser.add_argument("--batch", type=int, default=REQUESTS_AT_ONCE)
     parser.add_argument("--decisions", type=int, default=20_000)
-    parser.add_argument("--packing", action="store_true")
     parser.add_argument("--profile", default=default_profile())
     arguments = parser.parse_args()
-    chosen = policy(arguments.packing, arguments.profile)
+    chosen = policy(arguments.profile)
     table = Table("hosts", "flavors", "decisions/s", "µs each", "decided", title=f"in {CELLS} cells")
     for hosts in map(int, arguments.hosts.split(",")):
         for flavors in map(int, arguments.flavors.split(",")):

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from bench import backlog, doors, embedded_boots, ironic, overload
-from bench.decisions import decisions_a_second
+from bench.decisions import decisions_a_second, policy
 from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.features import features, module_of
 from berth.loadtest import MIX, LoadPlan, mixed
+from scheduler_worker import default_profile
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
@@ -129,7 +130,8 @@ def rates(sizes: BenchSizes) -> Figures:
 def decisions(sizes: BenchSizes) -> Figures:
     found = []
     for flavors in (1, sizes.flavors):
-        work = decisions_a_second(sizes.hosts, flavors, REQUESTS_AT_ONCE, sizes.decisions, packing=False)
+        chosen = policy(default_profile())
+        work = decisions_a_second(sizes.hosts, flavors, REQUESTS_AT_ONCE, sizes.decisions, chosen)
         name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
         found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))
     return tuple(found)

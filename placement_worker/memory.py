@@ -711,9 +711,12 @@ class HostSearch:
     def distinct_ways(
         self, position: int, most: int, within: Sequence[Allocations] = ()
     ) -> Sequence[Candidate]:
-        anchor = self._trees.row_at(position)
-        if self._lone or anchor is None or self._finder.alone(anchor):
+        row = self._index.at[position]
+        if self._lone or row is None or self._finder.alone(row):
             return self.ways(position, most, within)
+        anchor = self._trees.row_at(position)
+        if anchor is None:
+            return ()
         alike = _AlikeProviders(self._trees.rows_of(anchor.uuid))
         return self._candidates(anchor, self._fits(anchor, most, within, alike.key))
 

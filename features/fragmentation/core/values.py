@@ -226,10 +226,10 @@ class HostValues:
         if single is None:
             possible = np.flatnonzero(fits_all)
             return possible, base[possible]
-        _, amounts, fits = single
-        host, provider = self._distinct(slots, free, *np.nonzero(fits & fits_all[:, np.newaxis]))
+        _, of_one, fitting = single
+        host, provider = self._distinct(slots, free, *np.nonzero(fitting & fits_all[:, np.newaxis]))
         taken = base[host]
-        taken[np.arange(len(host)), provider] += amounts
+        taken[np.arange(len(host)), provider] += of_one
         return host, taken
 
     def _distinct(self, slots: Ints, free: Floats, host: Ints, provider: Ints) -> tuple[Ints, Ints]:
