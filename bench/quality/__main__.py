@@ -1,4 +1,4 @@
-"""Measures how well a scheduler places, not how fast: replays traces, beside published results.
+"""Measures how well a scheduler places, not how fast: replays traces, and prints published results too.
 
     python -m bench.quality                                     # small synthetic traces, a minute
     python -m bench.quality --gpu FOLDER --workloads default,gpushare40 --seeds 1-5

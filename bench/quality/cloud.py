@@ -51,7 +51,7 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request of a trace asks for; equal requests share one object."""
+    """A request of a trace; equal requests share one object."""
 
     flavor: Flavor
     groups: tuple[ResourceGroup, ...] = ()

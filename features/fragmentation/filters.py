@@ -36,7 +36,7 @@ class CandidateValues:
 
 
 def fragmentation(*, spread: float = SPREAD) -> Weigher:
-    """Prefer what leaves most of use for the usual requests, such as no GPUs without processors beside them.
+    """Prefer what leaves most of use for the usual requests, so no GPUs without processors.
 
     The value of a candidate is that of the host after it, less that before, in thousandths of an average
     host. While less than half of the cloud is used, emptier hosts are preferred by up to `spread` of a host.

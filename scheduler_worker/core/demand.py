@@ -33,7 +33,7 @@ class ShapeGroup(Value, frozen=True, kw_only=True):
 
 
 class Shape(Value, frozen=True, kw_only=True):
-    """What an instance asks of one host. With `apart`, equal groups need different providers."""
+    """The amounts that an instance asks of one host. With `apart`, equal groups need different providers."""
 
     groups: tuple[ShapeGroup, ...]
     apart: bool = False

@@ -13,7 +13,7 @@ NO_HOST = -1
 
 @dataclass(eq=False)
 class Layout:
-    """Which providers hosts have: `rows[slot, n]` is the row of the n-th provider in placement's index, the
+    """The providers of hosts: `rows[slot, n]` is the row of the n-th provider in placement's index, the
     root first; NO_HOST if the host has fewer.
     """
 
