@@ -14,6 +14,7 @@ from bus.requests import Flavor, ResourceGroup
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.ranking import replay
 from scheduler_worker.core.rule import Alternative, View, Weigher
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
@@ -80,9 +81,11 @@ def test_later_choices_count_the_earlier_ones() -> None:
     assert cards == [uid(12, "a")] * 2 + [uid(22, "a")] * 3
 
 
-def test_a_decision_is_recorded_with_the_value_of_the_candidate() -> None:
+def test_a_decision_is_recorded_with_the_value_of_the_candidate_and_can_be_repeated() -> None:
     pick = take(hall_of(host(1, 10, 5), host(2, 10, 3)).rank(request()))
     assert pick.scores == {"least_left": -3.0, "total": -3.0}
+    repeated = replay(uid(1), pick.record).host
+    assert repeated is not None and repeated.root == pick.root
 
 
 def distinct(free: Sequence[int], groups: Mapping[str, int]) -> list[int]:
