@@ -27,7 +27,7 @@ from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import Allocations, portions, without
-from scheduler_worker.core.demand import UNKNOWN_DEMAND, Demand, UsualShapes, weight_at
+from scheduler_worker.core.demand import UNKNOWN_DEMAND, DemandCounts, UsualShapes, weight_at
 from scheduler_worker.core.events import ReserveHost
 from scheduler_worker.core.host_map import (
     NEVER,
@@ -888,7 +888,7 @@ LEAST_REQUESTS = 0.01  # of a shape, counted as of now; with less it is forgotte
 class DemandRecords:
     """Stores the usual shapes of requests, which the schedulers of a region count together."""
 
-    def __init__(self, demand: Demand, database: Database, clock: Clock) -> None:
+    def __init__(self, demand: DemandCounts, database: Database, clock: Clock) -> None:
         self._demand = demand
         self._database = database
         self._clock = clock
@@ -921,7 +921,7 @@ class KnownHosts:
         self.pending = PendingChoices(source, self.book, clock)
         self.roster = Roster(clock)
         self.map = HostMap(source, cells)
-        self.demand = Demand()
+        self.demand = DemandCounts()
 
     def now(self) -> tuple[HostsNow, Bools]:
         """Return the reported state of all hosts, and a mask of the hosts that have an agent."""

@@ -76,7 +76,10 @@ def gpu_lines(
 
 
 def numa_lines(
-    name: str, trace: Sequence[numa_trace.Instance], starts: Sequence[int], compared: dict[str, ChoicePolicy]
+    name: str,
+    trace: Sequence[numa_trace.NumaInstance],
+    starts: Sequence[int],
+    compared: dict[str, ChoicePolicy],
 ) -> Iterator[Line]:
     metric = "wait"
     for policy, figure in numa_trace.PUBLISHED.get(name, {}).items():

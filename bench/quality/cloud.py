@@ -33,7 +33,7 @@ PAUSE = 2.0  # seconds from one request to the next, after which no build counts
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceSpec:
     """A child provider of a host, such as a GPU or a NUMA node."""
 
     resources: Mapping[str, int]
@@ -46,7 +46,7 @@ class HostSpec:
 
     resources: Mapping[str, int]
     traits: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TraceClock:
 
 
 @dataclass(eq=False)
-class Cloud:
+class TraceCloud:
     """Hosts, and the scheduler that decides for them."""
 
     hosts: Sequence[HostSpec]

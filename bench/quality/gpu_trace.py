@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.quality.cloud import Asked, Cloud, Device, HostSpec
+from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
 from bus.packing import Floats
 from bus.requests import Flavor, ResourceGroup
 from scheduler_worker import ChoicePolicy
@@ -126,7 +126,7 @@ def allocated(trace: GpuTrace, seed: int, place: Place) -> dict[str, float]:
 
 
 def with_berth(trace: GpuTrace, seed: int, policy: ChoicePolicy) -> dict[str, float]:
-    cloud = Cloud(_hosts(trace.nodes), policy, seed)
+    cloud = TraceCloud(_hosts(trace.nodes), policy, seed)
     asked: dict[Pod, Asked] = {}
 
     def place(pod: Pod) -> bool:
@@ -145,7 +145,7 @@ def _hosts(nodes: Sequence[Node]) -> list[HostSpec]:
         HostSpec(
             {"VCPU": node.cpu, "MEMORY_MB": node.memory},
             (f"CUSTOM_{node.model}",),
-            tuple([Device({GPU: WHOLE}, (f"CUSTOM_{node.model}",))] * node.gpus),
+            tuple([DeviceSpec({GPU: WHOLE}, (f"CUSTOM_{node.model}",))] * node.gpus),
         )
         for node in nodes
     ]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, Cloud, Device, HostSpec, TraceClock
+from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceClock, TraceCloud
 from bus.packing import Bools, Floats
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
@@ -31,7 +31,7 @@ PUBLISHED = {"valid": {"first fit": 267_140.0, "balance fit": 204_081.0}}
 
 
 @dataclass(frozen=True)
-class Instance:
+class NumaInstance:
     cpu: int  # in halves, as `CPU`
     memory: int
     is_large: bool
@@ -39,20 +39,20 @@ class Instance:
     lives: int
 
 
-def read(path: Path) -> list[Instance]:
+def read(path: Path) -> list[NumaInstance]:
     with open(path, encoding="utf-8") as file:
         rows = [
             (int(row["cpu"]), int(row["mem"]), int(float(row["at"])), int(float(row["lt"])))
             for row in csv.DictReader(file)
         ]
-    return [Instance(2 * cpu, 2 * mem, mem > LARGE, arrives, lives) for cpu, mem, arrives, lives in rows]
+    return [NumaInstance(2 * cpu, 2 * mem, mem > LARGE, arrives, lives) for cpu, mem, arrives, lives in rows]
 
 
 class Hosts(Protocol):
     def begin(self) -> None:
         """Empty all hosts."""
 
-    def place(self, instance: Instance, now: int) -> Any:
+    def place(self, instance: NumaInstance, now: int) -> Any:
         """Return what `release` needs; None if no host fits."""
 
     def release(self, held: Any, now: int) -> None: ...
@@ -61,14 +61,14 @@ class Hosts(Protocol):
 class PlainHosts:
     """Hosts as arrays: `free[host, node]` is its free processors and memory."""
 
-    def __init__(self, choose: Callable[[Floats, Instance, Bools], int]) -> None:
+    def __init__(self, choose: Callable[[Floats, NumaInstance, Bools], int]) -> None:
         self._choose = choose
         self.begin()
 
     def begin(self) -> None:
         self.free: Floats = np.tile(np.array([CPU, MEMORY], np.float64), (HOSTS, NODES, 1))
 
-    def fitting(self, instance: Instance) -> Bools:
+    def fitting(self, instance: NumaInstance) -> Bools:
         """Return for each node of each host whether the instance fits there."""
         fits: Bools
         if instance.is_large:
@@ -78,7 +78,7 @@ class PlainHosts:
             fits = (self.free >= (instance.cpu, instance.memory)).all(axis=2).reshape(-1)
         return fits
 
-    def place(self, instance: Instance, now: int) -> Any:
+    def place(self, instance: NumaInstance, now: int) -> Any:
         fits = self.fitting(instance)
         if not fits.any():
             return None
@@ -92,11 +92,11 @@ class PlainHosts:
         self.free[held[0], held[1]] += held[2]
 
 
-def first_fit(free: Floats, instance: Instance, fits: Bools) -> int:
+def first_fit(free: Floats, instance: NumaInstance, fits: Bools) -> int:
     return int(np.argmax(fits))
 
 
-def balance_fit(free: Floats, instance: Instance, fits: Bools) -> int:
+def balance_fit(free: Floats, instance: NumaInstance, fits: Bools) -> int:
     """Choose the host whose nodes differ most, and there the emptier node: the paper's best heuristic."""
     if instance.is_large:
         return int(np.argmax(fits))
@@ -109,13 +109,13 @@ def balance_fit(free: Floats, instance: Instance, fits: Bools) -> int:
     return place if fits[place] else place ^ 1
 
 
-def best_fit(free: Floats, instance: Instance, fits: Bools) -> int:
+def best_fit(free: Floats, instance: NumaInstance, fits: Bools) -> int:
     left = (free / (CPU, MEMORY)).min(axis=2)
     rest = left.sum(axis=1).repeat(NODES) if instance.is_large else left.reshape(-1)
     return int(np.argmin(np.where(fits, rest, np.inf)))
 
 
-REFERENCES: dict[str, Callable[[Floats, Instance, Bools], int]] = {
+REFERENCES: dict[str, Callable[[Floats, NumaInstance, Bools], int]] = {
     "first fit": first_fit,
     "best fit": best_fit,
     "balance fit": balance_fit,
@@ -126,9 +126,9 @@ class BerthHosts:
     """Hosts for which a scheduler decides. It is asked only if an instance fits: refusals take longest."""
 
     def __init__(self, policy: ChoicePolicy, seed: int) -> None:
-        node = Device({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
+        node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
         self._time = TraceClock()
-        self.cloud = Cloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
+        self.cloud = TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}
         self._known = PlainHosts(first_fit)
@@ -139,7 +139,7 @@ class BerthHosts:
         self._held.clear()
         self._known.begin()
 
-    def place(self, instance: Instance, now: int) -> Any:
+    def place(self, instance: NumaInstance, now: int) -> Any:
         if not self._known.fitting(instance).any():
             return None
         key = instance.cpu, instance.memory, instance.is_large
@@ -168,7 +168,7 @@ class BerthHosts:
             self._known.free[host, node] += np.array([amounts["VCPU"], amounts["MEMORY_MB"]]) * sign
 
 
-def length(trace: Sequence[Instance], start: int) -> int:
+def length(trace: Sequence[NumaInstance], start: int) -> int:
     """Return the number of instances of the episode that begins at an instance of the trace."""
     hosts, ends, index = PlainHosts(first_fit), list[tuple[int, int, Any]](), start
     while True:
@@ -182,7 +182,7 @@ def length(trace: Sequence[Instance], start: int) -> int:
             return index - start + MORE
 
 
-def waited(trace: Sequence[Instance], start: int, count: int, hosts: Hosts) -> float:
+def waited(trace: Sequence[NumaInstance], start: int, count: int, hosts: Hosts) -> float:
     """Return the sum of the waiting times of the instances of an episode."""
     hosts.begin()
     ends, now, total = list[tuple[int, int, Any]](), trace[start].arrives, 0
@@ -215,13 +215,13 @@ def trimmed_mean(values: Sequence[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def waiting(trace: Sequence[Instance], starts: Sequence[int], hosts: Hosts) -> dict[str, float]:
+def waiting(trace: Sequence[NumaInstance], starts: Sequence[int], hosts: Hosts) -> dict[str, float]:
     waits = [waited(trace, start, length(trace, start), hosts) for start in starts]
     return {"wait": trimmed_mean(waits), "mean": sum(waits) / len(waits)}
 
 
 def with_berth(
-    trace: Sequence[Instance], starts: Sequence[int], policy: ChoicePolicy, seed: int
+    trace: Sequence[NumaInstance], starts: Sequence[int], policy: ChoicePolicy, seed: int
 ) -> dict[str, float]:
     hosts = BerthHosts(policy, seed)
     try:
@@ -230,18 +230,18 @@ def with_berth(
         hosts.cloud.close()
 
 
-def random_starts(trace: Sequence[Instance], count: int, seed: int) -> list[int]:
+def random_starts(trace: Sequence[NumaInstance], count: int, seed: int) -> list[int]:
     """Return starts of episodes that are not those of the paper."""
     chance = random.Random(seed)
     return [chance.randrange(len(trace) - 2000) for _ in range(count)] if len(trace) > 2000 else [0] * count
 
 
-def synthetic(seed: int) -> list[Instance]:
+def synthetic(seed: int) -> list[NumaInstance]:
     """Return a small trace of instances of one and of two NUMA nodes."""
     return list(_synthetic(random.Random(seed)))
 
 
-def _synthetic(chance: random.Random) -> Iterator[Instance]:
+def _synthetic(chance: random.Random) -> Iterator[NumaInstance]:
     arrives = 0.0
     sizes = ((1, 1), (1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16), (8, 32), (16, 32), (16, 64))
     weights = (12, 10, 12, 10, 8, 8, 5, 4, 2, 1)
@@ -249,4 +249,4 @@ def _synthetic(chance: random.Random) -> Iterator[Instance]:
         arrives += chance.expovariate(1 / 30)
         cpu, memory = chance.choices(sizes, weights)[0]
         lives = int(chance.lognormvariate(6.0, 2.0)) + 1
-        yield Instance(2 * cpu, 2 * memory, memory > LARGE, int(arrives), lives)
+        yield NumaInstance(2 * cpu, 2 * memory, memory > LARGE, int(arrives), lives)

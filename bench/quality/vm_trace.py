@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, Cloud, HostSpec, TraceClock
+from bench.quality.cloud import Asked, HostSpec, TraceClock, TraceCloud
 from bus.packing import Floats, are_free
 from bus.requests import Flavor
 from scheduler_worker import ChoicePolicy
@@ -25,7 +25,7 @@ DAY = 86_400.0  # the trace counts time in days
 
 
 @dataclass(frozen=True)
-class Machine:
+class VirtualMachine:
     begins: float
     ends: float  # infinite: does not end within the trace
     cpu: int
@@ -34,7 +34,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class VmTrace:
-    machines: tuple[Machine, ...]
+    machines: tuple[VirtualMachine, ...]
     events: tuple[tuple[float, int, int], ...]  # time, 1: begins or 0: ends, number of the machine
 
     @property
@@ -52,7 +52,7 @@ class VmTrace:
         return math.ceil(self.bound * factor)
 
 
-def trace_of(machines: Sequence[Machine]) -> VmTrace:
+def trace_of(machines: Sequence[VirtualMachine]) -> VmTrace:
     some = sorted(machines, key=lambda machine: machine.begins)
     events = [(machine.begins, 1, number) for number, machine in enumerate(some)]
     events += [(machine.ends, 0, number) for number, machine in enumerate(some) if machine.ends < math.inf]
@@ -62,7 +62,7 @@ def trace_of(machines: Sequence[Machine]) -> VmTrace:
 def read(path: Path) -> VmTrace:
     with open(path, encoding="utf-8") as file:
         rows = [
-            Machine(
+            VirtualMachine(
                 float(row["starttime"]),
                 float(row["endtime"]),
                 round(float(row["cores"])),
@@ -73,8 +73,8 @@ def read(path: Path) -> VmTrace:
     return trace_of([machine for machine in rows if machine.cpu <= CPU and machine.memory <= MEMORY])
 
 
-class Fleet(Protocol):
-    def place(self, machine: Machine) -> Any:
+class VmFleet(Protocol):
+    def place(self, machine: VirtualMachine) -> Any:
         """Return what `release` needs; None if no host fits."""
 
     def release(self, held: Any, now: float) -> None: ...
@@ -85,7 +85,7 @@ class PlainFleet:
         self.free: Floats = np.tile(np.array([CPU, MEMORY], np.float64), (hosts, 1))
         self._best = best
 
-    def place(self, machine: Machine) -> Any:
+    def place(self, machine: VirtualMachine) -> Any:
         amounts = np.array([machine.cpu, machine.memory], np.float64)
         fits = are_free(amounts, self.free)
         if not fits.any():
@@ -103,10 +103,10 @@ class BerthFleet:
     def __init__(self, hosts: int, policy: ChoicePolicy, seed: int) -> None:
         self._time = TraceClock()
         host = HostSpec({"VCPU": CPU, "MEMORY_MB": MEMORY})
-        self.cloud = Cloud([host] * hosts, policy, seed, self._time)
+        self.cloud = TraceCloud([host] * hosts, policy, seed, self._time)
         self._asked: dict[tuple[int, int], Asked] = {}
 
-    def place(self, machine: Machine) -> Any:
+    def place(self, machine: VirtualMachine) -> Any:
         key = machine.cpu, machine.memory
         if key not in self._asked:
             self._asked[key] = Asked(
@@ -120,7 +120,7 @@ class BerthFleet:
         self.cloud.release(held)
 
 
-def rejected(trace: VmTrace, fleet: Fleet) -> dict[str, float]:
+def rejected(trace: VmTrace, fleet: VmFleet) -> dict[str, float]:
     held: dict[int, Any] = {}
     refused = cores = 0
     for now, begins, number in trace.events:
@@ -153,5 +153,7 @@ def synthetic(seed: int) -> VmTrace:
         begins = chance.random() * 7
         cpu, memory = chance.choices(sizes, weights)[0]
         lives = chance.lognormvariate(-2.5, 1.8)
-        machines.append(Machine(begins, begins + lives if begins + lives < 7 else math.inf, cpu, memory))
+        machines.append(
+            VirtualMachine(begins, begins + lives if begins + lives < 7 else math.inf, cpu, memory)
+        )
     return trace_of(machines)

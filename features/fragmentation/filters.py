@@ -12,7 +12,7 @@ from scheduler_worker.core.extension import (
     Alternative,
     MoreRules,
     Number,
-    Profile,
+    PlacementProfile,
     View,
     WayValues,
     Weigher,
@@ -68,11 +68,11 @@ _OTHERS = {
     "image_cached": 0.05,
 }
 PROFILES = {
-    "balanced": Profile(
+    "balanced": PlacementProfile(
         says="places so that most remains usable for the usual requests, and spreads while much is free",
         multipliers={"fragmentation": 0.1, **_OTHERS},
     ),
-    "pack": Profile(
+    "pack": PlacementProfile(
         says="places so that most remains usable for the usual requests",
         multipliers={"fragmentation": 0.1, **_OTHERS},
         options={"fragmentation": {"spread": 0.0}},

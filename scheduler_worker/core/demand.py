@@ -100,7 +100,7 @@ def weight_at(now: float) -> float:
     return float(2.0 ** min(max((now - BEGIN) / HALF_LIFE, -1000.0), 1000.0))
 
 
-class Demand:
+class DemandCounts:
     """Counts the shapes of requests, by weights of `weight_at`."""
 
     def __init__(self) -> None:

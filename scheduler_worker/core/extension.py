@@ -3,7 +3,7 @@ too, so this module loads no database code, unlike `scheduler_worker.extension`.
 """
 
 from scheduler_worker.core.demand import Shape, ShapeGroup, UsualShapes, shape_of
-from scheduler_worker.core.policy import MoreRules, Profile
+from scheduler_worker.core.policy import MoreRules, PlacementProfile
 from scheduler_worker.core.request import (
     GroupDraft,
     QuestionDraft,
@@ -31,7 +31,7 @@ __all__ = [
     "MoreRules",
     "Number",
     "OneHost",
-    "Profile",
+    "PlacementProfile",
     "QuestionDraft",
     "RequestReader",
     "Rule",

@@ -157,7 +157,7 @@ class BadChoice(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class PlacementProfile:
     """A set of multipliers and options by which hosts are chosen, for operators who do not set their own."""
 
     says: str
@@ -167,8 +167,10 @@ class Profile:
 
 SPREAD = "spread"
 # name → profile; features add further ones
-PROFILES: dict[str, Profile] = {
-    SPREAD: Profile(says="prefers hosts with more free memory, processors and disk, as Nova does by default")
+PROFILES: dict[str, PlacementProfile] = {
+    SPREAD: PlacementProfile(
+        says="prefers hosts with more free memory, processors and disk, as Nova does by default"
+    )
 }
 USUAL_PROFILES = ("balanced", SPREAD)  # the first one that there is, is the default
 
@@ -186,7 +188,7 @@ class MoreRules:
     enabled: bool = True  # whether they are enabled by default
     called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name in another scheduler → names
     hints: Mapping[str, str] = field(default_factory=dict)  # scheduler hint → name of its filter
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    profiles: Mapping[str, PlacementProfile] = field(default_factory=dict)
     # filter → whether options of it, or of the weigher of this name, enable it
     enabled_by: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
@@ -295,7 +297,7 @@ def rules_named(names: Iterable[str], options: Options, custom: Custom) -> tuple
 
 
 def weighers_named(
-    names: Names, options: Options, custom: Custom, profile: Profile = PROFILES[SPREAD]
+    names: Names, options: Options, custom: Custom, profile: PlacementProfile = PROFILES[SPREAD]
 ) -> tuple[Weigher, ...]:
     """Return the weighers named in `names` (None: those of the profile); a mapping gives each a multiplier.
     Names that begin with + change or extend the weighers of the profile.

@@ -8,7 +8,7 @@ from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
-from scheduler_worker.core.demand import HALF_LIFE, Demand, Shape, ShapeGroup
+from scheduler_worker.core.demand import HALF_LIFE, DemandCounts, Shape, ShapeGroup
 from scheduler_worker.hosts import DemandRecords
 
 NOW = 1_800_000_000.0
@@ -24,13 +24,13 @@ def flat(cpus: int) -> Shape:
     return Shape(groups=(ShapeGroup(resources=(("VCPU", cpus),), is_split=True),))
 
 
-def parts(demand: Demand) -> dict[Shape, float]:
+def parts(demand: DemandCounts) -> dict[Shape, float]:
     usual = demand.usual()
     return dict(zip(usual.shapes, usual.parts, strict=True))
 
 
-def scheduler(store: Database, now: float = NOW) -> tuple[Demand, DemandRecords]:
-    demand = Demand()
+def scheduler(store: Database, now: float = NOW) -> tuple[DemandCounts, DemandRecords]:
+    demand = DemandCounts()
     return demand, DemandRecords(demand, store, Clock(now=lambda: now))
 
 

@@ -8,7 +8,7 @@ from scheduler_worker.core.demand import (
     HALF_LIFE,
     MOST_SHAPES,
     MOST_USUAL,
-    Demand,
+    DemandCounts,
     Shape,
     ShapeGroup,
     encoded,
@@ -23,7 +23,7 @@ def flat(cpus: int) -> Shape:
     return Shape(groups=(ShapeGroup(resources=(("VCPU", cpus),), is_split=True),))
 
 
-def parts(demand: Demand) -> dict[Shape, float]:
+def parts(demand: DemandCounts) -> dict[Shape, float]:
     usual = demand.usual()
     return dict(zip(usual.shapes, usual.parts, strict=True))
 
@@ -46,20 +46,20 @@ def test_a_shape_has_the_amounts_and_traits_of_a_query_without_its_names() -> No
 
 
 def test_the_parts_of_shapes_are_those_of_the_instances() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     demand.count([(flat(1), 3), (flat(2), 1)], NOW)
     assert parts(demand) == {flat(1): 0.75, flat(2): 0.25}
 
 
 def test_a_request_counts_half_after_the_half_life() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     demand.count([(flat(1), 1)], NOW)
     demand.count([(flat(2), 1)], NOW + HALF_LIFE)
     assert parts(demand)[flat(1)] == pytest.approx(1 / 3)
 
 
 def test_weighers_see_the_same_demand_until_a_tenth_of_it_has_changed() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     demand.count([(flat(1), 100)], NOW)
     before = demand.usual()
     demand.count([(flat(2), 5)], NOW)
@@ -70,7 +70,7 @@ def test_weighers_see_the_same_demand_until_a_tenth_of_it_has_changed() -> None:
 
 
 def test_the_memory_is_bounded_and_weighers_see_the_most_frequent_shapes() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     for cpus in range(1, MOST_SHAPES + 50):
         demand.count([(flat(cpus), cpus)], NOW)
     assert len(demand.taken()) <= MOST_SHAPES
@@ -81,7 +81,7 @@ def test_the_memory_is_bounded_and_weighers_see_the_most_frequent_shapes() -> No
 
 
 def test_the_counts_of_other_schedulers_are_added_to_those_not_yet_stored() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     demand.count([(flat(1), 1)], NOW)
     stored = demand.taken()
     demand.count([(flat(2), 2)], NOW)
@@ -90,7 +90,7 @@ def test_the_counts_of_other_schedulers_are_added_to_those_not_yet_stored() -> N
 
 
 def test_counts_that_could_not_be_stored_are_stored_later() -> None:
-    demand = Demand()
+    demand = DemandCounts()
     demand.count([(flat(1), 1)], NOW)
     demand.put_back(demand.taken())
     assert demand.taken() == {encoded(flat(1)): weight_at(NOW)}

@@ -376,7 +376,7 @@ def test_custom_functions_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         scheduler_filters=("+my_rules:calm",), scheduler_weighers={"+my_rules:size": 2.0}
     )
     shown = {row.name: row for row in (*reference_tables.filters(added), *reference_tables.weighers(added))}
-    assert all(shown[name].on for name in ("my_rules:calm", "my_rules:size", "zone", "ram"))
+    assert all(shown[name].on for name in ("my_rules:calm", "my_rules:size", "zone", "load"))
     with pytest.raises(
         BadSetting, match=r"scheduler_filters = .*: 'my_rules:broken' makes a int, not a Rule"
     ):

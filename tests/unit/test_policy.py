@@ -16,7 +16,7 @@ from scheduler_worker.core.policy import (
     WEIGHERS_OF_OTHERS,
     BadChoice,
     ChoicePolicy,
-    Profile,
+    PlacementProfile,
 )
 from scheduler_worker.core.rule import Alternative, HostFacts, Rule, Weigher
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
@@ -97,7 +97,7 @@ def test_the_kernels_filters_and_weighers_of_nova_are_known_by_their_classes() -
 def test_a_profile_sets_multipliers_and_options_that_the_settings_do_not_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    quiet = Profile(
+    quiet = PlacementProfile(
         says="prefers quiet hosts",
         multipliers={"ram": 0.0, "load": -9.0, "of_a_missing_feature": 1.0},
         options={"io_ops": {"max_io_ops_per_host": 3}},

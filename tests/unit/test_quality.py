@@ -29,7 +29,7 @@ def test_instances_are_rejected_no_more_than_with_best_fit() -> None:
 
 
 def test_the_bound_is_that_of_instances_that_can_be_cut() -> None:
-    halves = [vm_trace.Machine(0.0, 2.0, vm_trace.CPU // 2, 1) for _ in range(3)]
+    halves = [vm_trace.VirtualMachine(0.0, 2.0, vm_trace.CPU // 2, 1) for _ in range(3)]
     assert vm_trace.trace_of(halves).bound == 1.5
     assert vm_trace.trace_of(halves).hosts() == 2
 

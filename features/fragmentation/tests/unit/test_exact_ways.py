@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bench.quality.cloud import Asked, Cloud, Device, HostSpec
+from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
 from scheduler_worker import ChoicePolicy
@@ -27,7 +27,7 @@ def some_hosts(chance: Random) -> list[HostSpec]:
         (chance.choice((8, 16, 32)), chance.choice((32, 64)), chance.choice((0, 2, 4))) for _ in range(3)
     ]
     return [
-        HostSpec({"VCPU": cpus, "MEMORY_MB": ram}, (), (Device({GPU: 10}),) * gpus)
+        HostSpec({"VCPU": cpus, "MEMORY_MB": ram}, (), (DeviceSpec({GPU: 10}),) * gpus)
         for cpus, ram, gpus in chance.choices(sizes, k=6)
     ]
 
@@ -87,7 +87,7 @@ class SlowValues:
         return value + 0.1 / 0.9 * pi**2 / 12 * self.size(totals) * prod(shares)
 
 
-def amounts_of(cloud: Cloud) -> tuple[list[Amounts], list[Amounts]]:
+def amounts_of(cloud: TraceCloud) -> tuple[list[Amounts], list[Amounts]]:
     index = cloud.placement.index
     hosts = [[index.rows[uuid] for uuid in tree] for tree in index.trees.values()]
     free = [{row.uuid: dict(row.free) for row in host} for host in hosts]
@@ -115,7 +115,7 @@ def after(host: Amounts, way: Allocations) -> Amounts:
 )
 def test_the_choice_is_the_best_way_of_the_best_host(seed: int) -> None:
     chance = Random(seed)
-    cloud = Cloud(some_hosts(chance), pack(), seed)
+    cloud = TraceCloud(some_hosts(chance), pack(), seed)
     try:
         for _ in range(30):
             asked, (free, whole) = some_asked(chance), amounts_of(cloud)

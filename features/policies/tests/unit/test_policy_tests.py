@@ -49,7 +49,7 @@ def test_a_decision_without_the_values_of_a_changed_weigher_cannot_be_made_again
 def test_a_change_of_numbers_alone_is_recognized() -> None:
     changed = changed_policy(Settings(), ["weights.ram=2", "weights.cpu=-1", "subset=3", "near=0.5"])
     assert changed.only_numbers == ChangedNumbers({"ram": 2.0, "cpu": -1.0}, 3, 0.5)
-    assert changed.trial.weighers["ram"] == 2.0 and changed.trial.weighers["disk"] == 1.0
+    assert changed.trial.weighers["ram"] == 2.0 and changed.trial.weighers["build_failure"] == 6.0
     assert (changed.trial.subset, changed.trial.near) == (3, 0.5)
 
 
