@@ -1,4 +1,4 @@
-"""The first migration: decisions, hosts, leaders and the audit trail."""
+"""The first migration: decisions, usual shapes, hosts, leaders and the audit trail."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -44,6 +44,9 @@ def upgrade() -> None:
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])
+    # Usual shapes of requests. weight: of the requests with this shape; later requests weigh more
+    # (core/demand.py).
+    table("demand", columns(text, "shape"), columns(sa.Double, "weight"))
     # Hosts that are down or closed by their agents; a host that is up has no row.
     table("host_health", columns(text, "cell", "root", "health"), keys=2)
     table("leaders", columns(text, "work", "scheduler"), columns(sa.Double, "until"))
