@@ -93,8 +93,12 @@ class ProviderArrays(Protocol):
         """Return the row of the root of each provider's host; -1: the row is unused."""
 
     @property
-    def version(self) -> object:
-        """Return a value that changes whenever something other than the used amounts changes."""
+    def layout(self) -> object:
+        """Return a value that changes whenever a provider is added or removed, or gets another host."""
+
+    @property
+    def shaped(self) -> object:
+        """Return a value that changes whenever anything but the used amounts changes."""
 
     def classes(self) -> Sequence[str]:
         """Return the resource classes of which any provider has an inventory."""

@@ -817,7 +817,8 @@ class PackedProviders:
     def __init__(self, index: Index, packed: PackedSnapshot) -> None:
         self._index = index
         self._packed = packed
-        self.version = index, index.shaped, index.layout
+        self.layout = index, index.layout
+        self.shaped = index, index.shaped
 
     @property
     def host(self) -> Ints:

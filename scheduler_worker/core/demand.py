@@ -6,6 +6,7 @@ it to value what remains free on hosts, because the next requests will be like t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 
 import msgspec
@@ -30,6 +31,11 @@ class ShapeGroup(Value, frozen=True, kw_only=True):
     required_any: tuple[tuple[str, ...], ...] = ()
     forbidden: tuple[str, ...] = ()
     is_split: bool = False  # the group without a suffix: several providers of a host may supply it
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """Return all traits that the group names."""
+        return (*self.required, *chain.from_iterable(self.required_any), *self.forbidden)
 
 
 class Shape(Value, frozen=True, kw_only=True):

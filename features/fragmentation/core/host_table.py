@@ -1,7 +1,8 @@
 """The free amounts of all hosts' providers as one array that follows changes: a slot for each host."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ class Layout:
     root first; NO_HOST if the host has fewer.
     """
 
-    version: object
+    known: object
     slot_at: Ints  # by row of a root: its slot
     rows: Ints
 
@@ -41,59 +42,94 @@ class Layout:
         rows = np.full((roots.size, int(nth.max(initial=0)) + 1), NO_HOST, np.intp)
         rows[:, 0] = roots
         rows[slots, nth] = children
-        return cls(providers.version, slot_at, rows)
+        return cls(providers.layout, slot_at, rows)
 
 
 class HostTable:
-    """`free[slot, n, c]` is the free amount of class c of the n-th provider of a host."""
+    """`free[slot, n, c]` is the free amount of class c of a host's n-th provider, `whole` its capacity."""
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self.classes: tuple[str, ...] = ()
+        self.traits: dict[str, Bools] = {}  # trait → [slot, n]: whether a provider has it
         self.free: Floats = np.zeros((0, 1, 0))
         self.whole: Floats = np.zeros((0, 1, 0))
         self.versions: Ints = np.zeros(0, np.intp)  # by slot: grows when the host changes
-        self.changes = 0
         self.rebuilt = 0  # counts new layouts, after which slots mean other hosts
-        self._known: dict[str, Floats] = {}  # class → the array of the index at the last call of `follow`
+        self.reshaped = 0  # counts changes of capacities and traits
+        self._changes = 0
+        self._shaped: object = None
+        self._free: dict[str, Floats] = {}  # class → the array of the index at the last call of `follow`
+        self._whole: dict[str, Floats] = {}
+        self._masks: dict[str, Bools] = {}  # trait → likewise
 
-    def follow(self, providers: ProviderArrays, classes: Sequence[str]) -> None:
-        """Take over the present amounts of the given classes; `versions` has the hosts that changed."""
-        new = tuple(sorted({*self.classes, *classes}))
-        if self.layout is None or self.layout.version != providers.version or new != self.classes:
-            self._begin(providers, new)
+    def follow(self, providers: ProviderArrays, classes: Collection[str], traits: Collection[str]) -> None:
+        """Take over the present amounts of the given classes, and which providers have the given traits."""
+        wanted = tuple(sorted({*self.classes, *classes}))
+        if (
+            self.layout is None
+            or self.layout.known != providers.layout
+            or wanted != self.classes
+            or not self.traits.keys() >= {*traits}
+        ):
+            self._begin(providers, wanted, {*self.traits, *traits})
             return
         changed = np.zeros(len(providers.host), np.bool_)
-        for name, known in self._known.items():
-            now = _column(providers, name)
-            differs = now != known
-            if differs.any():
-                changed |= differs
-                self._known[name] = now.copy()
-        if not changed.any():
-            return
-        roots = providers.host[np.flatnonzero(changed)]
-        slots = np.unique(self.layout.slot_at[roots[roots >= 0]])
-        slots = slots[slots >= 0]
-        self.changes += 1
-        self.versions[slots] = self.changes
-        for number, name in enumerate(self.classes):
-            self.free[slots, :, number] = self._gathered(self._known[name], slots)
+        for name, known in self._free.items():
+            self._compare(self._free, name, known, _column(providers, name), changed)
+        reshaped = np.zeros(len(providers.host), np.bool_)
+        if self._shaped != providers.shaped:
+            self._shaped = providers.shaped
+            for name, known in self._whole.items():
+                self._compare(self._whole, name, known, _column(providers, name, whole=True), reshaped)
+            for trait, mask in self._masks.items():
+                self._compare(self._masks, trait, mask, providers.has(trait), reshaped)
+        if reshaped.any():
+            self.reshaped += 1
+            changed |= reshaped
+            for number, name in enumerate(self.classes):
+                slots = self._slots(providers, reshaped)
+                self.whole[slots, :, number] = self._gathered(self._whole[name], slots)
+            for trait, mask in self._masks.items():
+                self.traits[trait] = self._having(mask)
+        if changed.any():
+            slots = self._slots(providers, changed)
+            self._changes += 1
+            self.versions[slots] = self._changes
+            for number, name in enumerate(self.classes):
+                self.free[slots, :, number] = self._gathered(self._free[name], slots)
 
-    def _begin(self, providers: ProviderArrays, classes: tuple[str, ...]) -> None:
+    def _compare(self, columns: dict[str, Any], name: str, known: Any, now: Any, changed: Bools) -> None:
+        """Mark the rows with other values than at the last call, and remember the present ones."""
+        differs = now != known
+        if differs.any():
+            changed |= differs
+            columns[name] = now.copy()
+
+    def _slots(self, providers: ProviderArrays, rows: Bools) -> Ints:
+        assert self.layout is not None
+        roots = providers.host[np.flatnonzero(rows)]
+        slots = np.unique(self.layout.slot_at[roots[roots >= 0]])
+        return slots[slots >= 0]
+
+    def _begin(self, providers: ProviderArrays, classes: tuple[str, ...], traits: Collection[str]) -> None:
         self.layout = layout = Layout.of(providers)
         self.classes = classes
         hosts, most = layout.rows.shape
         every = np.arange(hosts)
-        self._known = {name: _column(providers, name).copy() for name in classes}
+        self._shaped = providers.shaped
+        self._free = {name: _column(providers, name).copy() for name in classes}
+        self._whole = {name: _column(providers, name, whole=True).copy() for name in classes}
+        self._masks = {trait: providers.has(trait).copy() for trait in sorted(traits)}
         self.free = np.zeros((hosts, most, len(classes)))
         self.whole = np.zeros((hosts, most, len(classes)))
         for number, name in enumerate(classes):
-            self.free[:, :, number] = self._gathered(self._known[name], every)
-            self.whole[:, :, number] = self._gathered(_column(providers, name, whole=True), every)
-        self.changes += 1
+            self.free[:, :, number] = self._gathered(self._free[name], every)
+            self.whole[:, :, number] = self._gathered(self._whole[name], every)
+        self.traits = {trait: self._having(mask) for trait, mask in self._masks.items()}
+        self._changes += 1
         self.rebuilt += 1
-        self.versions = np.full(hosts, self.changes, np.intp)
+        self.versions = np.full(hosts, self._changes, np.intp)
 
     def _gathered(self, column: Floats, slots: Ints) -> Floats:
         assert self.layout is not None
@@ -101,7 +137,7 @@ class HostTable:
         found: Floats = np.where(rows >= 0, column[rows], 0.0)
         return np.maximum(found, 0.0, out=found)
 
-    def having(self, mask: Bools) -> Bools:
+    def _having(self, mask: Bools) -> Bools:
         """Return, for each provider of each host, whether it is in a mask of rows of the index."""
         assert self.layout is not None
         found: Bools = (self.layout.rows >= 0) & mask[self.layout.rows]

@@ -16,9 +16,9 @@ from features.fragmentation.core.host_table import HostTable
 from features.fragmentation.core.usable import ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
-MOST_SHAPES = 256  # requested shapes whose costs are kept
+MOST_SHAPES = 64  # requested shapes whose costs are kept
 MOST_CLASSES = 1024
-MOST_STATES = 100_000  # states of hosts whose values are kept
+MOST_STATES = 20_000  # states of hosts whose values are kept
 AT_ONCE = 4096  # states whose values are computed together
 _NOTHING: Mapping[str, int] = {}
 NO_WAY = -1e9  # for hosts on which no candidate was found: another search may find one
@@ -49,71 +49,64 @@ class HostValues:
     # state of a host that is one provider, and what is asked → the capacity to which it belongs, the value
     _lone: dict[tuple[object, ...], tuple[object, list[float]]] = field(default_factory=dict)
     _emptiness: float = 0.0  # weight of the least free share now
-    _plenty: float = 1.0
-    _eligible: dict[ShapeGroup, Bools] = field(default_factory=dict)
+    plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
     # random numbers that mix amounts to one number; equal for providers that are alike
     _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
     _kinds: Floats = field(default_factory=lambda: np.zeros((0, 1)))  # [slot, n]: mixed traits and capacities
-    _providers: ProviderArrays | None = None
+    _reshaped: int = -1
 
     def follow(self, providers: ProviderArrays, usual: UsualShapes, asked: Shape) -> None:
         """Take over the present amounts of hosts, and the usual shapes."""
-        classes = {name for shape in (*usual.shapes, asked) for name in shape.amounts}
-        self._providers = providers
-        self.table.follow(providers, sorted(classes))
-        made_for = usual.version, self.table.rebuilt
-        if made_for != self._made_for:
-            self._begin(usual)
-            self._made_for = made_for
+        every = (*usual.shapes, asked)
+        classes = {name for shape in every for name in shape.amounts}
+        traits = {trait for shape in every for group in shape.groups for trait in group.traits}
+        table = self.table
+        table.follow(providers, classes, traits)
+        if (usual.version, table.rebuilt) != self._made_for:
+            self._made_for = usual.version, table.rebuilt
+            self._usual = usual
+            totals = table.whole.sum(axis=(0, 1)).tolist()
+            capacity = dict(zip(table.classes, totals, strict=True))
+            self.shapes = ShapeTable.of(usual.shapes, usual.parts, len(table.whole), table.classes, capacity)
+            self._costs.clear()
+            self._lone.clear()
+            self._reshape()
+            self.plenty = self._copies_of_rarest()
+        elif self._reshaped != table.reshaped:
+            self._reshape()
         self._spread_now()
 
-    def _begin(self, usual: UsualShapes) -> None:
-        table = self.table
-        capacity = dict(zip(table.classes, table.whole.sum(axis=(0, 1)).tolist(), strict=True))
+    def _reshape(self) -> None:
+        """Take over the capacities and traits of hosts."""
+        table, shapes = self.table, self.shapes
+        assert shapes is not None
+        self._reshaped = table.reshaped
         whole = table.whole
         own, devices = whole[:, 0] > 0, whole[:, 1:].sum(axis=1) > 0
-        self.shapes = ShapeTable.of(usual.shapes, usual.parts, len(whole), table.classes, capacity)
-        self._eligible.clear()
-        eligible = [self._having(group) for group in self.shapes.groups]
-        admitted = np.array([self._admits(shape) for shape in usual.shapes])
-        shape = len(eligible), *whole.shape[:2]
-        self._parts = UsableParts(
-            table.free,
-            whole,
-            np.array(eligible).reshape(shape),
-            own.any(axis=1) & (devices & ~own).any(axis=1),
-            admitted.reshape(len(usual.shapes), len(whole)),
-        )
+        eligible = np.ones((len(shapes.groups), *whole.shape[:2]), np.bool_)
+        for number, group in enumerate(shapes.groups):
+            eligible[number] = self._having(group)
+        admitted = np.ones((len(shapes.parts), len(whole)), np.bool_)
+        for number, shape in enumerate(self._usual.shapes):
+            for group in shape.groups:
+                if group.is_split and group.traits:
+                    admitted[number] &= self._having(group)[:, 0]
+        has_devices = own.any(axis=1) & (devices & ~own).any(axis=1)
+        self._parts = UsableParts(table.free, whole, eligible, has_devices, admitted)
         mixed = np.random.default_rng(2).random(len(eligible))
-        traits = np.tensordot(mixed, self._parts.eligible.astype(np.float64), axes=1)
-        self._kinds = traits + whole @ self._mix[::-1][: whole.shape[2]]
-        self._costs.clear()
+        self._kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
+        self._kinds += whole @ self._mix[::-1][: whole.shape[2]]
         self._states.clear()
-        self._lone.clear()
-        self._plenty = self._copies_of_rarest()
 
     def _having(self, group: ShapeGroup) -> Bools:
         """Return for each provider of each host whether it has the traits that a group requires."""
-        known = self._eligible.get(group)
-        if known is None:
-            providers = self._providers
-            assert providers is not None and self.table.layout is not None
-            mask = providers.host >= 0
-            for trait in group.required:
-                mask = mask & providers.has(trait)
-            for some in group.required_any:
-                mask = mask & np.any([providers.has(trait) for trait in some], axis=0)
-            for trait in group.forbidden:
-                mask = mask & ~providers.has(trait)
-            known = self._eligible[group] = self.table.having(mask)
-        return known
-
-    def _admits(self, shape: Shape) -> Bools:
-        """Return for each host whether its root has the traits that the group without a suffix requires."""
-        found = np.ones(len(self.table.whole), np.bool_)
-        for group in shape.groups:
-            if group.is_split and (group.required or group.required_any or group.forbidden):
-                found &= self._having(group)[:, 0]
+        having, found = self.table.traits, np.ones(self.table.whole.shape[:2], np.bool_)
+        for trait in group.required:
+            found &= having[trait]
+        for some in group.required_any:
+            found &= np.any([having[trait] for trait in some], axis=0)
+        for trait in group.forbidden:
+            found &= ~having[trait]
         return found
 
     def _copies_of_rarest(self) -> float:
@@ -137,7 +130,7 @@ class HostValues:
         whole, free = table.whole.sum(axis=(0, 1)), table.free.sum(axis=(0, 1))
         used = float((1.0 - free / np.maximum(whole, 1e-9))[whole > 0].max(initial=0.0))
         used = round(used / STEP) * STEP
-        emptiness = self.spread * self._plenty * max(0.0, 1.0 - 2.0 * used)
+        emptiness = self.spread * self.plenty * max(0.0, 1.0 - 2.0 * used)
         if emptiness != self._emptiness:
             self._emptiness = emptiness
             self._costs.clear()

@@ -1,0 +1,80 @@
+"""Values of hosts that follow changes are those that a new computation finds."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from bus.queries import FindCandidates
+from bus.replication import ProviderChange
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
+from features.fragmentation.core.values import HostValues
+from placement_worker import IndexedSource
+from placement_worker.core.index import Index
+from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker.core.extension import Shape, UsualShapes, shape_of
+from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
+from tests.support.provider_trees import an_index
+
+GPU, FAST = "CUSTOM_GPU", "CUSTOM_FAST"
+
+
+def a_tree(chance: Random, number: int, number_of_commit: int) -> Tree:
+    root = uid(100 * number)
+    stocks = [{"VCPU": chance.choice((8, 16)), "MEMORY_MB": chance.choice((32, 64))}]
+    stocks += [{GPU: 10}] * chance.choice((0, 2))
+    providers = []
+    for nth, stock in enumerate(stocks):
+        used = {name: chance.randrange(amount) for name, amount in stock.items()}
+        traits = (FAST,) if chance.random() < 0.5 else ()
+        inventories = {name: Inventory(total=total) for name, total in stock.items()}
+        uuid, parent = uid(100 * number + nth), None if nth == 0 else root
+        shape = 1000 * number_of_commit + nth
+        providers.append(
+            ProviderState(nth, uuid, f"p{number}-{nth}", parent, shape, shape, inventories, used, traits, ())
+        )
+    return Tree(root, f"host{number}", "c1", f"agent{number}", "", 1, False, tuple(providers))
+
+
+def change(chance: Random, index: Index) -> None:
+    """Change the usage, or the capacities, traits and devices of a host."""
+    number = index.seen + 1
+    if chance.random() < 0.3:
+        tree = a_tree(chance, chance.randrange(8), number)
+        index.accept(number, [], {tree.root: tree})
+        return
+    row = chance.choice(list(index.rows.values()))
+    used = {name: chance.randrange(amount) for name, amount in row.capacity.items()}
+    index.accept(number, [ProviderChange(row.uuid, row.root, row.generation + 1, used)])
+
+
+def query(chance: Random) -> FindCandidates:
+    groups = [ResourceGroup(resources={"VCPU": chance.choice((1, 2)), "MEMORY_MB": 4})]
+    if chance.random() < 0.6:
+        required = (FAST,) if chance.random() < 0.4 else ()
+        groups.append(ResourceGroup(suffix="_g", resources={GPU: chance.choice((3, 10))}, required=required))
+    return FindCandidates(groups=tuple(groups))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_that_follow_changes_are_those_of_a_new_computation(seed: int) -> None:
+    chance = Random(seed)
+    index = an_index([a_tree(chance, number, 0) for number in range(8)])
+    source, followed = IndexedSource(FilledMemory(index)), HostValues(0.0)
+    usual = UsualShapes()
+    for version in range(60):
+        if version % 20 == 0:
+            shapes: tuple[Shape, ...] = tuple({shape_of(query(chance)) for _ in range(4)})
+            usual = UsualShapes(shapes, (1 / len(shapes),) * len(shapes), version + 1)
+        change(chance, index)
+        asked = query(chance)
+        found, new = source.search(asked), HostValues(0.0)
+        for each in (followed, new):
+            each.follow(found.providers(), usual, shape_of(asked))
+        new.shapes = followed.shapes  # the average host is computed again only for new usual shapes
+        of_new, of_followed = (
+            each.best_of(shape_of(asked), each.slots(found.positions)) for each in (new, followed)
+        )
+        assert np.allclose(of_followed, of_new)
