@@ -20,6 +20,8 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, Transaction, sql
 from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION, rules_edition
 
+STANDARD_CLASSES = {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
+STANDARD_TRAITS = frozenset(os_traits.get_traits())
 FIRST_CUSTOM_CLASS = 10_000  # smaller ids are positions in os_resource_classes.STANDARDS
 
 _OPEN = sql("""
@@ -136,7 +138,10 @@ class ClassNames(NumberedNames):
     async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
         [(last,)] = await self._last(tx, numbers=CLASS_NUMBERS)
         first = max(FIRST_CUSTOM_CLASS, last + 1)
-        return len(await self.insert(tx, list(enumerate(sorted(names), first)), now=now))
+        # A fail-over right after the first start may have lost standard classes.
+        lost = [(STANDARD_CLASSES[name], name) for name in sorted(names) if name in STANDARD_CLASSES]
+        custom = sorted(name for name in names if name not in STANDARD_CLASSES)
+        return len(await self.insert(tx, [*sorted(lost), *enumerate(custom, first)], now=now))
 
 
 class Book:
@@ -181,8 +186,10 @@ class Book:
         """
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
-            await ClassNames.insert(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
-            await self.traits.make(tx, os_traits.get_traits(), now)
+            await ClassNames.insert(
+                tx, [(number, name) for name, number in STANDARD_CLASSES.items()], now=now
+            )
+            await self.traits.make(tx, STANDARD_TRAITS, now)
         await self.read_again(database)
 
     async def read_again(self, database: Database) -> None:
@@ -235,7 +242,10 @@ class Book:
         )
 
     def known(self, kind: str, name: str) -> bool:
-        return name in (self.classes if kind == "resource class" else self.traits).ids
+        """Return whether a name is cached or standard. After a fail-over the cache is empty."""
+        if kind == "resource class":
+            return name in self.classes.ids or name in STANDARD_CLASSES
+        return name in self.traits.ids or name in STANDARD_TRAITS
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
         """Return a mapping of ids to the names of all resource classes, read again if a given id is not

@@ -3,6 +3,7 @@
 from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import Edit, Edited, Provider, SetInventory
+from bus.sql.statement import sql
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, on_hosts
@@ -43,3 +44,16 @@ async def test_an_operator_can_release_withheld_amounts(placement: Placement) ->
     await must_edit(placement, opened)
     await placement.reports.sweep()
     assert (await shown(placement, B)).inventories["VCPU"].reserved == 0
+
+
+async def test_a_report_after_a_failover_that_lost_standard_names_is_stored(placement: Placement) -> None:
+    async with placement.database.write() as tx:
+        await sql("DELETE FROM resource_classes WHERE name = 'VCPU' RETURNING id")(tx)
+        await sql("DELETE FROM traits WHERE name = 'HW_CPU_X86_VMX' RETURNING id")(tx)
+    placement.book.forget()  # as after each fail-over
+    inventories = {"VCPU": Inventory(total=TOTAL), "CUSTOM_A": Inventory(total=1)}
+    await must_report(placement, a_report(1, inventories=inventories, traits=("HW_CPU_X86_VMX",)))
+    stored = await shown(placement, A)
+    assert stored.inventories.keys() == {"VCPU", "CUSTOM_A"}
+    assert stored.traits == ("HW_CPU_X86_VMX",)
+    assert placement.book.classes.ids["VCPU"] == 0  # standard classes have fixed ids

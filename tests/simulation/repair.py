@@ -13,6 +13,7 @@ from berth import composition, worker_roles
 from berth.operations import allocation_repairs, guest_differences, healing
 from berth.operations.audit import audit
 from berth.operations.cell_records import builds_by_cell
+from berth.operations.guest_repairs import RetiredChoice
 from berth.operations.stored_claims import stored_holders
 from berth.settings import Settings
 from bus.delivery import runner
@@ -92,7 +93,9 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 await _until_released(world, deadline)
                 continue
             world.note(f"audit: {found.breaches}, {[str(each) for each in guests.differences]}")
-            proven, doubts = await healing.repaired(settings, found, yes=True)
+            # If repeats changed nothing, a guest whose build has ended for its client is not wanted any more.
+            retired: RetiredChoice = "destroy" if number > 1 else ""
+            proven, doubts = await healing.repaired(settings, found, yes=True, retired=retired)
             for healed in proven:
                 world.note(f"heal: {healed.sentence}: {healed.did}")
                 if healed.done and healed.did == "deleted":
