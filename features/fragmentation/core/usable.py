@@ -21,6 +21,7 @@ UNKNOWN = 0.1  # part of the requests that have unknown shapes
 # What copies of a shape that needs the part x of a host use of it, as the mean of x·floor(1/x) over all x
 USED_BY_RANDOM = np.pi**2 / 12
 UNLIMITED = 1e9
+ROUNDING = 1e-9  # so that 3 × (1 ÷ 3) is one copy
 
 
 @dataclass(eq=False)
@@ -60,6 +61,7 @@ class ShapeTable:
     # each: a group, how many providers it needs, and whether they must be different
     needs: tuple[tuple[int, int, bool], ...]
     need_of: Ints  # [k, s]: the k-th need of a shape; -1: it has fewer
+    is_selective: bool  # whether a shape requires traits of the host itself
     scale: Floats  # [c]: converts amounts to average hosts, as part of the mean over classes
 
     @classmethod
@@ -100,6 +102,7 @@ class ShapeTable:
             amounts=np.array(listed).reshape(len(listed), len(classes)),
             needs=tuple(needs),
             need_of=_padded(needs_of),
+            is_selective=any(group.is_split and group.traits for each in shapes for group in each.groups),
             scale=scale,
         )
 
@@ -115,19 +118,26 @@ class ShapeTable:
 
     def copies(self, hosts: UsableParts, units: Floats) -> Floats:
         """Return [s, h]: how many instances of a shape fit on a host that has no others."""
-        together = hosts.free.sum(axis=1)
-        found = np.full((len(self.parts), len(together)), UNLIMITED)
+        together = hosts.free[:, 0] if hosts.free.shape[1] == 1 else hosts.free.sum(axis=1)
+        found: Floats = np.full((len(self.parts), len(together)), UNLIMITED)
         for c in range(len(self.classes)):
             asking = np.flatnonzero(self.split[:, c])
-            if asking.size:
-                found[asking] = np.minimum(found[asking], together[:, c] / self.split[asking, c, np.newaxis])
+            if not asking.size:
+                continue
+            limits = np.multiply.outer(1.0 / self.split[asking, c], together[:, c])
+            if asking.size == len(found):
+                np.minimum(found, limits, out=found)
+            else:
+                found[asking] = np.minimum(found[asking], limits)
+        found += ROUNDING
         np.floor(found, out=found)
         if self.needs:
             of_need = self._copies_of_needs(units)
             for first in self.need_of:  # one array, unless shapes have groups of several kinds
                 asking = np.flatnonzero(first >= 0)
                 found[asking] = np.minimum(found[asking], of_need[first[asking]])
-        found *= hosts.admitted
+        if self.is_selective:
+            found *= hosts.admitted
         return found
 
     def _copies_of_needs(self, units: Floats) -> Floats:

@@ -16,7 +16,7 @@ from features.fragmentation.core.host_table import HostTable
 from features.fragmentation.core.usable import ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
-MOST_SHAPES = 64  # requested shapes whose costs are kept
+MOST_COSTS = 4_000_000  # of hosts, for all requested shapes: 64 MB
 MOST_CLASSES = 1024
 MOST_STATES = 20_000  # states of hosts whose values are kept
 AT_ONCE = 4096  # states whose values are computed together
@@ -27,8 +27,8 @@ STEP = 0.02  # the preference for empty hosts follows the use of the cloud in st
 
 
 @dataclass(eq=False)
-class ShapeCosts:
-    """The values of the best candidate of each host for one shape, computed at a version of the host."""
+class KnownValues:
+    """Values of hosts, such as those of their best candidates, computed at versions of the hosts."""
 
     best: Floats
     at: Ints
@@ -44,7 +44,7 @@ class HostValues:
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
     _parts: UsableParts | None = None
-    _costs: "OrderedDict[Shape, ShapeCosts]" = field(default_factory=OrderedDict)
+    _costs: "OrderedDict[Shape, KnownValues]" = field(default_factory=OrderedDict)
     _states: dict[tuple[object, ...], float] = field(default_factory=dict)
     # state of a host that is one provider, and what is asked → the capacity to which it belongs, the value
     _lone: dict[tuple[object, ...], tuple[object, list[float]]] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class HostValues:
     _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
     _kinds: Floats = field(default_factory=lambda: np.zeros((0, 1)))  # [slot, n]: mixed traits and capacities
     _reshaped: int = -1
+    _now: KnownValues = field(default_factory=lambda: KnownValues(np.zeros(0), np.zeros(0, np.intp)))
 
     def follow(self, providers: ProviderArrays, usual: UsualShapes, asked: Shape) -> None:
         """Take over the present amounts of hosts, and the usual shapes."""
@@ -94,6 +95,7 @@ class HostValues:
         has_devices = own.any(axis=1) & (devices & ~own).any(axis=1)
         self._parts = UsableParts(table.free, whole, eligible, has_devices, admitted)
         mixed = np.random.default_rng(2).random(len(eligible))
+        self._now = KnownValues(np.zeros(len(whole)), np.full(len(whole), -1, np.intp))
         self._kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
         self._kinds += whole @ self._mix[::-1][: whole.shape[2]]
         self._states.clear()
@@ -147,8 +149,8 @@ class HostValues:
         costs = self._costs.get(asked)
         if costs is None:
             hosts = len(table.free)
-            costs = self._costs[asked] = ShapeCosts(np.full(hosts, NO_WAY), np.full(hosts, -1, np.intp))
-            if len(self._costs) > MOST_SHAPES:
+            costs = self._costs[asked] = KnownValues(np.full(hosts, NO_WAY), np.full(hosts, -1, np.intp))
+            while len(self._costs) > 1 and len(self._costs) * hosts > MOST_COSTS:
                 self._costs.popitem(last=False)
         self._costs.move_to_end(asked)
         stale = slots[costs.at[slots] != table.versions[slots]]
@@ -163,11 +165,20 @@ class HostValues:
         free = self._parts.free[slots]
         hosts, taken = self._ways(asked, slots, free)
         after = free[hosts] - taken
-        before = self.shapes.values(self._parts.of(slots))
-        values = self._values(slots[hosts], after) - before[hosts]
+        values = self._values(slots[hosts], after) - self._values_now(slots)[hosts]
         best = np.full(len(slots), NO_WAY)
         np.maximum.at(best, hosts, values)
         return best
+
+    def _values_now(self, slots: Ints) -> Floats:
+        """Return the present values of hosts."""
+        assert self.shapes is not None and self._parts is not None
+        now, versions = self._now, self.table.versions
+        stale = slots[now.at[slots] != versions[slots]]
+        if stale.size:
+            now.best[stale] = self.shapes.values(self._parts.of(stale))
+            now.at[stale] = versions[stale]
+        return now.best[slots]
 
     def _values(self, slots: Ints, free: Floats) -> Floats:
         """Return the values of hosts with these free amounts, with the preference for empty hosts."""

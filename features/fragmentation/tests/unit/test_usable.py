@@ -100,7 +100,8 @@ def test_free_gpus_without_processors_cost_a_part_of_their_share() -> None:
 
 
 def test_a_shape_counts_only_on_hosts_whose_traits_it_accepts() -> None:
-    shapes = table(flat(2, 2))
+    of_root = ShapeGroup(resources=((CPU, 2), (RAM, 2)), is_split=True, required=("CUSTOM_FAST",))
+    shapes = table(Shape(groups=(of_root,)))
     host = one_host((8, 8), groups=0)
     other = UsableParts(host.free, host.whole, host.eligible, host.has_devices, np.zeros((1, 1), np.bool_))
     assert shapes.values(other) < shapes.values(host)
