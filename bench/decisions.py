@@ -29,7 +29,7 @@ from bus.messages import BuildRequested, HostReported
 from bus.reports import HostState
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
-from scheduler_worker import ChoicePolicy, default_profile
+from scheduler_worker import SPREAD, ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--flavors", default="1,20")
     parser.add_argument("--batch", type=int, default=REQUESTS_AT_ONCE)
     parser.add_argument("--decisions", type=int, default=20_000)
-    parser.add_argument("--profile", default=default_profile())
+    parser.add_argument("--profile", default=SPREAD)
     arguments = parser.parse_args()
     chosen = policy(arguments.profile)
     table = Table("hosts", "flavors", "decisions/s", "µs each", "decided", title=f"in {CELLS} cells")

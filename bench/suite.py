@@ -16,7 +16,7 @@ from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.features import features, module_of
 from berth.loadtest import MIX, LoadPlan, mixed
-from scheduler_worker import default_profile
+from scheduler_worker import SPREAD
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
@@ -130,7 +130,7 @@ def rates(sizes: BenchSizes) -> Figures:
 def decisions(sizes: BenchSizes) -> Figures:
     found = []
     for flavors in (1, sizes.flavors):
-        chosen = policy(default_profile())
+        chosen = policy(SPREAD)
         work = decisions_a_second(sizes.hosts, flavors, REQUESTS_AT_ONCE, sizes.decisions, chosen)
         name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
         found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from berth import features
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import PROFILES, BadChoice, ChoicePolicy, RequestOptions, default_profile, with_profile
+from scheduler_worker import PROFILES, SPREAD, BadChoice, ChoicePolicy, RequestOptions, with_profile
 
 features.add_filters()
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
@@ -32,10 +32,10 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
-    profile = profile_of(settings)
+    profile = wanted.profile
     if profile not in PROFILES:
         refuse("placement_profile", f"no such profile; there are: {', '.join(PROFILES)}")
-        profile = default_profile()
+        profile = SPREAD
     for name, filters, weighers, options in (
         ("scheduler_filters", wanted.filters, {}, {}),
         ("scheduler_weighers", (), wanted.weighers, {}),
@@ -51,14 +51,10 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
     return replace(made, cells=frozenset(settings.cell_names), subset=wanted.subset, near=wanted.near)
 
 
-def profile_of(settings: Settings) -> str:
-    return settings.scheduler.profile or default_profile()
-
-
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers, by the name of the filter or weigher."""
-    profile = profile_of(settings)
-    profile = profile if profile in PROFILES else default_profile()
+    profile = settings.scheduler.profile
+    profile = profile if profile in PROFILES else SPREAD
     options_of = {
         name: dict(options) for name, options in with_profile(profile, settings.scheduler.rules).items()
     }

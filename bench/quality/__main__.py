@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.quality import gpu_trace, numa_trace, vm_trace
-from scheduler_worker import ChoicePolicy, default_profile
+from scheduler_worker import SPREAD, ChoicePolicy
 
 SEEDS = range(1, 4)
 EPISODES = 20  # of the synthetic trace of NUMA nodes
@@ -45,7 +45,7 @@ Run = Callable[[int], dict[str, float]]
 
 def policy_named(name: str) -> ChoicePolicy:
     """Return a policy by its name: a profile, changes of its weighers, or both: `spread,ram=-1,cpu=-1`."""
-    profile, changes = default_profile(), {}
+    profile, changes = SPREAD, {}
     for part in map(str.strip, name.split(",")):
         weigher, is_change, multiplier = part.partition("=")
         if is_change:

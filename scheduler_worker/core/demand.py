@@ -147,7 +147,7 @@ class DemandCounts:
 
     def _forget_rare(self) -> None:
         counts = self._counts
-        if len(counts) > MOST_SHAPES:
+        if len(counts) > 2 * MOST_SHAPES:  # so that a new shape has time to become frequent
             for key in sorted(counts, key=lambda key: (counts[key], key))[: len(counts) - MOST_SHAPES]:
                 del counts[key]
                 self._new.pop(key, None)

@@ -25,9 +25,11 @@ from scheduler_worker.core.rule import (
     WayValues,
     Weigher,
     WeightedCandidates,
+    guarded,
 )
 
 WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
+MOST_WEIGHED = 128  # most candidates of one host that are weighed
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
@@ -234,7 +236,7 @@ class FoundHosts:
 
     @property
     def _most_ways(self) -> int:
-        return ALL_WAYS if self.way_values else WAYS_OF_THE_BEST
+        return MOST_WEIGHED if self.way_values else WAYS_OF_THE_BEST
 
     def _best_first(self, index: int, ways: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Return the candidates of a host sorted by their scores, the best first."""
@@ -257,7 +259,10 @@ class FoundHosts:
 
     def _values_of(self, index: int, ways: Sequence[Candidate]) -> list[Sequence[float]]:
         tree = self.search.tree(self.positions.item(index))
-        return [of_ways.of(tree, ways) for _, of_ways in self.way_values]
+        return [
+            guarded(f"the weigher {weigher.name}", of_ways.of)(tree, ways)
+            for weigher, of_ways in self.way_values
+        ]
 
     def values_of_best(self, index: int) -> tuple[float, ...]:
         """Return the values of a host's best candidate in the order of `way_values`; -inf if none fits."""

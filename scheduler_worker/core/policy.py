@@ -172,11 +172,6 @@ PROFILES: dict[str, PlacementProfile] = {
         says="prefers hosts with more free memory, processors and disk, as Nova does by default"
     )
 }
-USUAL_PROFILES = ("balanced", SPREAD)  # the first one that there is, is the default
-
-
-def default_profile() -> str:
-    return next(name for name in USUAL_PROFILES if name in PROFILES)
 
 
 @dataclass(frozen=True, kw_only=True)

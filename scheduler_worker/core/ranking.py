@@ -316,6 +316,7 @@ Scales = Sequence[RecordedScale]
 
 NOTHING_HELD: Allocations = {}
 MOST = 1e300  # values are limited to ± this
+NO_WAY = -1e12  # the value of the candidates of a host that has none
 Values = tuple[float, ...]  # one host's value of each weigher in `_scales_of`
 RECORDED_REFUSED = 2  # better hosts in a record that were rejected
 AVOIDED = "placement refused it a moment ago"
@@ -368,7 +369,11 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         scales.append(Scale(weigher, values, recorded))
     for weigher, of_ways in found.way_values:
         recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False)
-        highest_by_host = np.broadcast_to(np.asarray(of_ways.highest, np.float64), found.positions.shape)
+        given = np.asarray(of_ways.highest, np.float64)
+        if given.ndim and given.shape != found.positions.shape:
+            why = ValueError(f"{given.size} numbers for {found.positions.size} hosts")
+            raise RuleError(f"the weigher {weigher.name}", why)
+        highest_by_host = np.broadcast_to(_finite(given, NO_WAY), found.positions.shape)
         scales.append(Scale(weigher, highest_by_host, recorded, of_ways))
     return tuple(scales)
 
@@ -451,7 +456,7 @@ class Weights:
             values = tuple([scale.read(view, alternative) for scale in self._scales if scale.of_ways is None])
         if not self._weighs_ways:
             return values
-        return (*values, *(max(value, -MOST) for value in self.found.values_of_best(index)))
+        return (*values, *(max(value, NO_WAY) for value in self.found.values_of_best(index)))
 
     @property
     def are_limits(self) -> bool:
@@ -794,7 +799,7 @@ class Ranking:
         return None
 
     def _corrected(self, entry: Entry) -> bool:
-        """Compute a host's score from its best candidate; return whether it is lower than its limit. Then
+        """Compute a host's score from its best candidate; return whether it differs from the estimate. Then
         the host was sorted in again.
         """
         index = entry[-1]
@@ -802,7 +807,7 @@ class Ranking:
         facts = self.found.facts(index)
         values = self._recorder.values[index] = self._weights.read(index, facts)
         now = (entry[0], -self._weights.worth(facts, values), *entry[2:])
-        if now[1] <= entry[1]:
+        if now == entry:
             return False
         self._recorder.hosts.pop(index, None)
         self._order.move(now)

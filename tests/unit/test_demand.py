@@ -71,12 +71,14 @@ def test_weighers_see_the_same_demand_until_a_tenth_of_it_has_changed() -> None:
 
 def test_the_memory_is_bounded_and_weighers_see_the_most_frequent_shapes() -> None:
     demand = DemandCounts()
-    for cpus in range(1, MOST_SHAPES + 50):
-        demand.count([(flat(cpus), cpus)], NOW)
-    assert len(demand.taken()) <= MOST_SHAPES
+    for cpus in range(1, 3 * MOST_SHAPES):
+        demand.count([(flat(cpus), 2)], NOW)
+    for _ in range(5):  # a new shape has time to become frequent
+        demand.count([(flat(9999), 1)], NOW)
+    assert len(demand.taken()) <= 2 * MOST_SHAPES
     usual = demand.usual()
     assert len(usual.shapes) == MOST_USUAL
-    assert usual.shapes[0] == flat(MOST_SHAPES + 49)
+    assert usual.shapes[0] == flat(9999)
     assert sum(usual.parts) == pytest.approx(1.0)
 
 

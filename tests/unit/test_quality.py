@@ -1,4 +1,4 @@
-"""The benchmark of placement quality: the default profile is no worse than best fit on synthetic traces."""
+"""The benchmark of placement quality: the profile balanced is no worse than best fit on synthetic traces."""
 
 import pytest
 

@@ -9,6 +9,7 @@ import numpy as np
 from bus.candidates import Bools, Floats, Ints, ProviderArrays
 
 MOST_PROVIDERS = 64  # of a host; further ones are ignored
+MOST_TRAITS = 256  # that are kept at once
 NO_HOST = -1
 
 
@@ -70,10 +71,14 @@ class HostTable:
             self.layout is None
             or self.layout.known != providers.layout
             or wanted != self.classes
-            or not self.traits.keys() >= {*traits}
+            or len(self.traits) > MOST_TRAITS
         ):
-            self._begin(providers, wanted, {*self.traits, *traits})
+            self._begin(providers, wanted, traits)
             return
+        for trait in traits:
+            if trait not in self._masks:
+                self._masks[trait] = providers.has(trait).copy()
+                self.traits[trait] = self._having(self._masks[trait])
         changed = np.zeros(len(providers.host), np.bool_)
         for name, known in self._free.items():
             self._compare(self._free, name, known, _column(providers, name), changed)

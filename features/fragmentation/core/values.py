@@ -198,7 +198,7 @@ class HostValues:
         amounts that it takes. A shape with several devices takes the fullest that are large enough.
         """
         number = {name: c for c, name in enumerate(self.table.classes)}
-        hosts, most = len(slots), free.shape[1]
+        hosts = len(slots)
         base = np.zeros_like(free)
         split = np.zeros(free.shape[2])
         single: tuple[ShapeGroup, Floats, Bools] | None = None
@@ -214,19 +214,14 @@ class HostValues:
             if group.count == 1 and single is None:
                 single = group, amounts, fits
                 continue
-            size = np.where(fits, (free * (amounts > 0)).sum(axis=2), np.inf)
-            fullest = np.argsort(size, axis=1, kind="stable")[:, : group.count]
-            if group.count > most:
-                fits_all[:] = False
-            for nth in range(min(group.count, most)):
-                chosen = fullest[:, nth]
-                fits_all &= np.isfinite(size[np.arange(hosts), chosen])
-                base[np.arange(hosts), chosen] += amounts
+            fits_all &= self._take_fullest(asked, group, amounts, free, base, slots)
         for c in np.flatnonzero(split).tolist():
             # the root supplies it, or else the provider with the most
             has_root = self._parts_whole(slots)[:, 0, c] > 0
             supplies = np.where(has_root, 0, np.argmax(free[:, :, c], axis=1))
-            base[np.arange(hosts), supplies, c] += split[c]
+            # a class that the host lacks is that of a shared provider
+            has_class = self._parts_whole(slots)[:, :, c].sum(axis=1) > 0
+            base[np.arange(hosts), supplies, c] += np.where(has_class, split[c], 0.0)
         if single is None:
             possible = np.flatnonzero(fits_all)
             return possible, base[possible]
@@ -235,6 +230,25 @@ class HostValues:
         taken = base[host]
         taken[np.arange(len(host)), provider] += of_one
         return host, taken
+
+    def _take_fullest(
+        self, asked: Shape, group: ShapeGroup, amounts: Floats, free: Floats, base: Floats, slots: Ints
+    ) -> Bools:
+        """Add to `base` what equal groups take: of each host the fullest providers that are large enough.
+        Return for each host whether it has enough.
+        """
+        every, having = np.arange(len(free)), self._having(group)[slots].copy()
+        enough = np.ones(len(free), np.bool_)
+        for _ in range(group.count):
+            left = free - base
+            fits = ((left >= amounts) | (amounts == 0)).all(axis=2) & having
+            size = np.where(fits, (left * (amounts > 0)).sum(axis=2), np.inf)
+            chosen = np.argmin(size, axis=1)
+            enough &= np.isfinite(size[every, chosen])
+            base[every, chosen] += amounts
+            if asked.apart:
+                having[every, chosen] = False
+        return enough
 
     def _distinct(self, slots: Ints, free: Floats, host: Ints, provider: Ints) -> tuple[Ints, Ints]:
         """Return one of the providers of a host that are alike for the usual shapes."""
