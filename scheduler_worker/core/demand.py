@@ -114,7 +114,6 @@ class DemandCounts:
         self._counts: dict[str, float] = {}  # encoded shape → weight
         self._seen = UsualShapes()
         self._parts_seen: Mapping[str, float] = {}
-        self._changed = False
         self._unseen = 0.0  # part of the weight that was counted since `_seen` was computed or compared
 
     def count(self, shapes: Iterable[tuple[Shape, int]], now: float) -> None:

@@ -47,7 +47,11 @@ class Layout:
 
 
 class HostTable:
-    """`free[slot, n, c]` is the free amount of class c of a host's n-th provider, `whole` its capacity."""
+    """The free amounts and capacities of hosts. Each host has a slot: its number in these arrays.
+
+    `free[slot, n, c]` is what the n-th provider of a host has free of resource class c; n is 0 for the root.
+    `whole` are the capacities.
+    """
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
@@ -143,7 +147,7 @@ class HostTable:
         return np.maximum(found, 0.0, out=found)
 
     def _having(self, mask: Bools) -> Bools:
-        """Return, for each provider of each host, whether it is in a mask of rows of the index."""
+        """Return which providers of hosts have a trait, given which rows of the index have it."""
         assert self.layout is not None
         found: Bools = (self.layout.rows >= 0) & mask[self.layout.rows]
         return found

@@ -184,8 +184,8 @@ class ShapeTable:
 
 
 def copies_apart(units: Floats, count: int) -> Floats:
-    """Return how many instances fit that need `count` different providers each, given how often the group
-    fits on each provider: [h, n] → [h].
+    """Return for each host how many instances fit that need `count` different providers each, such as GPUs.
+    `units[h, n]` is how often the amounts for one provider fit on the n-th provider of a host.
     """
     # c copies fit if sum(min(units, c)) >= count × c. So c is at most the sum of all but the j largest,
     # divided by count − j, for each j.

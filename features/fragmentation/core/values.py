@@ -36,7 +36,7 @@ class KnownValues:
 
 @dataclass(eq=False)
 class HostValues:
-    """The values of all hosts of a cloud for the usual shapes."""
+    """The amounts of hosts that the usual shapes could use (`usable`), and the cost of requests in them."""
 
     spread: float  # weight of the least free share of a host while the cloud is empty
     table: HostTable = field(default_factory=HostTable)
@@ -139,7 +139,7 @@ class HostValues:
             self._lone.clear()
 
     def slots(self, positions: Ints) -> Ints:
-        """Return the slots of hosts by their rows in placement's index."""
+        """Return the slots of hosts in the table, given the rows of their roots in placement's index."""
         assert self.table.layout is not None
         return self.table.layout.slot_at[positions]
 
