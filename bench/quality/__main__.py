@@ -12,6 +12,7 @@ says where the traces are from, and what the figures mean.
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import process_time
@@ -24,7 +25,6 @@ from rich.table import Table
 from bench.quality import gpu_trace, numa_trace, vm_trace
 from scheduler_worker import SPREAD, ChoicePolicy
 
-SEEDS = range(1, 4)
 EPISODES = 20  # of the synthetic trace of NUMA nodes
 UNLIMITED = 1_000_000  # builds in progress on a host: no agent reports that they have ended
 
@@ -71,8 +71,7 @@ def gpu_lines(
         yield Line(name, metric, "FGD", fgd, "published")
     yield means(name, metric, "best fit", lambda seed: gpu_trace.with_best_fit(trace, seed), seeds, "here")
     for policy, chosen in compared.items():
-        run = lambda seed, chosen=chosen: gpu_trace.with_berth(trace, seed, chosen)  # noqa: E731
-        yield means(name, metric, policy, run, seeds)
+        yield means(name, metric, policy, partial(gpu_trace.with_berth, trace, policy=chosen), seeds)
 
 
 def numa_lines(
@@ -89,10 +88,7 @@ def numa_lines(
         run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
         yield means(name, metric, policy, run, [0], "here")
     for policy, chosen in compared.items():
-        run = lambda seed, chosen=chosen: numa_trace.with_berth(  # noqa: E731
-            trace, starts, chosen, seed
-        )
-        yield means(name, metric, policy, run, [0])
+        yield means(name, metric, policy, partial(numa_trace.with_berth, trace, starts, chosen), [0])
 
 
 def vm_lines(
@@ -108,10 +104,8 @@ def vm_lines(
             )
             yield means(workload, metric, policy, run, [0], "here")
         for policy, chosen in compared.items():
-            run = lambda seed, chosen=chosen, hosts=hosts: vm_trace.with_berth(  # noqa: E731
-                trace, hosts, chosen, seed
-            )
-            yield means(workload, metric, policy, run, [0])
+            run_berth = partial(vm_trace.with_berth, trace, hosts, chosen)
+            yield means(workload, metric, policy, run_berth, [0])
 
 
 def synthetic_lines(compared: dict[str, ChoicePolicy], seeds: Sequence[int]) -> Iterator[Line]:

@@ -27,10 +27,11 @@ def rules_command(context: typer.Context, as_json: Json = False, markdown: Markd
             for rule, by in listed
         )
         tables.append(plain_table([title.replace("multiplier", "by") for title in titles], rows))
-    if not (as_json or markdown):
-        effective_rules = reference_tables.rules(settings)
-        profile, profiles = effective_rules["profile"], effective_rules["profiles"]
-        of_profiles = [(name, says, "yes" if name == profile else "") for name, says in profiles.items()]
-        tables.insert(0, plain_table(["profile", "it", "used"], of_profiles))
+    everything = reference_tables.rules(settings)
+    of_profiles = [
+        (name, says, "yes" if name == everything["profile"] else "")
+        for name, says in everything["profiles"].items()
+    ]
+    tables.insert(0, plain_table(["profile", "it", "used"], of_profiles))
     text = reference_tables.rules_markdown(settings) if markdown else None
-    show(as_json, text, reference_tables.rules(settings), *tables)
+    show(as_json, text, everything, *tables)

@@ -56,7 +56,7 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
 
 
 FILTERS = ()
-# Values of hosts decide; what costs less than a hundredth of a thousandth of a host is left to the others.
+# Other weighers decide between hosts whose values are nearly equal: 0.05 is half a thousandth of a host.
 _OTHERS = {
     "ram": 0.0,
     "cpu": 0.0,

@@ -139,9 +139,9 @@ class ClassNames(NumberedNames):
         [(last,)] = await self._last(tx, numbers=CLASS_NUMBERS)
         first = max(FIRST_CUSTOM_CLASS, last + 1)
         # A fail-over right after the first start may have lost standard classes.
-        lost = [(STANDARD_CLASSES[name], name) for name in sorted(names) if name in STANDARD_CLASSES]
+        lost = sorted((STANDARD_CLASSES[name], name) for name in names if name in STANDARD_CLASSES)
         custom = sorted(name for name in names if name not in STANDARD_CLASSES)
-        return len(await self.insert(tx, [*sorted(lost), *enumerate(custom, first)], now=now))
+        return len(await self.insert(tx, [*lost, *enumerate(custom, first)], now=now))
 
 
 class Book:

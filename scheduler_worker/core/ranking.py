@@ -329,7 +329,7 @@ class Scale:
     weigher: Weigher
     values: Floats
     recorded: RecordedScale
-    of_ways: WayValues | None = None  # for a weigher of candidates; then `values` are upper limits
+    of_ways: WayValues | None = None  # for a weigher of candidates; then `values` are estimates
 
     def read(self, view: View, alternative: Alternative) -> float:
         value = float(self.weigher.value(view, alternative))
@@ -439,7 +439,8 @@ class Weights:
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
         self._reads = [scale.weigher.value for scale in scales if scale.of_ways is None]
-        self._weighs_ways = bool(found.way_values)  # then the last scales are those of candidates
+        # whether candidates are weighed: the last scales are theirs, and scores before a choice are estimates
+        self.weighs_ways = bool(found.way_values)
         self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
@@ -454,14 +455,9 @@ class Weights:
         values = tuple([float(value(view, alternative)) for value in self._reads])
         if not sum(map(abs, values)) < MOST:  # not below the limit: a value may be infinite or unknown
             values = tuple([scale.read(view, alternative) for scale in self._scales if scale.of_ways is None])
-        if not self._weighs_ways:
+        if not self.weighs_ways:
             return values
         return (*values, *(max(value, NO_WAY) for value in self.found.values_of_best(index)))
-
-    @property
-    def are_limits(self) -> bool:
-        """Return whether the scores before a choice are upper limits, because candidates are weighed."""
-        return self._weighs_ways
 
     def worth(self, facts: HostFacts, values: Values) -> float:
         near = self.found.policy.near
@@ -683,7 +679,7 @@ class Ranking:
         self.capacities = CapacityByHost(found, self._order)
         self._alternates: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # counts the choices and releases of hosts
-        self._exact: set[int] = set()  # indices of hosts whose scores are no upper limits any more
+        self._exact: set[int] = set()  # indices of hosts whose scores are no estimates any more
 
     @property
     def worths(self) -> Floats:
@@ -790,7 +786,7 @@ class Ranking:
                 self._recorder.pass_over(entry)
             elif index in lone_ways or found.ways(index, 1):
                 # the score of a host with one candidate is exact
-                if not self._weights.are_limits or index in lone_ways or index in self._exact:
+                if not self._weights.weighs_ways or index in lone_ways or index in self._exact:
                     return entry
                 if not self._corrected(entry):
                     return entry

@@ -96,8 +96,8 @@ class HostTable:
         if reshaped.any():
             self.reshaped += 1
             changed |= reshaped
+            slots = self._slots(providers, reshaped)
             for number, name in enumerate(self.classes):
-                slots = self._slots(providers, reshaped)
                 self.whole[slots, :, number] = self._gathered(self._whole[name], slots)
             for trait, mask in self._masks.items():
                 self.traits[trait] = self._having(mask)

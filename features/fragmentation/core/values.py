@@ -121,7 +121,7 @@ class HostValues:
         for low in range(0, len(parts.free), AT_ONCE):
             some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
             fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
-            empty = UsableParts(some.whole, some.whole, some.eligible, some.has_devices, some.admitted)
+            empty = some.with_free(some.whole)
             possible |= (shapes.copies(empty, shapes.units(empty)) >= 1).any(axis=1)
         return float((fits / (fits + PLENTY))[possible].min(initial=1.0))
 
