@@ -162,6 +162,18 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     notes: ShortList[Cause] = ()  # fields of the request that are not known
 
 
+class BuildEndRequested(Message, frozen=True, kw_only=True):
+    """A request to publish the end of this build again: because commits were lost, the client may have
+    received nothing, or may last have received the end of the build in another cell.
+    """
+
+    build: Id
+    cell: Word
+    request: Id | None = None  # None: nothing is published if the cell has no record of the build
+    why: Cause = ""  # why its claim has ended; published if the cell has no record of the build
+    reply_to: ReplyTo = ""
+
+
 class BuildReshaped(Message, frozen=True, kw_only=True):
     """A reshape of the host's provider tree moved an instance's allocations, in unchanged amounts."""
 

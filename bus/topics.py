@@ -197,6 +197,8 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
 BUILD_DELETED = outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
+BUILD_END = Topic("build.end.{cell}", messages.BuildEndRequested,
+    "publish the end of a build again", "scheduler, berth heal", _CONDUCTOR, expected=False)
 BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
     "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,

@@ -72,6 +72,7 @@ def _consumed(cell: str, builds: Builds) -> list[On]:
             slow=lambda report: report.outcome not in ("built", "progress"),
         ),
         on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=effects),
+        on_many(topics.BUILD_END.at(cell=cell), builds.receive_many, emits=effects),
         on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many, emits=effects),
     ]
 

@@ -98,7 +98,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             on_many(
                 topics.BUILD_REQUESTED,
                 requests.place_many,
-                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
+                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END],
                 batch=options.batch,
                 concurrency=options.concurrency,
                 on_unroutable=scheduler.ending.undo_placed,

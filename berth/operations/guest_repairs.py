@@ -17,7 +17,7 @@ from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
 from bus.delivery.runner import Bus
 from bus.guests import ReportedGuest
-from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
+from bus.messages import BuildDeleteRequested, BuildEndRequested, DestroyOrdered, Selection
 from bus.parts import TYPES, ClaimParts
 from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
@@ -286,6 +286,15 @@ class GuestMending:
         finally:
             await listener.stop()
         return ""
+
+    async def delete_double(self, build: str, cell: str, keeper: str) -> str:
+        """Delete a build in one of two cells. The other cell (`keeper`) publishes its end again, because
+        clients may last have received that of the deleted one.
+        """
+        why = await self.delete(build, cell)
+        if not why:
+            await publish(self._bus, BuildEndRequested(build=build, cell=keeper))
+        return why
 
 
 def revived() -> ClaimParts:

@@ -114,10 +114,11 @@ async def _mend_doubles(repairs: _Repairs, found: Audit, guests: GuestComparison
     """Delete each build that several cells know, except in the cell with its allocations and its guest."""
     mending = Mending(repairs.bus).guests
     for doubled in found.doubled:
-        why_not = doubled.doubt(guests.books)
+        why_not, right = doubled.doubt(guests.books), doubled.right_record()
         for record in doubled.records:
-            if why_not or record != doubled.right_record():
-                mend = partial(mending.delete, doubled.build, record.cell)
+            if why_not or record != right:
+                keeper = right.cell if right is not None else ""
+                mend = partial(mending.delete_double, doubled.build, record.cell, keeper)
                 await repairs.add(str(doubled), f"ended in cell {record.cell}", mend, why_not)
 
 

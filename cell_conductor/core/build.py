@@ -236,6 +236,22 @@ def ended(build: Build) -> messages.BuildEnded:
     )
 
 
+def ended_unknown(asked: messages.BuildEndRequested) -> Effects:
+    """Return the end of a build of which the cell has no record, and whose claim has ended."""
+    if asked.request is None:
+        return ()
+    reason = f"the cell has no record of it; its claim has ended: {asked.why}"[:MAX_CAUSE]
+    ended = messages.BuildEnded(
+        build=asked.build,
+        request=asked.request,
+        cell=asked.cell,
+        status="error",
+        reason=reason,
+        reply_to=asked.reply_to,
+    )
+    return (ended,)
+
+
 def _built_on(build: Build) -> messages.Selection:
     if not build.added_hosts:
         return build.host

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from bus.claims import ClaimResult, ReleaseResult
-from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
+from bus.messages import AgentReported, BuildDeleteRequested, BuildEndRequested, BuildPlaced, BuildReshaped
 from bus.vocabulary import KEEP_SECONDS
 from cell_conductor.core.build import BuildParts, Status
 
@@ -51,6 +51,7 @@ KernelEvent = (
     BuildPlaced
     | AgentReported
     | BuildDeleteRequested
+    | BuildEndRequested
     | BuildReshaped
     | SwapAnswered
     | ReleaseAnswer

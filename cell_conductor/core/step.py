@@ -29,7 +29,15 @@ from msgspec.structs import replace
 from bus import claims
 from bus.agent_builds import reshaped_mappings
 from bus.claims import ClaimRequested, ReleaseRequested
-from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped, Selection
+from bus.messages import (
+    AgentReported,
+    Attempt,
+    BuildDeleteRequested,
+    BuildEndRequested,
+    BuildPlaced,
+    BuildReshaped,
+    Selection,
+)
 from bus.vocabulary import MAX_CAUSE, Allocations, Contended
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
@@ -434,6 +442,8 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
         case BuildDeleteRequested():  # stored, because the build's message may arrive later
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (builds.deleted(build, event.reply_to),)
+        case BuildEndRequested():
+            return None, builds.ended_unknown(event)
         case _:
             return None, ()
 
@@ -449,6 +459,9 @@ def _in_any_status(build: Build, event: Event, now: float, limits: AttemptLimits
             return reshaped(build, event), ()
         case BuildPlaced() if build.placed is not None and build.status not in ("building", "swapping"):
             return build, builds.repeated_end(build)
+        case BuildEndRequested():
+            deleted = (builds.deleted(build, event.reply_to),) if build.status == "deleted" else ()
+            return build, (*builds.repeated_end(build), *deleted)
         case AgentReported(outcome="progress") if build.status in ("error", "deleted"):
             return build, (builds.destroy(build),)  # the guest is not needed any more
         case BuildDeleteRequested() if build.status in ("building", "swapping", "active", "deleting"):

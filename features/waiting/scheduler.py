@@ -74,7 +74,7 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
             on_many(
                 topics.BUILD_REQUESTED,
                 builds.place_many,
-                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
+                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END],
                 batch=options.batch,
                 concurrency=options.concurrency + CALLS_OF_LIGHT,
                 on_unroutable=scheduler.ending.undo_placed,

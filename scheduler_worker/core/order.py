@@ -26,7 +26,7 @@ from bus.claims import (
     RuleRefused,
 )
 from bus.decisions import RULE_ERROR, AlsoAsked, Decision, noted
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
+from bus.messages import BuildEndRequested, BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.parts import PlacedParts, RequestParts
 from bus.queries import Candidate, FindCandidates
 from bus.reports import SHARES
@@ -236,6 +236,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     found: tuple[tuple[Id, Held], ...] = ()
     settled: tuple[Settled, ...] = ()
     ended: tuple[EndedInstance, ...] = ()
+    repeats: tuple[BuildEndRequested, ...] = ()  # of instances that their cells have ended
     tried: Tried = Tried()
     verdict: Verdict = Verdict()
     times: Times = Times()
@@ -665,7 +666,18 @@ class BuildPurpose:
                 return structs.replace(order, ended=(*order.ended, cancelled))
             case Retired(unplaceable=True, why=why):
                 return with_ended(order, instance, why)
-            case Retired():  # it was built, and deleted: its messages were published before
+            # Its cell has published its end, or lost it in a fail-over of its database. A claim without a
+            # cell was retired by another client.
+            case Retired(revivable=False, cell=cell, why=why) if cell:
+                asked = BuildEndRequested(
+                    build=instance,
+                    request=order.request.request,
+                    cell=cell,
+                    why=why,
+                    reply_to=order.request.reply_to,
+                )
+                return structs.replace(order, repeats=(*order.repeats, asked))
+            case Retired():
                 return order
 
     def located(
@@ -680,7 +692,7 @@ class BuildPurpose:
 
     def ends(self, order: Order) -> Sequence[Message]:
         request, verdict = order.request, order.verdict
-        messages: list[Message] = [_placed(order, settled) for settled in order.settled]
+        messages: list[Message] = [*order.repeats, *(_placed(order, settled) for settled in order.settled)]
         if failed := tuple([each.instance for each in order.ended if each.code != CANCELLED_CODE]):
             messages.append(unplaceable(request, failed, verdict.reason, verdict.decision))
         for each in order.ended:

@@ -12,11 +12,16 @@ from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
 from berth.operations.wrong_allocations import Misheld
 from berth.settings import Settings
+from bus import topics
 from bus.guests import ReportedGuest
+from bus.local import LocalTransport
+from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.sql.database import Database
+from bus.worker import Worker, on
 from cell_conductor.core.build import Build
 from cell_conductor.store import BuildStore
 from placement_worker import Placement
+from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import COURSES, a_placed
 from tests.support.healed_region import BUILD, KEEPER, a_cell_with, region_with_moved_instance, stands
@@ -46,6 +51,23 @@ async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell:
     stale = Misheld(one.wrong, replace(one.place, attempt=2), one.generation, one.held, one.sentence)
     [mend] = await Mending(cell.bus).judged([stale])
     assert mend.why_not == "it is being changed: try again"
+
+
+async def test_the_cell_that_keeps_a_doubled_build_publishes_its_end_after_the_deletion_elsewhere(
+    cell: WitnessedCell,
+) -> None:
+    async def deleted(asked: BuildDeleteRequested) -> BuildDeleted:
+        return BuildDeleted(build=asked.build, cell="c2", reply_to=asked.reply_to)
+
+    other = Worker(
+        "conductor.c2",
+        consumes=[on(topics.BUILD_DELETE.at(cell="c2"), deleted, emits=[topics.BUILD_DELETED])],
+    )
+    ends = await cell.bus.listen(topics.BUILD_ENDED.at())
+    async with serving(lambda: LocalTransport(cell.broker), other):
+        assert await Mending(cell.bus).guests.delete_double(WHO, "c2", keeper="c1") == ""
+        ended = await ends.get()
+    assert (ended.build, ended.cell, ended.status) == (WHO, "c1", "active")
 
 
 async def test_a_guest_whose_id_was_retired_is_destroyed_if_the_operator_chooses_so(

@@ -25,6 +25,7 @@ class ClaimsInMemory:
         self.held: dict[str, Holding] = {}
         self.retired: dict[str, str] = {}  # consumer → reason
         self.unplaceable: set[str] = set()
+        self.ended_in: dict[str, str] = {}  # retired consumer → the cell that retired it
         self.revivable: set[str] = set()
         self.free: dict[str, dict[str, int]] = {}
         self.number = 0
@@ -72,7 +73,12 @@ class ClaimsInMemory:
             providers[uuid] = ClaimedProvider(1, uuid, uuid, 1, 1, 1, stocks)
         holders = {consumer: Holder(consumer, 1, *it) for consumer, it in held.items()}
         ended = {
-            one: Retired(why=why, unplaceable=one in self.unplaceable, revivable=one in self.revivable)
+            one: Retired(
+                why=why,
+                unplaceable=one in self.unplaceable,
+                revivable=one in self.revivable,
+                cell=self.ended_in.get(one, ""),
+            )
             for one, why in self.retired.items()
         }
         return ClaimWorld(providers, holders, ended)

@@ -55,6 +55,7 @@ PLACED = BuildPlaced(build=WHO, request=uid(1, "d"), cell="c1", chosen=CHOSEN, g
 @dataclass
 class WitnessedCell:
     bus: Bus
+    broker: LocalBroker
     placement: Placement
     database: Database
     guests: list[ReportedGuest]
@@ -146,7 +147,7 @@ async def witnessed_cell(url: str, placement: Placement) -> AsyncIterator[Witnes
         await stack.enter_async_context(
             serving(lambda: LocalTransport(broker), silent_placement(placement), conductor, *agents)
         )
-        one = WitnessedCell(bus, placement, database, guests, strays)
+        one = WitnessedCell(bus, broker, placement, database, guests, strays)
         await one.takes(on_hosts(1, VCPU=2), None)
         await bus.publish(PLACED)
 

@@ -18,7 +18,7 @@ from bus.claims import (
     Retired,
     RuleRefused,
 )
-from bus.messages import BuildEnded, DestroyOrdered, HostFailed
+from bus.messages import BuildEnded, BuildEndRequested, DestroyOrdered, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
@@ -113,6 +113,7 @@ EVENTS: dict[str, Event] = {
     "progress": an_agent_report(FIRST, "progress"),
     "overdue": an_agent_report(FIRST, "overdue"),  # 100 s after the beginning
     "delete": a_delete(PLACED),
+    "end": BuildEndRequested(build=PLACED.build, cell=PLACED.cell),
     "swapped": SWAPPED,
     "no swap": SwapAnswered(1, "no such class"),
     "released": RELEASED_IN_SWAP,
@@ -147,17 +148,17 @@ TABLE: dict[str, dict[str, str]] = {
         "stalled": "swapping: overdue",
     },
     "active": {
-        "placed | built | failed | aborted | overdue": "active: end active",
+        "placed | built | failed | aborted | overdue | end": "active: end active",
         "delete": "deleting: destroy 1 at host0",
     },
     "error": {
-        "placed": "error: end error",
+        "placed | end": "error: end error",
         "built | progress": "error: destroy 1 at host0",
         "failed | aborted | overdue | swapped | no swap | released": "error: destroy 1 at host0; end error",
         "delete": "deleted: deleted",
     },
     "deleting": {
-        "placed | built | failed | aborted | overdue": "deleting: end active",
+        "placed | built | failed | aborted | overdue | end": "deleting: end active",
         "destroyed": "deleting: release 1 for good",
         "delete | stalled": "deleting: destroy 1 at host0",
         "released at last": "deleted: deleted",
@@ -169,6 +170,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "gone": {
         "placed": "deleted: end active",
+        "end": "deleted: end active; deleted",
         "built | failed | aborted": "deleted: destroy 1 at host0; end active",
         "progress": "deleted: destroy 1 at host0",
         "overdue | destroyed | released at last | delete": "deleted: deleted",
@@ -177,12 +179,12 @@ TABLE: dict[str, dict[str, str]] = {
         "placed": "deleted: end error",
         "built | failed | aborted": "deleted: destroy 1 at host0; end error",
         "progress": "deleted: destroy 1 at host0",
-        "overdue | destroyed | released at last": "deleted: end error; deleted",
+        "overdue | destroyed | released at last | end": "deleted: end error; deleted",
         "delete": "deleted: deleted",
     },
     "never placed": {
         "placed": "swapping: release 1 for good",
-        "delete": "deleted: deleted",
+        "delete | end": "deleted: deleted",
     },
 }  # fmt: skip
 
@@ -203,6 +205,18 @@ def test_every_event_in_every_state_of_a_build(state: str, event: str) -> None:
 @pytest.mark.parametrize("event", [name for name in EVENTS if name not in ("placed", "delete")])
 def test_events_of_an_unknown_build_are_ignored(event: str) -> None:
     assert step(None, EVENTS[event], 0.0, LIMITS) == (None, ())
+
+
+def test_a_build_whose_record_was_lost_ends_when_its_request_is_repeated() -> None:
+    asked = BuildEndRequested(
+        build=PLACED.build, cell="c1", request=PLACED.request, why="error: no disk", reply_to="me"
+    )
+    build, effects = step(None, asked, 0.0, LIMITS)
+    reason = "the cell has no record of it; its claim has ended: error: no disk"
+    ended = BuildEnded(
+        build=PLACED.build, request=PLACED.request, cell="c1", status="error", reason=reason, reply_to="me"
+    )
+    assert (build, effects) == (None, (ended,))
 
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:

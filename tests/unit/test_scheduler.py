@@ -18,7 +18,7 @@ from bus.claims import (
     RuleRefused,
 )
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
+from bus.messages import BuildEndRequested, BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.vocabulary import Contended
@@ -136,10 +136,28 @@ async def test_a_consumer_emptied_by_another_client_is_unplaceable() -> None:
     assert await unplaceable(a_scheduler(placement), a_request()) == message
 
 
-async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
+async def test_a_cell_publishes_the_end_of_its_build_again_if_the_request_is_repeated() -> None:
+    placement, request = hosts(3), a_request(reply_to="me")
+    (instance,) = request.instances
+    placement.retired[instance], placement.ended_in[instance] = "error: no alternate is left", "c1"
+    (published,) = await a_scheduler(placement).place_many([request])
+    why = "error: no alternate is left"
+    asked = BuildEndRequested(build=instance, cell="c1", request=request.request, why=why, reply_to="me")
+    assert published == (asked,)
+    assert placement.held == {}
+
+
+@pytest.mark.parametrize("shelved", [False, True])
+async def test_a_build_that_another_client_ended_or_that_is_shelved_is_not_mentioned_again(
+    shelved: bool,
+) -> None:
     placement = hosts(3)
-    placement.retired[a_request().instances[0]] = "active, then deleted"
-    assert await messages_of(a_scheduler(placement), a_request()) == []
+    (instance,) = a_request().instances
+    placement.retired[instance] = "shelved" if shelved else "active, then deleted"
+    if shelved:
+        placement.ended_in[instance] = "c1"
+        placement.revivable.add(instance)
+    assert await a_scheduler(placement).place_many([a_request()]) == [()]
     assert placement.held == {}
 
 
