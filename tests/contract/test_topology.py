@@ -55,7 +55,7 @@ PERMITTED = {
     "conductor": (
         "agent.build agent.destroy agent.report agent.move agent.moved build.ended build.deleted"
         " build.adopted build.vacate build.preempted move.progressed move.ended move.half host.failed",
-        "build.placed build.delete build.vacate build.adopt build.reshaped move.placed move.steer"
+        "build.placed build.delete build.end build.vacate build.adopt build.reshaped move.placed move.steer"
         " move.handover agent.moved agent.report",
         "placement.claim placement.release",
         "cell.builds cell.instances cell.moves cell.agents cell.agent cell.sharing cell.lease cell.nodes",
