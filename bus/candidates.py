@@ -100,8 +100,8 @@ class ProviderArrays(Protocol):
     def shaped(self) -> object:
         """Return a value that changes whenever anything but the used amounts changes."""
 
-    def classes(self) -> Sequence[str]:
-        """Return the resource classes of which any provider has an inventory."""
+    def any_of(self, resource_class: str) -> bool:
+        """Return whether any provider has an inventory of this resource class."""
 
     def free(self, resource_class: str) -> Floats:
         """Return the free amounts; negative if a provider is overcommitted."""
@@ -109,6 +109,9 @@ class ProviderArrays(Protocol):
     def capacity(self, resource_class: str) -> Floats: ...
 
     def has(self, trait: str) -> Bools: ...
+
+    def shared(self, resource_class: str) -> Bools:
+        """Return the roots of hosts that can use a sharing provider of another tree with this class."""
 
 
 class CandidateSearch(HostAmounts, Protocol):

@@ -824,8 +824,9 @@ class PackedProviders:
     def host(self) -> Ints:
         return self._index.root_of[: self._index.high]
 
-    def classes(self) -> Sequence[str]:
-        return [name for name, kind in self._index.classes.items() if kind.providers]
+    def any_of(self, resource_class: str) -> bool:
+        kind = self._index.classes.get(resource_class)
+        return kind is not None and kind.providers > 0
 
     def free(self, resource_class: str) -> Floats:
         return self._packed.left(resource_class)[: self._index.high]
@@ -836,6 +837,14 @@ class PackedProviders:
     def has(self, trait: str) -> Bools:
         rows = self._index.traits.get(trait)
         return np.zeros(self._index.high, np.bool_) if rows is None else rows.mask(self._index.high)
+
+    def shared(self, resource_class: str) -> Bools:
+        index, served = self._index, np.zeros(self._index.high, np.bool_)
+        for position in set[int]().union(*index.sharers.values()):
+            row = index.at[position]
+            if row is not None and resource_class in row.inventories:
+                served[index.reach(position)] = True
+        return served
 
 
 class _AlikeProviders:

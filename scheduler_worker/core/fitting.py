@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
-from math import inf
+from operator import and_
 
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import CandidateSearch, Ints, PlacedHost, SenselessQuery
+from bus.candidates import CandidateSearch, Floats, FreeProvider, Ints, PlacedHost, SenselessQuery
 from bus.decisions import EXCLUDED, OF_HOSTS, REASONS, Decision, NearMiss, Removal
 from bus.messages import BuildRequested
 from bus.queries import Candidate
@@ -31,6 +31,7 @@ from scheduler_worker.core.rule import (
 WAYS_OF_THE_BEST = 16  # most allocation candidates of one host in a claim
 MOST_WEIGHED = 128  # most candidates of one host that are weighed
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
+MOST = 1e300  # values of weighers are limited to ± this
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
 
@@ -50,6 +51,37 @@ def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative, size: 
                 )
             if np.ndim(mask) or not mask:
                 yield rule, mask
+
+
+class WeighedWays:
+    """The candidates of hosts as one weigher counts them: the best counts 1."""
+
+    def __init__(self, weigher: Weigher, values: WayValues, among: Ints, hosts: int) -> None:
+        given = np.asarray(values.highest, np.float64)
+        if given.ndim and given.shape != (hosts,):
+            raise RuleError(
+                f"the weigher {weigher.name}", ValueError(f"{given.size} numbers for {hosts} hosts")
+            )
+        highest = np.broadcast_to(given, (hosts,))
+        if not -MOST < given.min(initial=0.0) <= given.max(initial=0.0) < MOST:
+            highest = np.nan_to_num(highest, nan=-MOST, posinf=MOST, neginf=-MOST)
+        self.weigher = weigher
+        passing = highest if len(among) == hosts else highest[among]
+        self._best = float(passing.max(initial=-MOST))
+        self._values_of = guarded(f"the weigher {weigher.name}", values.of)
+        lower = self._best - highest
+        # what the best candidate of each host counts, before any host is chosen: an estimate
+        self.estimates: Floats = 1.0 - lower / (weigher.half_at + np.abs(lower))
+
+    def of(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
+        """Return what the candidates of a host count, as of now."""
+        return [self._counts(value) for value in self._values_of(tree, ways)]
+
+    def _counts(self, value: float) -> float:
+        if not -MOST < value < MOST:
+            return 2.0 if value > 0 else 0.0
+        lower = self._best - value
+        return 1.0 - lower / (self.weigher.half_at + abs(lower))
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
@@ -109,14 +141,23 @@ class FoundHosts:
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._values_of_best: dict[int, tuple[float, ...]] = {}  # index of a host → by `way_values`
         self._facts: dict[int, HostFacts] = {}
-        # weighers of candidates, with their values
-        self.way_values: list[tuple[Weigher, WayValues]] = [
-            (weigher, weigher.of_ways(self.view, alternative))
-            for weigher in policy.of_ways
-            if weigher.of_ways is not None and weigher.multiplier and self.positions.size
-        ]
         # root → allocations of which one must cover the host's candidates
         self._within = alternative.restriction.within if alternative.restriction is not None else {}
+
+    @cached_property
+    def way_values(self) -> list[WeighedWays]:
+        """Return the weighers of candidates, with what they found."""
+        hosts = self.positions.size
+        return [
+            WeighedWays(weigher, weigher.of_ways(self.view, self.alternative), self.passing, hosts)
+            for weigher in self.policy.of_ways
+            if weigher.of_ways is not None and weigher.multiplier and hosts
+        ]
+
+    @cached_property
+    def passing(self) -> Ints:
+        """Return the indices of hosts that all filters on arrays accept."""
+        return np.flatnonzero(reduce(and_, [mask for _, mask in self.masks]))
 
     def host(self, index: int) -> PlacedHost:
         return self.search.host(self.positions.item(index))
@@ -223,7 +264,7 @@ class FoundHosts:
             if ways:
                 (self.lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
-            if len(ways) == WAYS_OF_THE_BEST:  # there may be more
+            if len(ways) == WAYS_OF_THE_BEST or self.way_values:  # there may be more
                 ways = self._best_first(index, self.find_ways(index, ALL_WAYS))
             ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
         return ways[:most]
@@ -231,7 +272,8 @@ class FoundHosts:
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
         within = self._within.get(self.host(index).uuid, ()) if self._within else ()
-        find = self.search.distinct_ways if self.way_values else self.search.ways
+        weighed = self.way_values and most <= MOST_WEIGHED
+        find = self.search.distinct_ways if weighed else self.search.ways
         return tuple(find(self.positions.item(index), most, within))
 
     @property
@@ -247,9 +289,9 @@ class FoundHosts:
             return best_first(ways, self.policy.of_candidates)
         values = self._values_of(index, ways)
         scores = [0.0] * len(ways)
-        for (weigher, _), of_weigher in zip(self.way_values, values, strict=True):
+        for weighed, of_weigher in zip(self.way_values, values, strict=True):
             for number, value in enumerate(of_weigher):
-                scores[number] -= weigher.multiplier * value
+                scores[number] -= weighed.weigher.multiplier * value
         for multiplier, value_of in self.policy.of_candidates:
             for number, way in enumerate(ways):
                 scores[number] -= multiplier * value_of(way)
@@ -257,18 +299,15 @@ class FoundHosts:
         self._values_of_best[index] = tuple([of_weigher[order[0]] for of_weigher in values])
         return tuple([ways[number] for number in order[:WAYS_OF_THE_BEST]])
 
-    def _values_of(self, index: int, ways: Sequence[Candidate]) -> list[Sequence[float]]:
+    def _values_of(self, index: int, ways: Sequence[Candidate]) -> list[list[float]]:
         tree = self.search.tree(self.positions.item(index))
-        return [
-            guarded(f"the weigher {weigher.name}", of_ways.of)(tree, ways)
-            for weigher, of_ways in self.way_values
-        ]
+        return [weighed.of(tree, ways) for weighed in self.way_values]
 
     def values_of_best(self, index: int) -> tuple[float, ...]:
-        """Return the values of a host's best candidate in the order of `way_values`; -inf if none fits."""
+        """Return what a host's best candidate counts, in the order of `way_values`; 0 if none fits."""
         ways = self.ways(index, 1)
         if not ways:
-            return (-inf,) * len(self.way_values)
+            return (0.0,) * len(self.way_values)
         known = self._values_of_best.get(index)
         if known is None:
             values = self._values_of(index, ways)

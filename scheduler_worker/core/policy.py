@@ -313,6 +313,8 @@ def weighers_named(
         multiplier = multipliers.get(name, usual)
         if not isfinite(multiplier):
             raise BadChoice(f"{name}: {multiplier} is no multiplier: it must be finite", weigher.name)
+        if multiplier < 0 and weigher.of_ways is not None:
+            raise BadChoice(f"{name}: its multiplier is at least 0, not {multiplier:g}", weigher.name)
         found[weigher.name] = replace(weigher, multiplier=multiplier)
     return tuple(each for each in found.values() if each.multiplier or not each.is_slow)
 

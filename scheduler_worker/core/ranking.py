@@ -6,11 +6,10 @@ A chosen host is reserved immediately, and sorted again by its remaining capacit
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import takewhile
 from math import inf
-from operator import and_
 from typing import Protocol
 
 import msgspec
@@ -20,7 +19,7 @@ from bus.candidates import Bools, Floats, Ints
 from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedScale, Removal
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, Entry, FoundHosts, Verdicts, with_more
+from scheduler_worker.core.fitting import MOST, WAYS_OF_THE_BEST, Entry, FoundHosts, Verdicts, with_more
 from scheduler_worker.core.host_map import HostMap, Uints, drawn, tie, ties
 from scheduler_worker.core.rule import (
     PLAIN,
@@ -31,7 +30,6 @@ from scheduler_worker.core.rule import (
     RuleError,
     Scope,
     View,
-    WayValues,
     Weigher,
 )
 
@@ -315,8 +313,6 @@ class _ByCell:
 Scales = Sequence[RecordedScale]
 
 NOTHING_HELD: Allocations = {}
-MOST = 1e300  # values are limited to ± this
-NO_WAY = -1e12  # the value of the candidates of a host that has none
 Values = tuple[float, ...]  # one host's value of each weigher in `_scales_of`
 RECORDED_REFUSED = 2  # better hosts in a record that were rejected
 AVOIDED = "placement refused it a moment ago"
@@ -329,7 +325,7 @@ class Scale:
     weigher: Weigher
     values: Floats
     recorded: RecordedScale
-    of_ways: WayValues | None = None  # for a weigher of candidates; then `values` are estimates
+    of_ways: bool = False  # whether it weighs candidates; then `values` are estimates
 
     def read(self, view: View, alternative: Alternative) -> float:
         value = float(self.weigher.value(view, alternative))
@@ -343,7 +339,7 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
     for weigher in found.policy.weighers if found.positions.size else ():
         if not weigher.multiplier and isinstance(view.override(weigher.key, 0.0), float):
             continue
-        if weigher.of_ways is not None:
+        if weigher.of_ways is not None:  # below
             continue
         values: Floats = np.asarray(weigher.value(view, found.alternative), np.float64)
         if values.ndim == 0:
@@ -355,11 +351,6 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         if not -MOST < least <= highest < MOST:
             values = _finite(values, weigher.lowest or 0.0)
             least, highest = float(values.min()), float(values.max())
-        if not weigher.is_scaled:
-            if least < highest or least:
-                recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False)
-                scales.append(Scale(weigher, values, recorded))
-            continue
         lowest = least if weigher.lowest is None else weigher.lowest
         if least == highest or highest <= lowest:
             continue
@@ -367,14 +358,9 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
         clamped = weigher.lowest is not None
         recorded = RecordedScale(weigher.name, weigher.multiplier, lowest, highest, clamped)
         scales.append(Scale(weigher, values, recorded))
-    for weigher, of_ways in found.way_values:
-        recorded = RecordedScale(weigher.name, weigher.multiplier, 0.0, 1.0, False)
-        given = np.asarray(of_ways.highest, np.float64)
-        if given.ndim and given.shape != found.positions.shape:
-            why = ValueError(f"{given.size} numbers for {found.positions.size} hosts")
-            raise RuleError(f"the weigher {weigher.name}", why)
-        highest_by_host = np.broadcast_to(_finite(given, NO_WAY), found.positions.shape)
-        scales.append(Scale(weigher, highest_by_host, recorded, of_ways))
+    for weighed in found.way_values:
+        recorded = RecordedScale(weighed.weigher.name, weighed.weigher.multiplier, 0.0, 1.0, False)
+        scales.append(Scale(weighed.weigher, weighed.estimates, recorded, of_ways=True))
     return tuple(scales)
 
 
@@ -390,6 +376,8 @@ def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
             values = values - lowest
         np.divide(values, highest - lowest, out=counts)
         multiplier = found.view.override(scale.weigher.key, scale.weigher.multiplier)
+        if scale.of_ways:
+            multiplier = np.maximum(multiplier, 0.0)
         if np.ndim(multiplier) or multiplier != 1.0:
             counts *= multiplier
         score += counts
@@ -438,7 +426,7 @@ class Weights:
         self.recorded = tuple([scale.recorded for scale in scales])
         self._overriding = any(found.view.now.limits(scale.weigher.key) for scale in scales)
         self._multipliers = [scale.weigher.multiplier for scale in scales]
-        self._reads = [scale.weigher.value for scale in scales if scale.of_ways is None]
+        self._reads = [scale.weigher.value for scale in scales if not scale.of_ways]
         # whether candidates are weighed: the last scales are theirs, and scores before a choice are estimates
         self.weighs_ways = bool(found.way_values)
         self._one_more: float | None = None
@@ -454,10 +442,8 @@ class Weights:
         view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
         if not sum(map(abs, values)) < MOST:  # not below the limit: a value may be infinite or unknown
-            values = tuple([scale.read(view, alternative) for scale in self._scales if scale.of_ways is None])
-        if not self.weighs_ways:
-            return values
-        return (*values, *(max(value, NO_WAY) for value in self.found.values_of_best(index)))
+            values = tuple([scale.read(view, alternative) for scale in self._scales if not scale.of_ways])
+        return (*values, *self.found.values_of_best(index)) if self.weighs_ways else values
 
     def worth(self, facts: HostFacts, values: Values) -> float:
         near = self.found.policy.near
@@ -478,7 +464,11 @@ class Weights:
 
     def _overridden(self, facts: HostFacts) -> list[float]:
         view = OneHost(facts)
-        return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
+        multipliers = [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
+        return [
+            max(multiplier, 0.0) if scale.of_ways else multiplier
+            for scale, multiplier in zip(self._scales, multipliers, strict=True)
+        ]
 
     def overrides(self, index: int) -> dict[str, float]:
         """Return by weigher the multipliers of the host's aggregates, which override those of the
@@ -673,8 +663,8 @@ class Ranking:
         # A request that names its hosts is not restricted to this scheduler's preferred hosts.
         ours = None if alternative.question.roots else found.hosts.ours
         tiers = tiers_of(found.positions, ours, found.view.now.unknown)
-        admitted = np.flatnonzero(reduce(and_, [mask for _, mask in found.masks]))
-        self._order = HostOrder(seed, found.hosts, found.positions, self._weights.worths, tiers, admitted)
+        worths = self._weights.worths
+        self._order = HostOrder(seed, found.hosts, found.positions, worths, tiers, found.passing)
         self._recorder = ChoiceRecorder(seed, self._weights)
         self.capacities = CapacityByHost(found, self._order)
         self._alternates: dict[str, AlternatesOfCell] = {}

@@ -436,9 +436,10 @@ class Weigher:
     # sum is claimed.
     of_candidate: Callable[[Candidate], float] | None = None
     # Replaces `value`: returns the values of allocation candidates. A host counts as much as its best
-    # candidate, which is claimed. These values are not scaled.
+    # candidate, which is claimed. The highest value of all hosts counts 1, one that is lower by `half_at`
+    # counts 1/2, and lower ones less and less: half_at / (half_at + difference).
     of_ways: Callable[[View, Alternative], WayValues] | None = None
-    is_scaled: bool = True  # False: a host's score is multiplier × value
+    half_at: float = 1.0
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
     # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever

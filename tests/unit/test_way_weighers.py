@@ -14,6 +14,7 @@ from bus.requests import Flavor, ResourceGroup
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.policy import BadChoice
 from scheduler_worker.core.ranking import replay
 from scheduler_worker.core.rule import Alternative, View, Weigher
 from tests.support.ids import uid
@@ -53,9 +54,10 @@ def host(number: int, *cards: int) -> Tree:
     return tree(state(root, None, {"VCPU": 8}), *children)
 
 
-def hall_of(*hosts: Tree, estimate: float = 0.0) -> Hall:
+def hall_of(*hosts: Tree, estimate: float = 0.0, multiplier: float = 1.0) -> Hall:
     policy = ChoicePolicy.from_names(
-        weighers={"mine:least_left": 1.0}, custom={"mine:least_left": lambda: least_left(estimate)}
+        weighers={"mine:least_left": multiplier, "build_failure": 6.0},
+        custom={"mine:least_left": lambda: least_left(estimate)},
     )
     return Hall(IndexedSource(FilledMemory(an_index(hosts))), policy)
 
@@ -83,7 +85,7 @@ def test_later_choices_count_the_earlier_ones() -> None:
 
 def test_a_decision_is_recorded_with_the_value_of_the_candidate_and_can_be_repeated() -> None:
     pick = take(hall_of(host(1, 10, 5), host(2, 10, 3)).rank(request()))
-    assert pick.scores == {"least_left": -3.0, "total": -3.0}
+    assert pick.scores == {"least_left": 0.25, "total": 0.25}  # 1 / (1 + 3)
     repeated = replay(uid(1), pick.record).host
     assert repeated is not None and repeated.root == pick.root
 
@@ -102,3 +104,26 @@ def distinct(free: Sequence[int], groups: Mapping[str, int]) -> list[int]:
 def test_of_candidates_that_differ_by_equal_providers_only_some_are_found() -> None:
     free = [10] * (ALIKE + 3) + [5, 5]
     assert distinct(free, {"_a": 2}) == [5, 5] + [10] * ALIKE
+
+
+def test_providers_to_avoid_are_replaced_by_others_that_are_alike() -> None:
+    ranking = hall_of(host(1, *[10] * (ALIKE + 2))).rank(request())
+    found = ranking.found
+    refused = [card_of(way) for way in found.ways(0, 100)]
+    assert len(refused) == ALIKE
+    assert {card_of(way) for way in found.ways(0, 100, avoid=refused)}.isdisjoint(refused)
+    assert len(found.ways(0, 100, avoid=refused)) == 2
+
+
+def test_the_best_candidate_counts_1_and_a_failed_build_more_than_any_candidate() -> None:
+    hall = hall_of(host(1, 4), host(2, 10))
+    assert card_of(take(hall.rank(request())).choices[0]) == uid(11, "a")
+    hall.book.failed("c1", uid(10, "a"), 0.0)
+    pick = take(hall.rank(request()))
+    assert card_of(pick.choices[0]) == uid(21, "a")
+    assert pick.scores == {"build_failure": 2.0, "least_left": 0.090909, "total": 2.090909}
+
+
+def test_a_weigher_of_candidates_has_no_negative_multiplier() -> None:
+    with pytest.raises(BadChoice, match="at least 0"):
+        hall_of(host(1, 10), multiplier=-1.0)

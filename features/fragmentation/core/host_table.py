@@ -1,68 +1,105 @@
-"""The free amounts of all hosts' providers as one array that follows changes: a slot for each host."""
+"""The free amounts of all hosts' providers as arrays that follow changes: a slot for each host.
 
-from collections.abc import Collection
+Slots are sorted by the number of a host's providers, so that hosts with about equally many providers share
+arrays (`HostArrays`), and a host with many devices does not widen those of the others.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints, ProviderArrays
 
-MOST_PROVIDERS = 64  # of a host; further ones are ignored
+MOST_DEVICES = 64  # of a host; further ones are ignored
 MOST_TRAITS = 256  # that are kept at once
+LOGGED = 1024  # changes whose hosts are kept
 NO_HOST = -1
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """The providers of hosts: `rows[slot, n]` is the row of the n-th provider in placement's index, the
-    root first; NO_HOST if the host has fewer.
+    """The providers of hosts: `rows[k][slot, n]` is the row of the n-th provider in placement's index, the
+    root first; NO_HOST if the host has fewer. The slots of group k of hosts begin at `first[k]`.
     """
 
     known: object
     slot_at: Ints  # by row of a root: its slot
-    rows: Ints
+    first: Ints
+    rows: tuple[Ints, ...]
 
     @classmethod
     def of(cls, providers: ProviderArrays) -> "Layout":
         host = providers.host
         used = np.flatnonzero(host >= 0)
         roots = used[host[used] == used]
+        children = used[host[used] != used]
+        of_root = np.bincount(host[children], minlength=len(host))[roots]
+        sizes = np.ceil(np.log2(np.maximum(np.minimum(of_root, MOST_DEVICES), 0.5))).astype(np.intp)
+        order = np.argsort(sizes, kind="stable")
+        roots, sizes = roots[order], sizes[order]
         slot_at = np.full(len(host), NO_HOST, np.intp)
         slot_at[roots] = np.arange(roots.size)
-        children = used[host[used] != used]
         children = children[slot_at[host[children]] >= 0]
         slots = slot_at[host[children]]
         order = np.argsort(slots, kind="stable")
         children, slots = children[order], slots[order]
         # the number of each child among the children of its host
-        first = np.searchsorted(slots, slots, side="left")
-        nth = np.arange(slots.size) - first + 1
-        few = nth < MOST_PROVIDERS
-        children, slots, nth = children[few], slots[few], nth[few]
-        rows = np.full((roots.size, int(nth.max(initial=0)) + 1), NO_HOST, np.intp)
-        rows[:, 0] = roots
-        rows[slots, nth] = children
-        return cls(providers.layout, slot_at, rows)
+        nth = np.arange(slots.size) - np.searchsorted(slots, slots, side="left") + 1
+        known = nth <= MOST_DEVICES
+        children, slots, nth = children[known], slots[known], nth[known]
+        first = np.flatnonzero(np.diff(sizes, prepend=-2))
+        rows = []
+        for low, high in zip(first, (*first[1:], roots.size), strict=True):
+            here = (slots >= low) & (slots < high)
+            of_group = np.full((high - low, int(nth[here].max(initial=0)) + 1), NO_HOST, np.intp)
+            of_group[:, 0] = roots[low:high]
+            of_group[slots[here] - low, nth[here]] = children[here]
+            rows.append(of_group)
+        return cls(providers.layout, slot_at, first, tuple(rows))
+
+    def by_group(self, slots: Ints) -> Iterator[tuple[int, Any, Ints]]:
+        """Yield the number of each group with some of the slots, which of them are in it, and their numbers
+        there.
+        """
+        if len(self.rows) == 1:
+            yield 0, slice(None), slots
+            return
+        group_of = np.searchsorted(self.first, slots, side="right") - 1
+        for group in np.unique(group_of).tolist():
+            here = np.flatnonzero(group_of == group)
+            yield group, here, slots[here] - self.first[group]
+
+
+@dataclass(eq=False)
+class HostArrays:
+    """The amounts of one group of hosts: `free[h, n, c]` is what the n-th provider has free of class c."""
+
+    rows: Ints
+    free: Floats
+    whole: Floats  # capacities
+    traits: dict[str, Bools]  # trait → [h, n]: whether a provider has it
+    shared: Bools  # [h, c]: whether a sharing provider supplies a class of which the host has nothing
 
 
 class HostTable:
-    """The free amounts and capacities of hosts. Each host has a slot: its number in these arrays.
-
-    `free[slot, n, c]` is what the n-th provider of a host has free of resource class c; n is 0 for the root.
-    `whole` are the capacities.
-    """
+    """The free amounts and capacities of hosts, by slot."""
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self.classes: tuple[str, ...] = ()
-        self.traits: dict[str, Bools] = {}  # trait → [slot, n]: whether a provider has it
-        self.free: Floats = np.zeros((0, 1, 0))
-        self.whole: Floats = np.zeros((0, 1, 0))
+        self.number: dict[str, int] = {}  # class → its number in `classes`
+        self.groups: list[HostArrays] = []
+        self.total_free: Floats = np.zeros(0)  # by class, of all hosts
+        self.total_whole: Floats = np.zeros(0)
         self.versions: Ints = np.zeros(0, np.intp)  # by slot: grows when the host changes
         self.rebuilt = 0  # counts new layouts, after which slots mean other hosts
         self.reshaped = 0  # counts changes of capacities and traits
-        self._changes = 0
+        self.changes = 0  # counts the calls of `follow` that found changed hosts
+        self._log: deque[Ints] = deque(maxlen=LOGGED)  # the hosts of the latest changes
         self._shaped: object = None
         self._free: dict[str, Floats] = {}  # class → the array of the index at the last call of `follow`
         self._whole: dict[str, Floats] = {}
@@ -75,38 +112,49 @@ class HostTable:
             self.layout is None
             or self.layout.known != providers.layout
             or wanted != self.classes
-            or len(self.traits) > MOST_TRAITS
+            or len(self._masks) > MOST_TRAITS
         ):
             self._begin(providers, wanted, traits)
             return
         for trait in traits:
             if trait not in self._masks:
                 self._masks[trait] = providers.has(trait).copy()
-                self.traits[trait] = self._having(self._masks[trait])
+                for group in self.groups:
+                    group.traits[trait] = _having(group.rows, self._masks[trait])
         changed = np.zeros(len(providers.host), np.bool_)
         for name, known in self._free.items():
             self._compare(self._free, name, known, _column(providers, name), changed)
-        reshaped = np.zeros(len(providers.host), np.bool_)
         if self._shaped != providers.shaped:
-            self._shaped = providers.shaped
-            for name, known in self._whole.items():
-                self._compare(self._whole, name, known, _column(providers, name, whole=True), reshaped)
-            for trait, mask in self._masks.items():
-                self._compare(self._masks, trait, mask, providers.has(trait), reshaped)
-        if reshaped.any():
-            self.reshaped += 1
-            changed |= reshaped
-            slots = self._slots(providers, reshaped)
-            for number, name in enumerate(self.classes):
-                self.whole[slots, :, number] = self._gathered(self._whole[name], slots)
-            for trait, mask in self._masks.items():
-                self.traits[trait] = self._having(mask)
+            self._reshape(providers, changed)
         if changed.any():
-            slots = self._slots(providers, changed)
-            self._changes += 1
-            self.versions[slots] = self._changes
-            for number, name in enumerate(self.classes):
-                self.free[slots, :, number] = self._gathered(self._free[name], slots)
+            self._take_over(self._slots(providers, changed))
+
+    def changed_since(self, change: int) -> Ints:
+        """Return the slots of the hosts that changed after a change, given its number; some several times."""
+        several = self.changes - change
+        if several > len(self._log):
+            return np.flatnonzero(self.versions > change)
+        latest = list(islice(reversed(self._log), several))
+        return np.concatenate(latest) if latest else np.zeros(0, np.intp)
+
+    def _reshape(self, providers: ProviderArrays, changed: Bools) -> None:
+        """Take over the present capacities and traits, and mark the rows that differ in them."""
+        self._shaped = providers.shaped
+        reshaped = np.zeros(len(changed), np.bool_)
+        for name, known in self._whole.items():
+            self._compare(self._whole, name, known, _column(providers, name, whole=True), reshaped)
+        for trait, mask in self._masks.items():
+            self._compare(self._masks, trait, mask, providers.has(trait), reshaped)
+        pooled = self._pooled(providers)
+        if not (reshaped.any() or any(map(_differ, pooled, [group.shared for group in self.groups]))):
+            return
+        self.reshaped += 1
+        changed |= reshaped
+        for group, shared in zip(self.groups, pooled, strict=True):
+            group.whole = self._amounts(self._whole, group.rows)
+            group.traits = {trait: _having(group.rows, mask) for trait, mask in self._masks.items()}
+            group.shared = shared
+        self.total_whole = self._total(group.whole for group in self.groups)
 
     def _compare(self, columns: dict[str, Any], name: str, known: Any, now: Any, changed: Bools) -> None:
         """Mark the rows with other values than at the last call, and remember the present ones."""
@@ -118,42 +166,87 @@ class HostTable:
     def _slots(self, providers: ProviderArrays, rows: Bools) -> Ints:
         assert self.layout is not None
         roots = providers.host[np.flatnonzero(rows)]
-        slots = np.unique(self.layout.slot_at[roots[roots >= 0]])
-        return slots[slots >= 0]
+        slots = self.layout.slot_at[roots[roots >= 0]]
+        there = np.zeros(len(self.versions), np.bool_)
+        there[slots[slots >= 0]] = True
+        return np.flatnonzero(there)
+
+    def _take_over(self, slots: Ints) -> None:
+        """Take over the present free amounts of some hosts."""
+        assert self.layout is not None
+        self.changes += 1
+        self.versions[slots] = self.changes
+        self._log.append(slots)
+        for number, _, hosts in self.layout.by_group(slots):
+            group = self.groups[number]
+            rows = group.rows[hosts]
+            for c, name in enumerate(self.classes):
+                now = _gathered(self._free[name], rows)
+                self.total_free[c] += now.sum() - group.free[hosts, :, c].sum()
+                group.free[hosts, :, c] = now
 
     def _begin(self, providers: ProviderArrays, classes: tuple[str, ...], traits: Collection[str]) -> None:
         self.layout = layout = Layout.of(providers)
-        self.classes = classes
-        hosts, most = layout.rows.shape
-        every = np.arange(hosts)
+        self.classes, self.number = classes, {name: c for c, name in enumerate(classes)}
         self._shaped = providers.shaped
         self._free = {name: _column(providers, name).copy() for name in classes}
         self._whole = {name: _column(providers, name, whole=True).copy() for name in classes}
         self._masks = {trait: providers.has(trait).copy() for trait in sorted(traits)}
-        self.free = np.zeros((hosts, most, len(classes)))
-        self.whole = np.zeros((hosts, most, len(classes)))
-        for number, name in enumerate(classes):
-            self.free[:, :, number] = self._gathered(self._free[name], every)
-            self.whole[:, :, number] = self._gathered(self._whole[name], every)
-        self.traits = {trait: self._having(mask) for trait, mask in self._masks.items()}
-        self._changes += 1
+        self.groups = [
+            HostArrays(
+                rows=rows,
+                free=self._amounts(self._free, rows),
+                whole=self._amounts(self._whole, rows),
+                traits={trait: _having(rows, mask) for trait, mask in self._masks.items()},
+                shared=np.zeros((len(rows), len(classes)), np.bool_),
+            )
+            for rows in layout.rows
+        ]
+        for group, shared in zip(self.groups, self._pooled(providers), strict=True):
+            group.shared = shared
+        self.total_free = self._total(group.free for group in self.groups)
+        self.total_whole = self._total(group.whole for group in self.groups)
+        self.changes += 1
         self.rebuilt += 1
-        self.versions = np.full(hosts, self._changes, np.intp)
+        self._log.clear()
+        self.versions = np.full(sum(map(len, layout.rows)), self.changes, np.intp)
 
-    def _gathered(self, column: Floats, slots: Ints) -> Floats:
-        assert self.layout is not None
-        rows = self.layout.rows[slots]
-        found: Floats = np.where(rows >= 0, column[rows], 0.0)
-        return np.maximum(found, 0.0, out=found)
+    def _amounts(self, columns: dict[str, Floats], rows: Ints) -> Floats:
+        found = np.zeros((*rows.shape, len(self.classes)))
+        for number, name in enumerate(self.classes):
+            found[:, :, number] = _gathered(columns[name], rows)
+        return found
 
-    def _having(self, mask: Bools) -> Bools:
-        """Return which providers of hosts have a trait, given which rows of the index have it."""
-        assert self.layout is not None
-        found: Bools = (self.layout.rows >= 0) & mask[self.layout.rows]
+    def _total(self, amounts: Iterable[Floats]) -> Floats:
+        """Return the sum of each class over all hosts."""
+        return sum((of_group.sum(axis=(0, 1)) for of_group in amounts), np.zeros(len(self.classes)))
+
+    def _pooled(self, providers: ProviderArrays) -> list[Bools]:
+        """Return which classes sharing providers supply to the hosts of each group."""
+        found: list[Bools] = [np.all(group.whole <= 0, axis=1) for group in self.groups]
+        for number, name in enumerate(self.classes):
+            mask = providers.shared(name)
+            for group, pooled in zip(self.groups, found, strict=True):
+                pooled[:, number] &= mask[group.rows[:, 0]]
         return found
 
 
+def _differ(some: Bools, other: Bools) -> bool:
+    return bool((some != other).any())
+
+
+def _gathered(column: Floats, rows: Ints) -> Floats:
+    found: Floats = np.where(rows >= 0, column[rows], 0.0)
+    return np.maximum(found, 0.0, out=found)
+
+
+def _having(rows: Ints, mask: Bools) -> Bools:
+    """Return which providers of hosts have a trait, given which rows of the index have it."""
+    found: Bools = (rows >= 0) & mask[rows]
+    return found
+
+
 def _column(providers: ProviderArrays, name: str, *, whole: bool = False) -> Floats:
-    if name not in providers.classes():
+    if not providers.any_of(name):
         return np.zeros(len(providers.host))
     return providers.capacity(name) if whole else providers.free(name)

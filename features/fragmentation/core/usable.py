@@ -9,43 +9,110 @@ copies of the shape could use until one resource runs out. To this is added:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import floor
 
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from scheduler_worker.core.extension import Shape, ShapeGroup
 
-STRANDED = 0.25  # cost of a host's devices that lack processor or memory, as part of their share
+STRANDED = 0.5  # cost of a host's devices that lack processor or memory, as part of their share
 UNKNOWN = 0.1  # part of the requests that have unknown shapes
 # What copies of a shape that needs the part x of a host use of it, as the mean of x·floor(1/x) over all x
 USED_BY_RANDOM = np.pi**2 / 12
+OF_UNKNOWN = float(UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM)
 UNLIMITED = 1e9
 ROUNDING = 1e-9  # so that 3 × (1 ÷ 3) is one copy
 
 
 @dataclass(eq=False)
 class UsableParts:
-    """The free amounts of some hosts: `free[h, n, c]` of class c of the n-th provider, the root first."""
+    """The amounts of some hosts: those of class c of the n-th provider at [h, n, c], the root first."""
 
     free: Floats
-    whole: Floats  # capacities, as `free`
+    per_whole: Floats  # 1 ÷ capacity; 0 without capacity
+    lacks: Floats  # 1 where there is no capacity, else 0
+    sizes: Floats  # [h]: in average hosts
+    # What a unit of a device adds to the share of a host's devices, such as GPUs: classes that its root
+    # lacks. None: no host of these has devices.
+    of_devices: Floats | None
+    has_devices: Bools  # [h]
     eligible: Bools  # [g, h, n]: whether the traits of a provider fit those of group g of a `ShapeTable`
-    has_devices: Bools  # [h]: whether it has providers of classes that its root lacks, such as GPUs
-    admitted: Bools  # [s, h]: whether the traits of a host permit a shape
+    admitted: Bools | None  # [s, h]: whether the traits of a host permit a shape; None: all do
+    shared: Bools | None  # [h, c]: whether a pool supplies a class; None: no pool supplies any
+
+    @classmethod
+    def made(
+        cls,
+        free: Floats,
+        whole: Floats,
+        scale: Floats,
+        eligible: Bools,
+        admitted: Bools | None = None,
+        shared: Bools | None = None,
+    ) -> "UsableParts":
+        """Return the parts of hosts with these free amounts and capacities. `scale`: as in `ShapeTable`."""
+        own = whole > 0
+        supplied = own[:, 1:].any(axis=1) & ~own[:, 0]
+        has_devices: Bools = np.any(own[:, 0], axis=1) & np.any(supplied, axis=1)
+        of_devices: Floats | None = None
+        if has_devices.any():
+            of_devices = np.where(~own[:, :1] & has_devices[:, np.newaxis, np.newaxis], scale, 0.0)
+            shares = (of_devices * whole).sum(axis=(1, 2))
+            of_devices = of_devices / np.maximum(shares, 1e-9)[:, np.newaxis, np.newaxis]
+        return cls(
+            free=free,
+            per_whole=np.where(own, 1.0 / np.maximum(whole, 1e-9), 0.0),
+            lacks=(~own).astype(np.float64),
+            sizes=whole.sum(axis=1) @ scale,
+            of_devices=of_devices,
+            has_devices=has_devices,
+            eligible=eligible,
+            admitted=admitted,
+            shared=shared if shared is not None and shared.any() else None,
+        )
 
     def of(self, hosts: Ints) -> "UsableParts":
         """Return some of the hosts, perhaps repeatedly."""
         return UsableParts(
             self.free[hosts],
-            self.whole[hosts],
-            self.eligible[:, hosts],
+            self.per_whole[hosts],
+            self.lacks[hosts],
+            self.sizes[hosts],
+            None if self.of_devices is None else self.of_devices[hosts],
             self.has_devices[hosts],
-            self.admitted[:, hosts],
+            self.eligible[:, hosts],
+            None if self.admitted is None else self.admitted[:, hosts],
+            None if self.shared is None else self.shared[hosts],
         )
 
     def with_free(self, free: Floats) -> "UsableParts":
-        return replace(self, free=free)
+        return UsableParts(
+            free,
+            self.per_whole,
+            self.lacks,
+            self.sizes,
+            self.of_devices,
+            self.has_devices,
+            self.eligible,
+            self.admitted,
+            self.shared,
+        )
+
+    def empty(self) -> "UsableParts":
+        """Return the hosts as they are without any instance."""
+        return self.with_free(np.where(self.lacks > 0, 0.0, 1.0 / np.maximum(self.per_whole, 1e-12)))
+
+    def least_shares(self) -> Floats:
+        """Return for each host the least free share of a class."""
+        if self.free.shape[1] == 1:
+            shares: Floats = self.free[:, 0] * self.per_whole[:, 0] + self.lacks[:, 0]
+        else:
+            whole = self.empty().free.sum(axis=1)
+            shares = np.where(whole > 0, self.free.sum(axis=1) / np.maximum(whole, 1e-9), 1.0)
+        least: Floats = shares.min(axis=1, initial=1.0)
+        return least
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +120,8 @@ class ShapeTable:
     """The usual shapes as arrays. Groups with equal amounts and traits are one row of `groups`."""
 
     classes: tuple[str, ...]
-    parts: Floats  # [s]: part of the requests
-    sizes: Floats  # [s]: in average hosts
-    split: Floats  # [s, c]: amounts that any providers of the host may supply
+    weights: Floats  # [s]: part of the requests × size in average hosts
+    split: tuple[tuple[Ints, Floats], ...]  # by class: shapes that ask for it of any provider; 1 ÷ amounts
     groups: tuple[ShapeGroup, ...]
     amounts: Floats  # [g, c]: amounts of each provider for a group
     # each: a group, how many providers it needs, and whether they must be different
@@ -93,11 +159,11 @@ class ShapeTable:
                     need = number_of_group, group.count, shape.apart
                     needs_of[s].append(needs.setdefault(need, len(needs)))
         listed = [_vector(group.resources, number) for group in groups]
+        asking = [np.flatnonzero(split[:, c]) for c in range(len(classes))]
         return cls(
             classes=tuple(classes),
-            parts=np.array(parts),
-            sizes=sizes,
-            split=split,
+            weights=np.array(parts) * sizes,
+            split=tuple([(of_class, 1.0 / split[of_class, c]) for c, of_class in enumerate(asking)]),
             groups=tuple(groups),
             amounts=np.array(listed).reshape(len(listed), len(classes)),
             needs=tuple(needs),
@@ -119,12 +185,13 @@ class ShapeTable:
     def copies(self, hosts: UsableParts, units: Floats) -> Floats:
         """Return [s, h]: how many instances of a shape fit on a host that has no others."""
         together = hosts.free[:, 0] if hosts.free.shape[1] == 1 else hosts.free.sum(axis=1)
-        found: Floats = np.full((len(self.parts), len(together)), UNLIMITED)
-        for c in range(len(self.classes)):
-            asking = np.flatnonzero(self.split[:, c])
+        if hosts.shared is not None:
+            together = np.where(hosts.shared, np.inf, together)
+        found: Floats = np.full((len(self.weights), len(together)), UNLIMITED)
+        for c, (asking, per_amount) in enumerate(self.split):
             if not asking.size:
                 continue
-            limits = np.multiply.outer(1.0 / self.split[asking, c], together[:, c])
+            limits = np.multiply.outer(per_amount, together[:, c])
             if asking.size == len(found):
                 np.minimum(found, limits, out=found)
             else:
@@ -136,8 +203,10 @@ class ShapeTable:
             for first in self.need_of:  # one array, unless shapes have groups of several kinds
                 asking = np.flatnonzero(first >= 0)
                 found[asking] = np.minimum(found[asking], of_need[first[asking]])
-        if self.is_selective:
+        if hosts.admitted is not None:
             found *= hosts.admitted
+        if hosts.shared is not None:
+            found[found >= UNLIMITED] = 0.0  # a shape that needs nothing of the host itself
         return found
 
     def _copies_of_needs(self, units: Floats) -> Floats:
@@ -151,36 +220,73 @@ class ShapeTable:
 
     def values(self, hosts: UsableParts) -> Floats:
         """Return the value of each host."""
-        units = self.units(hosts)
-        copies = self.copies(hosts, units)
-        value: Floats = (self.parts * self.sizes) @ copies
-        devices = hosts.has_devices
-        if devices.any():
-            value -= STRANDED * self._stranded(hosts)
-        if not devices.all():
-            unknown = UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM * self._for_any_shape(hosts)
-            value += np.where(devices, 0.0, unknown)
+        value: Floats = self.weights @ self.copies(hosts, self.units(hosts))
+        if hosts.of_devices is None:
+            value += OF_UNKNOWN * self._for_any_shape(hosts)
+            return value
+        value -= STRANDED * self._stranded(hosts, hosts.of_devices)
+        if not hosts.has_devices.all():
+            value += np.where(hosts.has_devices, 0.0, OF_UNKNOWN * self._for_any_shape(hosts))
         return value
 
-    def _stranded(self, hosts: UsableParts) -> Floats:
+    def _stranded(self, hosts: UsableParts, of_devices: Floats) -> Floats:
         """Return by how much the free share of a host's devices exceeds the free shares of its root."""
-        root, root_whole = hosts.free[:, 0], hosts.whole[:, 0]
-        least = np.where(root_whole > 0, root / np.maximum(root_whole, 1e-9), 1.0).min(axis=1, initial=1.0)
-        whole = np.where(root_whole > 0, 0.0, hosts.whole[:, 1:].sum(axis=1))
-        free = np.where(root_whole > 0, 0.0, hosts.free[:, 1:].sum(axis=1))
-        share = (free * self.scale).sum(axis=1) / np.maximum((whole * self.scale).sum(axis=1), 1e-9)
-        return np.where(hosts.has_devices, np.maximum(share - least, 0.0), 0.0)
+        root = hosts.free[:, 0] * hosts.per_whole[:, 0] + hosts.lacks[:, 0]
+        share = (hosts.free * of_devices).sum(axis=(1, 2))
+        found: Floats = np.where(
+            hosts.has_devices, np.maximum(share - root.min(axis=1, initial=1.0), 0.0), 0.0
+        )
+        return found
 
     def _for_any_shape(self, hosts: UsableParts) -> Floats:
         """Return the amounts that are free for shapes of any proportion: the product over the classes of the
         least free share of a provider.
         """
-        whole = hosts.whole
-        shares = np.where(whole > 0, hosts.free / np.maximum(whole, 1e-9), 1.0).min(axis=1)
-        shares[:, self.scale == 0] = 1.0  # classes that no usual shape asks for
-        sizes = (whole.sum(axis=1) * self.scale).sum(axis=1)
-        found: Floats = shares.prod(axis=1) * sizes
+        shares = hosts.free * hosts.per_whole
+        shares += hosts.lacks
+        least = shares[:, 0] if shares.shape[1] == 1 else shares.min(axis=1)
+        least[:, self.scale == 0] = 1.0  # classes that no usual shape asks for
+        found: Floats = least.prod(axis=1) * hosts.sizes
         return found
+
+
+class LoneHosts:
+    """The values of hosts that are one provider, each computed alone: faster than arrays for one host.
+
+    The results are those of `ShapeTable.values`. Only for shapes without groups for single providers and
+    without traits.
+    """
+
+    def __init__(self, table: ShapeTable) -> None:
+        self._rows: list[tuple[float, list[tuple[int, float]]]] = [
+            (weight, []) for weight in table.weights.tolist()
+        ]
+        for c, (asking, per_amount) in enumerate(table.split):
+            for s, rate in zip(asking.tolist(), per_amount.tolist(), strict=True):
+                self._rows[s][1].append((c, rate))
+        self._counted = [c for c, by in enumerate(table.scale.tolist()) if by]
+
+    @staticmethod
+    def can_value(table: ShapeTable) -> bool:
+        return not table.needs and not table.is_selective
+
+    def value(
+        self, free: Sequence[float], per_whole: Sequence[float], size: float, shared: Sequence[int] = ()
+    ) -> float:
+        """Return the value of a host with these amounts. `shared`: classes that a pool supplies."""
+        total = 0.0
+        for weight, rates in self._rows:
+            least = UNLIMITED
+            for c, rate in rates:
+                copies = free[c] * rate
+                if copies < least and c not in shared:
+                    least = copies
+            if least < UNLIMITED or not shared:
+                total += weight * floor(least + ROUNDING)
+        for c in self._counted:
+            if by := per_whole[c]:
+                size *= free[c] * by
+        return total + OF_UNKNOWN * size
 
 
 def copies_apart(units: Floats, count: int) -> Floats:

@@ -5,33 +5,65 @@ changed, until the usual shapes change.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
-from features.fragmentation.core.host_table import HostTable
-from features.fragmentation.core.usable import ShapeTable, UsableParts
+from features.fragmentation.core.host_table import HostArrays, HostTable
+from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
 MOST_COSTS = 4_000_000  # of hosts, for all requested shapes: 64 MB
 MOST_CLASSES = 1024
-MOST_STATES = 20_000  # states of hosts whose values are kept
+MOST_STATES = 50_000  # states of hosts whose values are kept
 AT_ONCE = 4096  # states whose values are computed together
-_NOTHING: Mapping[str, int] = {}
+# Hosts whose costs are computed again, on average for each evaluation of a request. What is not used adds up
+# to at most MOST_SAVED, so that only a flood of many shapes exceeds it: then hosts keep former costs for some
+# evaluations, until it is their turn or they are about to be chosen.
+RENEWED = 256
+MOST_SAVED = 100_000
+DIGITS = 9  # equal candidates have equal values, in whatever order their amounts were added
 NO_WAY = -1e9  # for hosts on which no candidate was found: another search may find one
 PLENTY = 100.0  # copies of a shape that fit, from which on half of the preference for empty hosts applies
 STEP = 0.02  # the preference for empty hosts follows the use of the cloud in steps of this size
 
 
 @dataclass(eq=False)
-class KnownValues:
-    """Values of hosts, such as those of their best candidates, computed at versions of the hosts."""
+class KnownCosts:
+    """The costs of the best candidates for a shape, by the slots of hosts."""
 
     best: Floats
-    at: Ints
+    pending: Bools  # hosts that changed since their costs were computed
+    seen: int  # the last change of hosts that is counted in `pending`
+    turn: int = 0  # the host after those that were renewed in turn
+
+    def renewable(self, fitting: Ints, most: int) -> Ints:
+        """Return those of the pending hosts whose costs are to be computed now: at most `most`, half of them
+        those with the highest former costs, the others in turn. Only fitting hosts count.
+        """
+        due = fitting[self.pending[fitting]]
+        if due.size > most:
+            order = np.argpartition(-self.best[due], most // 2)
+            highest, others = due[order[: most // 2]], due[order[most // 2 :]]
+            turns, several = (others - self.turn) % len(self.best), most - highest.size
+            first = np.argpartition(turns, several)[:several]
+            self.turn += int(turns[first].max(initial=-1)) + 1
+            due = np.concatenate((highest, others[first]))
+        self.pending[due] = False
+        return due
+
+
+@dataclass(frozen=True, slots=True)
+class LoneKind:
+    """The common properties of hosts of one provider: arguments of `LoneHosts.value`."""
+
+    number: int
+    per_whole: tuple[float, ...]
+    size: float
+    shared: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -41,20 +73,24 @@ class HostValues:
     spread: float  # weight of the least free share of a host while the cloud is empty
     table: HostTable = field(default_factory=HostTable)
     shapes: ShapeTable | None = None
+    plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
-    _parts: UsableParts | None = None
-    _costs: "OrderedDict[Shape, KnownValues]" = field(default_factory=OrderedDict)
-    _states: dict[tuple[object, ...], float] = field(default_factory=dict)
-    # state of a host that is one provider, and what is asked → the capacity to which it belongs, the value
-    _lone: dict[tuple[object, ...], tuple[object, list[float]]] = field(default_factory=dict)
-    _emptiness: float = 0.0  # weight of the least free share now
-    plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
-    # random numbers that mix amounts to one number; equal for providers that are alike
-    _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
-    _kinds: Floats = field(default_factory=lambda: np.zeros((0, 1)))  # [slot, n]: mixed traits and capacities
     _reshaped: int = -1
-    _now: KnownValues = field(default_factory=lambda: KnownValues(np.zeros(0), np.zeros(0, np.intp)))
+    _emptiness: float = 0.0  # weight of the least free share now
+    _parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
+    # [h, n] by group of hosts: numbers that are equal for providers of equal traits and capacities
+    _kinds: list[Floats] = field(default_factory=list)
+    _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
+    _now: Floats = field(default_factory=lambda: np.zeros(0))  # value of each host, by slot
+    _now_at: Ints = field(default_factory=lambda: np.zeros(0, np.intp))  # the version for which it is
+    _costs: "OrderedDict[Shape, KnownCosts]" = field(default_factory=OrderedDict)
+    _saved: int = MOST_SAVED  # hosts whose costs may be computed again
+    _lone: LoneHosts | None = None
+    _lone_kinds: dict[tuple[object, ...], LoneKind] = field(default_factory=dict)
+    _lone_kind_of: dict[int, LoneKind] = field(default_factory=dict)  # by slot
+    # state of a host → its value, without the preference for empty hosts
+    _states: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def follow(self, providers: ProviderArrays, usual: UsualShapes, asked: Shape) -> None:
         """Take over the present amounts of hosts, and the usual shapes."""
@@ -66,77 +102,75 @@ class HostValues:
         if (usual.version, table.rebuilt) != self._made_for:
             self._made_for = usual.version, table.rebuilt
             self._usual = usual
-            totals = table.whole.sum(axis=(0, 1)).tolist()
-            capacity = dict(zip(table.classes, totals, strict=True))
-            self.shapes = ShapeTable.of(usual.shapes, usual.parts, len(table.whole), table.classes, capacity)
+            capacity = dict(zip(table.classes, table.total_whole.tolist(), strict=True))
+            hosts = len(table.versions)
+            self.shapes = ShapeTable.of(usual.shapes, usual.parts, hosts, table.classes, capacity)
+            self._lone = LoneHosts(self.shapes) if LoneHosts.can_value(self.shapes) else None
             self._costs.clear()
-            self._lone.clear()
-            self._reshape()
+            self.reshape()
             self.plenty = self._copies_of_rarest()
         elif self._reshaped != table.reshaped:
-            self._reshape()
-        self._spread_now()
+            self.reshape()
+        if self.spread:
+            self._spread_now()
 
-    def _reshape(self) -> None:
+    def reshape(self) -> None:
         """Take over the capacities and traits of hosts."""
         table, shapes = self.table, self.shapes
         assert shapes is not None
         self._reshaped = table.reshaped
-        whole = table.whole
-        own, devices = whole[:, 0] > 0, whole[:, 1:].sum(axis=1) > 0
-        eligible = np.ones((len(shapes.groups), *whole.shape[:2]), np.bool_)
-        for number, group in enumerate(shapes.groups):
-            eligible[number] = self._having(group)
-        admitted = np.ones((len(shapes.parts), len(whole)), np.bool_)
-        for number, shape in enumerate(self._usual.shapes):
-            for group in shape.groups:
-                if group.is_split and group.traits:
-                    admitted[number] &= self._having(group)[:, 0]
-        has_devices = own.any(axis=1) & (devices & ~own).any(axis=1)
-        self._parts = UsableParts(table.free, whole, eligible, has_devices, admitted)
-        mixed = np.random.default_rng(2).random(len(eligible))
-        self._now = KnownValues(np.zeros(len(whole)), np.full(len(whole), -1, np.intp))
-        self._kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
-        self._kinds += whole @ self._mix[::-1][: whole.shape[2]]
+        mixed = np.random.default_rng(2).random(len(shapes.groups))
+        self._parts, self._kinds = [], []
+        for group in table.groups:
+            eligible = np.ones((len(shapes.groups), *group.rows.shape), np.bool_)
+            for number, asked in enumerate(shapes.groups):
+                eligible[number] = _having(asked, group)
+            admitted = self._admitted(group) if shapes.is_selective else None
+            self._parts.append(
+                UsableParts.made(group.free, group.whole, shapes.scale, eligible, admitted, group.shared)
+            )
+            kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
+            self._kinds.append(kinds + group.whole @ self._mix[::-1][: len(table.classes)])
+        self._now = np.zeros(len(table.versions))
+        self._now_at = np.full(len(table.versions), -1, np.intp)
         self._states.clear()
+        self._lone_kinds.clear()
+        self._lone_kind_of.clear()
 
-    def _having(self, group: ShapeGroup) -> Bools:
-        """Return for each provider of each host whether it has the traits that a group requires."""
-        having, found = self.table.traits, np.ones(self.table.whole.shape[:2], np.bool_)
-        for trait in group.required:
-            found &= having[trait]
-        for some in group.required_any:
-            found &= np.any([having[trait] for trait in some], axis=0)
-        for trait in group.forbidden:
-            found &= ~having[trait]
+    def _admitted(self, group: HostArrays) -> Bools:
+        """Return for each usual shape which hosts of a group have the traits that it requires of a host."""
+        found = np.ones((len(self._usual.shapes), len(group.rows)), np.bool_)
+        for number, shape in enumerate(self._usual.shapes):
+            for asked in shape.groups:
+                if asked.is_split and asked.traits:
+                    found[number] &= _having(asked, group)[:, 0]
         return found
 
     def _copies_of_rarest(self) -> float:
         """Return how plentiful the rarest usual shape is in the cloud, from 0 (none fits) to 1."""
-        shapes, parts = self.shapes, self._parts
-        if shapes is None or parts is None or not len(shapes.parts) or not len(parts.free):
+        shapes = self.shapes
+        if shapes is None or not len(shapes.weights) or not self._parts:
             return 1.0
-        fits = np.zeros(len(shapes.parts))
-        possible = np.zeros(len(shapes.parts), np.bool_)
-        for low in range(0, len(parts.free), AT_ONCE):
-            some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
-            fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
-            empty = some.with_free(some.whole)
-            possible |= (shapes.copies(empty, shapes.units(empty)) >= 1).any(axis=1)
+        fits = np.zeros(len(shapes.weights))
+        possible = np.zeros(len(shapes.weights), np.bool_)
+        for parts in self._parts:
+            for low in range(0, len(parts.free), AT_ONCE):
+                some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
+                fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
+                empty = some.empty()
+                possible |= (shapes.copies(empty, shapes.units(empty)) >= 1).any(axis=1)
         return float((fits / (fits + PLENTY))[possible].min(initial=1.0))
 
     def _spread_now(self) -> None:
-        if not self.spread:
-            return
-        table = self.table
-        whole, free = table.whole.sum(axis=(0, 1)), table.free.sum(axis=(0, 1))
+        whole, free = self.table.total_whole, self.table.total_free
         used = float((1.0 - free / np.maximum(whole, 1e-9))[whole > 0].max(initial=0.0))
         used = round(used / STEP) * STEP
         emptiness = self.spread * self.plenty * max(0.0, 1.0 - 2.0 * used)
         if emptiness != self._emptiness:
             self._emptiness = emptiness
             self._costs.clear()
-            self._lone.clear()
+
+    # Section: the best candidate of each host, in arrays
 
     def slots(self, positions: Ints) -> Ints:
         """Return the slots of hosts in the table, given the rows of their roots in placement's index."""
@@ -145,182 +179,230 @@ class HostValues:
 
     def best_of(self, asked: Shape, slots: Ints) -> Floats:
         """Return the values of the best candidates for a shape on the hosts in these slots."""
-        table = self.table
-        costs = self._costs.get(asked)
+        table, costs = self.table, self._costs.get(asked)
+        hosts = len(table.versions)
+        self._saved = min(self._saved + RENEWED, MOST_SAVED)
         if costs is None:
-            hosts = len(table.free)
-            costs = self._costs[asked] = KnownValues(np.full(hosts, NO_WAY), np.full(hosts, -1, np.intp))
+            costs = KnownCosts(np.full(hosts, NO_WAY), np.ones(hosts, np.bool_), table.changes)
+            self._costs[asked] = costs
             while len(self._costs) > 1 and len(self._costs) * hosts > MOST_COSTS:
                 self._costs.popitem(last=False)
-        self._costs.move_to_end(asked)
-        stale = slots[costs.at[slots] != table.versions[slots]]
-        for low in range(0, len(stale), AT_ONCE):
-            some = stale[low : low + AT_ONCE]
-            costs.best[some] = self._computed(asked, some)
-        costs.at[stale] = table.versions[stale]
+            most = hosts
+        else:
+            self._costs.move_to_end(asked)
+            costs.pending[table.changed_since(costs.seen)] = True
+            costs.seen, most = table.changes, self._saved
+        renewed = costs.renewable(slots, most)
+        self._saved = max(self._saved - renewed.size, 0)
+        for low in range(0, len(renewed), AT_ONCE):
+            some = renewed[low : low + AT_ONCE]
+            costs.best[some] = np.round(self._computed(asked, some), DIGITS)
         return costs.best[slots]
 
     def _computed(self, asked: Shape, slots: Ints) -> Floats:
-        assert self.shapes is not None and self._parts is not None
-        free = self._parts.free[slots]
-        hosts, taken = self._ways(asked, slots, free)
-        after = free[hosts] - taken
-        values = self._values(slots[hosts], after) - self._values_now(slots)[hosts]
+        assert self.table.layout is not None
         best = np.full(len(slots), NO_WAY)
-        np.maximum.at(best, hosts, values)
+        for number, here, hosts in self.table.layout.by_group(slots):
+            way_of, taken = self._ways(asked, number, hosts)
+            slots_here = slots[here]
+            stale = np.flatnonzero(self._now_at[slots_here] != self.table.versions[slots_here])
+            # the values of changed hosts, and of all candidates
+            parts = self._parts[number].of(hosts[np.concatenate((stale, way_of))])
+            parts.free[stale.size :] -= taken
+            values = self._values(parts)
+            self._now[slots_here[stale]] = values[: stale.size]
+            self._now_at[slots_here[stale]] = self.table.versions[slots_here[stale]]
+            after = values[stale.size :]
+            if self._emptiness:
+                after = after + self._emptiness * parts.least_shares()[stale.size :]
+            costs = after - self._now[slots_here[way_of]]
+            if len(way_of) == len(hosts) and self.table.groups[number].rows.shape[1] == 1:
+                best[here] = costs
+                continue
+            found = np.full(len(hosts), NO_WAY)
+            np.maximum.at(found, way_of, costs)
+            best[here] = found
         return best
 
-    def _values_now(self, slots: Ints) -> Floats:
-        """Return the present values of hosts."""
-        assert self.shapes is not None and self._parts is not None
-        now, versions = self._now, self.table.versions
-        stale = slots[now.at[slots] != versions[slots]]
-        if stale.size:
-            now.best[stale] = self.shapes.values(self._parts.of(stale))
-            now.at[stale] = versions[stale]
-        return now.best[slots]
+    def _values(self, parts: UsableParts) -> Floats:
+        assert self.shapes is not None
+        hosts = len(parts.free)
+        if hosts <= AT_ONCE:
+            return self.shapes.values(parts)
+        every = [np.arange(low, min(low + AT_ONCE, hosts)) for low in range(0, hosts, AT_ONCE)]
+        return np.concatenate([self.shapes.values(parts.of(some)) for some in every])
 
-    def _values(self, slots: Ints, free: Floats) -> Floats:
-        """Return the values of hosts with these free amounts, with the preference for empty hosts."""
-        assert self.shapes is not None and self._parts is not None
-        found: Floats = np.zeros(len(slots))
-        for low in range(0, len(slots), AT_ONCE):
-            some = slice(low, low + AT_ONCE)
-            found[some] = self.shapes.values(self._parts.of(slots[some]).with_free(free[some]))
-        if self._emptiness:
-            whole: Floats = self._parts.whole[slots].sum(axis=1)
-            shares: Floats = np.where(whole > 0, free.sum(axis=1) / np.maximum(whole, 1e-9), 1.0)
-            found = np.add(found, self._emptiness * shares.min(axis=1))
-        return found
-
-    def _ways(self, asked: Shape, slots: Ints, free: Floats) -> tuple[Ints, Floats]:
-        """Return candidates for a shape on some hosts: for each the number of its host among `slots`, and the
-        amounts that it takes. A shape with several devices takes the fullest that are large enough.
+    def _ways(self, asked: Shape, number: int, hosts: Ints) -> tuple[Ints, Floats]:
+        """Return candidates for a shape on some hosts of a group: for each the number of its host among
+        `hosts`, and the amounts that it takes. A shape with several devices takes the fullest that are large
+        enough.
         """
-        number = {name: c for c, name in enumerate(self.table.classes)}
-        hosts = len(slots)
-        base = np.zeros_like(free)
-        split = np.zeros(free.shape[2])
-        single: tuple[ShapeGroup, Floats, Bools] | None = None
-        fits_all = np.ones(hosts, np.bool_)
-        for group in asked.groups:
+        group, lacks = self.table.groups[number], self._parts[number].lacks[hosts]
+        free = group.free[hosts]
+        split, base = np.zeros(free.shape[2]), np.zeros_like(free)
+        single: tuple[Floats, Bools] | None = None
+        fits_all = np.ones(len(hosts), np.bool_)
+        for each in asked.groups:
             amounts = np.zeros(free.shape[2])
-            for name, amount in group.resources:
-                amounts[number[name]] = amount
-            if group.is_split:
+            for name, amount in each.resources:
+                amounts[self.table.number[name]] = amount
+            if each.is_split:
                 split += amounts
                 continue
-            fits = ((free - base >= amounts) | (amounts == 0)).all(axis=2) & self._having(group)[slots]
-            if group.count == 1 and single is None:
-                single = group, amounts, fits
+            having = _having(each, group)[hosts]
+            if each.count == 1 and single is None:
+                single = amounts, ((free - base >= amounts) | (amounts == 0)).all(axis=2) & having
                 continue
-            fits_all &= self._take_fullest(asked, group, amounts, free, base, slots)
-        for c in np.flatnonzero(split).tolist():
-            # the root supplies it, or else the provider with the most
-            has_root = self._parts_whole(slots)[:, 0, c] > 0
-            supplies = np.where(has_root, 0, np.argmax(free[:, :, c], axis=1))
-            # a class that the host lacks is that of a shared provider
-            has_class = self._parts_whole(slots)[:, :, c].sum(axis=1) > 0
-            base[np.arange(hosts), supplies, c] += np.where(has_class, split[c], 0.0)
+            fits_all &= _take_fullest(each.count, asked.apart, amounts, free, base, having)
+        if free.shape[1] == 1:
+            base[:, 0] += split * (1.0 - lacks[:, 0])  # what the host lacks, a pool supplies
+        elif split.any():
+            _take_split(split, free, lacks, base)
         if single is None:
             possible = np.flatnonzero(fits_all)
             return possible, base[possible]
-        _, of_one, fitting = single
-        host, provider = self._distinct(slots, free, *np.nonzero(fitting & fits_all[:, np.newaxis]))
+        of_one, fitting = single
+        host, provider = self._distinct(
+            self._kinds[number][hosts], free, *np.nonzero(fitting & fits_all[:, np.newaxis])
+        )
         taken = base[host]
         taken[np.arange(len(host)), provider] += of_one
         return host, taken
 
-    def _take_fullest(
-        self, asked: Shape, group: ShapeGroup, amounts: Floats, free: Floats, base: Floats, slots: Ints
-    ) -> Bools:
-        """Add to `base` what equal groups take: of each host the fullest providers that are large enough.
-        Return for each host whether it has enough.
-        """
-        every, having = np.arange(len(free)), self._having(group)[slots].copy()
-        enough = np.ones(len(free), np.bool_)
-        for _ in range(group.count):
-            left = free - base
-            fits = ((left >= amounts) | (amounts == 0)).all(axis=2) & having
-            size = np.where(fits, (left * (amounts > 0)).sum(axis=2), np.inf)
-            chosen = np.argmin(size, axis=1)
-            enough &= np.isfinite(size[every, chosen])
-            base[every, chosen] += amounts
-            if asked.apart:
-                having[every, chosen] = False
-        return enough
-
-    def _distinct(self, slots: Ints, free: Floats, host: Ints, provider: Ints) -> tuple[Ints, Ints]:
+    def _distinct(self, kinds: Floats, free: Floats, host: Ints, provider: Ints) -> tuple[Ints, Ints]:
         """Return one of the providers of a host that are alike for the usual shapes."""
-        key = free[host, provider] @ self._mix[: free.shape[2]] + self._kinds[slots[host], provider]
+        key = free[host, provider] @ self._mix[: free.shape[2]] + kinds[host, provider]
         order = np.lexsort((key, host))
         host, provider, key = host[order], provider[order], key[order]
         is_first = np.ones(len(host), np.bool_)
         is_first[1:] = (host[1:] != host[:-1]) | (key[1:] != key[:-1])
         return host[is_first], provider[is_first]
 
-    def _parts_whole(self, slots: Ints) -> Floats:
-        assert self._parts is not None
-        return self._parts.whole[slots]
-
-    # the candidates of one host
+    # Section: the candidates of one host
 
     def of_ways(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
         """Return the values of candidates on a host as it is now."""
-        if len(tree) > 1 or len(ways) > 1:
-            return self._of_tree(tree, ways)
-        (root,), (way,) = tree, ways
-        asked = way.allocations.get(root.uuid, _NOTHING)
-        key = id(root.capacity), root.traits, (*root.free.values(),), (*asked.items(),)
-        known = self._lone.get(key)
-        if known is None or known[0] is not root.capacity:
-            if len(self._lone) > MOST_STATES:
-                self._lone.clear()
-            known = self._lone[key] = root.capacity, self._of_tree(tree, ways)
-        return known[1]
+        assert self.table.layout is not None
+        slot = int(self.table.layout.slot_at[tree[0].position])
+        is_lone = len(tree) == 1 and self._lone is not None
+        values = self._of_lone(slot, tree[0], ways) if is_lone else self._of_tree(slot, tree, ways)
+        return [round(value, DIGITS) for value in values]
 
-    def _of_tree(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
+    def _of_lone(self, slot: int, root: FreeProvider, ways: Sequence[Candidate]) -> list[float]:
+        kind, number = self._lone_kind_of.get(slot) or self._lone_kind(slot), self.table.number
+        free = [max(root.free.get(name, 0), 0) for name in self.table.classes]
+        before, values = self._of_lone_state(kind, tuple(free)), []
+        for way in ways:
+            after = list(free)
+            for name, amount in way.allocations.get(root.uuid, {}).items():
+                if name in number:
+                    after[number[name]] -= amount
+            value = self._of_lone_state(kind, tuple(after)) - before
+            if self._emptiness:
+                shares = [left * by for left, by in zip(after, kind.per_whole, strict=True) if by]
+                value += self._emptiness * min(shares, default=1.0)
+            values.append(value)
+        return values
+
+    def _of_lone_state(self, kind: LoneKind, free: tuple[int, ...]) -> float:
+        key = kind.number, free
+        known = self._states.get(key)
+        if known is None:
+            assert self._lone is not None
+            if len(self._states) > MOST_STATES:
+                self._states.clear()
+            known = self._lone.value(free, kind.per_whole, kind.size, kind.shared)
+            self._states[key] = known
+        return known
+
+    def _lone_kind(self, slot: int) -> LoneKind:
+        assert self.table.layout is not None
+        [(number, _, [host])] = self.table.layout.by_group(np.array([slot]))
+        parts = self._parts[number]
+        shared = () if parts.shared is None else tuple(np.flatnonzero(parts.shared[host]).tolist())
+        facts = tuple(parts.per_whole[host, 0].tolist()), float(parts.sizes[host]), shared
+        kind = self._lone_kinds.setdefault(facts, LoneKind(len(self._lone_kinds), *facts))
+        self._lone_kind_of[slot] = kind
+        return kind
+
+    def _of_tree(self, slot: int, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
         table = self.table
         assert table.layout is not None
-        slot = int(table.layout.slot_at[tree[0].position])
-        nth = {row: n for n, row in enumerate(table.layout.rows[slot].tolist()) if row >= 0}
-        number = {name: c for c, name in enumerate(table.classes)}
-        number_of = {each.uuid: nth[each.position] for each in tree if each.position in nth}
-        free = np.zeros(table.free.shape[1:])
+        [(group, _, [host])] = table.layout.by_group(np.array([slot]))
+        rows = table.groups[group].rows[host]
+        nth = {row: n for n, row in enumerate(rows.tolist()) if row >= 0}
+        nth_of = {each.uuid: nth[each.position] for each in tree if each.position in nth}
+        free = np.zeros((len(rows), len(table.classes)))
         for provider in tree:
-            if (n := number_of.get(provider.uuid)) is not None:
+            if (n := nth_of.get(provider.uuid)) is not None:
                 for name, amount in provider.free.items():
-                    if name in number:
-                        free[n, number[name]] = max(amount, 0)
+                    if name in table.number:
+                        free[n, table.number[name]] = max(amount, 0)
         states = [free]
         for way in ways:
             after = free.copy()
             for uuid, amounts in way.allocations.items():
-                if (n := number_of.get(uuid)) is not None:
+                if (n := nth_of.get(uuid)) is not None:
                     for name, amount in amounts.items():
-                        if name in number:
-                            after[n, number[name]] -= amount
+                        if name in table.number:
+                            after[n, table.number[name]] -= amount
             states.append(after)
-        before, *values = self._of_states(slot, states)
+        parts = self._parts[group].of(np.full(len(states), host)).with_free(np.array(states))
+        before, *values = self._of_states(slot, parts)
+        if self._emptiness:
+            shares = parts.least_shares()[1:].tolist()
+            values = [value + self._emptiness * share for value, share in zip(values, shares, strict=True)]
         return [value - before for value in values]
 
-    def _of_states(self, slot: int, states: Sequence[Floats]) -> list[float]:
-        keys = [(slot, state.tobytes()) for state in states]
-        unknown = {key: state for key, state in zip(keys, states, strict=True) if key not in self._states}
+    def _of_states(self, slot: int, parts: UsableParts) -> list[float]:
+        """Return the values of one host with different free amounts."""
+        assert self.shapes is not None
+        keys = [(slot, state.tobytes()) for state in parts.free]
+        if len(self._states) > MOST_STATES:
+            self._states.clear()
+        unknown = {key: n for n, key in enumerate(keys) if key not in self._states}
         if unknown:
-            if len(self._states) > MOST_STATES:
-                self._states.clear()
-                unknown = dict(zip(keys, states, strict=True))
-            found = self._plain_values(np.full(len(unknown), slot), np.array(list(unknown.values())))
+            found = self.shapes.values(parts.of(np.array(list(unknown.values()))))
             self._states.update(zip(unknown, found.tolist(), strict=True))
-        values = [self._states[key] for key in keys]
-        if self._emptiness:
-            whole = self._parts_whole(np.array([slot]))[0].sum(axis=0)
-            for n, state in enumerate(states[1:], 1):
-                shares = np.where(whole > 0, state.sum(axis=0) / np.maximum(whole, 1e-9), 1.0)
-                values[n] += self._emptiness * float(shares.min())
-        return values
+        return [self._states[key] for key in keys]
 
-    def _plain_values(self, slots: Ints, free: Floats) -> Floats:
-        assert self.shapes is not None and self._parts is not None
-        return self.shapes.values(self._parts.of(slots).with_free(free))
+
+def _having(asked: ShapeGroup, group: HostArrays) -> Bools:
+    """Return for each provider of each host whether it has the traits that a request group requires."""
+    found = np.ones(group.rows.shape, np.bool_)
+    for trait in asked.required:
+        found &= group.traits[trait]
+    for some in asked.required_any:
+        found &= np.any([group.traits[trait] for trait in some], axis=0)
+    for trait in asked.forbidden:
+        found &= ~group.traits[trait]
+    return found
+
+
+def _take_split(split: Floats, free: Floats, lacks: Floats, base: Floats) -> None:
+    """Add to `base` amounts that any providers of a host may supply: the root, or else the one with most."""
+    hosts = np.arange(len(base))
+    for c in np.flatnonzero(split).tolist():
+        supplies = np.where(lacks[:, 0, c] == 0, 0, np.argmax(free[:, :, c], axis=1))
+        # a class that the host lacks is that of a shared provider
+        base[hosts, supplies, c] += np.where(lacks[:, :, c].all(axis=1), 0.0, split[c])
+
+
+def _take_fullest(
+    count: int, apart: bool, amounts: Floats, free: Floats, base: Floats, having: Bools
+) -> Bools:
+    """Add to `base` what equal groups take: of each host the fullest providers that are large enough. Return
+    for each host whether it has enough.
+    """
+    every, may = np.arange(len(free)), having.copy()
+    enough = np.ones(len(free), np.bool_)
+    for _ in range(count):
+        left = free - base
+        fits = ((left >= amounts) | (amounts == 0)).all(axis=2) & may
+        size = np.where(fits, (left * (amounts > 0)).sum(axis=2), np.inf)
+        chosen = np.argmin(size, axis=1)
+        enough &= np.isfinite(size[every, chosen])
+        base[every, chosen] += amounts
+        if apart:
+            may[every, chosen] = False
+    return enough

@@ -82,7 +82,7 @@ class SlowValues:
         shares = [host[root][name] / whole[root][name] for name in ("VCPU", "MEMORY_MB")]
         if gpus and GPU in self.average:
             free = sum(host[gpu][GPU] for gpu in gpus) / sum(whole[gpu][GPU] for gpu in gpus)
-            return value - 0.25 * max(0.0, free - min(shares))
+            return value - 0.5 * max(0.0, free - min(shares))
         totals = {name: sum(of.get(name, 0) for of in whole.values()) for name in self.average}
         return value + 0.1 / 0.9 * pi**2 / 12 * self.size(totals) * prod(shares)
 

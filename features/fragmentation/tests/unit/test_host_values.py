@@ -7,24 +7,26 @@ import pytest
 
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
-from bus.reports import Inventory
+from bus.reports import SHARES, Inventory
 from bus.requests import ResourceGroup
-from features.fragmentation.core.values import HostValues
+from features.fragmentation.core.host_table import HostTable
+from features.fragmentation.core.values import HostValues, KnownCosts
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.extension import Shape, UsualShapes, shape_of
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
-from tests.support.provider_trees import an_index
+from tests.support.provider_trees import an_index, state, tree
 
 GPU, FAST = "CUSTOM_GPU", "CUSTOM_FAST"
+ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),))
 
 
 def a_tree(chance: Random, number: int, number_of_commit: int) -> Tree:
     root = uid(100 * number)
     stocks = [{"VCPU": chance.choice((8, 16)), "MEMORY_MB": chance.choice((32, 64))}]
-    stocks += [{GPU: 10}] * chance.choice((0, 2))
+    stocks += [{GPU: 10}] * chance.choice((0, 1, 2, 5))
     providers = []
     for nth, stock in enumerate(stocks):
         used = {name: chance.randrange(amount) for name, amount in stock.items()}
@@ -71,10 +73,44 @@ def test_values_that_follow_changes_are_those_of_a_new_computation(seed: int) ->
         change(chance, index)
         asked = query(chance)
         found, new = source.search(asked), HostValues(0.0)
-        for each in (followed, new):
-            each.follow(found.providers(), usual, shape_of(asked))
+        followed.follow(found.providers(), usual, shape_of(asked))
+        new.table.follow(found.providers(), followed.table.classes, [])
+        new.follow(found.providers(), usual, shape_of(asked))
         new.shapes = followed.shapes  # the average host is computed again only for new usual shapes
+        new.reshape()
         of_new, of_followed = (
             each.best_of(shape_of(asked), each.slots(found.positions)) for each in (new, followed)
         )
         assert np.allclose(of_followed, of_new)
+
+
+def test_a_host_with_many_devices_does_not_widen_the_arrays_of_others() -> None:
+    wide = state(2, None, {"VCPU": 8}), *(state(n, 2, {GPU: 10}) for n in range(10, 50))
+    index = an_index([tree(state(1, None, {"VCPU": 8})), tree(*wide), tree(state(3, None, {"VCPU": 8}))])
+    table = HostTable()
+    table.follow(IndexedSource(FilledMemory(index)).search(ASKED).providers(), ["VCPU", GPU], [])
+    assert [group.rows.shape for group in table.groups] == [(2, 1), (1, 41)]
+    assert [group.free.sum(axis=(0, 1)).tolist() for group in table.groups] == [[0.0, 16.0], [400.0, 8.0]]
+
+
+def test_a_shape_that_needs_a_pool_fits_on_the_hosts_of_the_pool() -> None:
+    pool = state(9, None, {"DISK_GB": 100}, traits=(SHARES,), aggregates=(1,))
+    hosts = [state(1, None, {"VCPU": 8}, aggregates=(1,)), state(2, None, {"VCPU": 8})]
+    source = IndexedSource(FilledMemory(an_index([tree(each) for each in (pool, *hosts)])))
+    asked = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 2, "DISK_GB": 10}),))
+    found, values = source.search(asked), HostValues(0.0)
+    values.follow(found.providers(), UsualShapes((shape_of(asked),), (1.0,), 1), shape_of(asked))
+    assert found.positions.size == 1
+    (served,) = values.best_of(shape_of(asked), values.slots(found.positions))
+    assert served < -0.1  # one copy less fits than before
+
+
+def test_in_a_flood_the_costs_of_all_changed_hosts_are_computed_in_turn() -> None:
+    costs = KnownCosts(np.arange(100.0), np.ones(100, np.bool_), 0)
+    fitting = np.arange(10, 100)
+    first = set(costs.renewable(fitting, 20).tolist())
+    assert first == {*range(90, 100), *range(10, 20)}  # the highest former costs, and the first in turn
+    rounds = [set(costs.renewable(fitting, 20).tolist()) for _ in range(4)]
+    assert set.union(first, *rounds) == set(range(10, 100))
+    assert not costs.pending[fitting].any()
+    assert costs.pending[:10].all()

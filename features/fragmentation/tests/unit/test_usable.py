@@ -1,5 +1,6 @@
 """How much of a host's free amounts the usual requests could still use."""
 
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -9,6 +10,7 @@ from features.fragmentation.core.usable import (
     STRANDED,
     UNKNOWN,
     USED_BY_RANDOM,
+    LoneHosts,
     ShapeTable,
     UsableParts,
     copies_apart,
@@ -29,18 +31,16 @@ def with_gpus(cpu: int, gpus: int, amount: int) -> Shape:
 
 
 def one_host(
-    root: tuple[int, int], *gpus: int, whole: tuple[int, int] = (8, 8), shapes: int = 1, groups: int = 1
+    shapes: ShapeTable, root: tuple[int, int], *gpus: int, admitted: Sequence[bool] | None = None
 ) -> UsableParts:
-    """Return a host with free processors and memory, and with GPUs of ten units of which some are free."""
+    """Return a host with free processors and memory, of eight each, and with GPUs of ten units of which some
+    are free.
+    """
     free = np.array([[[root[0], 0, root[1]], *([0, gpu, 0] for gpu in gpus)]], np.float64)
-    capacity = np.array([[[whole[0], 0, whole[1]], *([0, 10, 0] for _ in gpus)]], np.float64)
-    return UsableParts(
-        free,
-        capacity,
-        np.ones((groups, 1, 1 + len(gpus)), np.bool_),
-        np.array([bool(gpus)]),
-        np.ones((shapes, 1), np.bool_),
-    )
+    whole = np.array([[[8, 0, 8], *([0, 10, 0] for _ in gpus)]], np.float64)
+    eligible = np.ones((len(shapes.groups), 1, 1 + len(gpus)), np.bool_)
+    permits = None if admitted is None else np.array([admitted]).T
+    return UsableParts.made(free, whole, shapes.scale, eligible, permits)
 
 
 def table(*shapes: Shape, gpus: int = 0) -> ShapeTable:
@@ -49,21 +49,22 @@ def table(*shapes: Shape, gpus: int = 0) -> ShapeTable:
 
 
 @pytest.mark.parametrize(
-    ("shape", "host", "copies"),
+    ("shape", "root", "gpus", "copies"),
     [
-        (flat(2, 2), one_host((8, 8)), 4),
-        (flat(2, 2), one_host((8, 3)), 1),
-        (flat(2, 2), one_host((1, 8)), 0),
-        (with_gpus(1, 1, 4), one_host((8, 8), 10, 7), 3),
-        (with_gpus(4, 1, 4), one_host((8, 8), 10, 7), 2),
-        (with_gpus(1, 2, 10), one_host((8, 8), 10, 10, 9), 1),
-        (with_gpus(1, 2, 5), one_host((8, 8), 10, 0), 0),  # they need different GPUs
+        (flat(2, 2), (8, 8), (), 4),
+        (flat(2, 2), (8, 3), (), 1),
+        (flat(2, 2), (1, 8), (), 0),
+        (with_gpus(1, 1, 4), (8, 8), (10, 7), 3),
+        (with_gpus(4, 1, 4), (8, 8), (10, 7), 2),
+        (with_gpus(1, 2, 10), (8, 8), (10, 10, 9), 1),
+        (with_gpus(1, 2, 5), (8, 8), (10, 0), 0),  # they need different GPUs
     ],
 )
 def test_copies_of_a_shape_fit_until_a_resource_runs_out(
-    shape: Shape, host: UsableParts, copies: int
+    shape: Shape, root: tuple[int, int], gpus: Sequence[int], copies: int
 ) -> None:
-    shapes = table(shape, gpus=host.free.shape[1] - 1)
+    shapes = table(shape, gpus=len(gpus))
+    host = one_host(shapes, root, *gpus)
     assert shapes.copies(host, shapes.units(host)).tolist() == [[copies]]
 
 
@@ -87,7 +88,7 @@ def test_copies_on_different_providers_are_those_of_taking_the_emptiest_again_an
 
 def test_the_value_of_a_host_is_what_the_usual_shapes_could_use_of_it() -> None:
     shapes = table(flat(2, 2), flat(8, 2))
-    host = one_host((6, 8), shapes=2, groups=0)
+    host = one_host(shapes, (6, 8))
     # a shape's size is the mean of its shares: (2/8 + 2/8) / 2 for three copies; the other does not fit
     unknown = UNKNOWN / (1 - UNKNOWN) * USED_BY_RANDOM * (6 / 8) * (8 / 8)
     assert shapes.values(host) == pytest.approx([(3 * 0.25) / 2 + unknown])
@@ -96,12 +97,44 @@ def test_the_value_of_a_host_is_what_the_usual_shapes_could_use_of_it() -> None:
 def test_free_gpus_without_processors_cost_a_part_of_their_share() -> None:
     shapes = table(with_gpus(1, 1, 10), gpus=2)
     usable = 1 * (1 / 8 + 10 / 20) / 2
-    assert shapes.values(one_host((1, 8), 10, 10)) == pytest.approx([usable - STRANDED * (1 - 1 / 8)])
+    assert shapes.values(one_host(shapes, (1, 8), 10, 10)) == pytest.approx([usable - STRANDED * (1 - 1 / 8)])
 
 
 def test_a_shape_counts_only_on_hosts_whose_traits_it_accepts() -> None:
     of_root = ShapeGroup(resources=((CPU, 2), (RAM, 2)), is_split=True, required=("CUSTOM_FAST",))
     shapes = table(Shape(groups=(of_root,)))
-    host = one_host((8, 8), groups=0)
-    other = UsableParts(host.free, host.whole, host.eligible, host.has_devices, np.zeros((1, 1), np.bool_))
-    assert shapes.values(other) < shapes.values(host)
+    refused, accepted = (one_host(shapes, (8, 8), admitted=[permits]) for permits in (False, True))
+    assert shapes.values(refused) < shapes.values(accepted)
+
+
+def test_what_a_pool_supplies_does_not_limit_the_copies_on_a_host() -> None:
+    shapes = ShapeTable.of([flat(2, 2)], [1.0], 1, CLASSES, {CPU: 8.0, RAM: 8.0})
+    lacking = np.array([[[8, 0, 0]]], np.float64)
+    pooled = np.array([[False, False, True]])
+    eligible = np.ones((0, 1, 1), np.bool_)
+    alone, served = (
+        UsableParts.made(lacking, lacking, shapes.scale, eligible, None, shared) for shared in (None, pooled)
+    )
+    copies = [shapes.copies(host, shapes.units(host)).tolist() for host in (alone, served)]
+    assert copies == [[[0]], [[4]]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_host_of_one_provider_has_the_same_value_computed_alone(seed: int) -> None:
+    chance = Random(seed)
+    shapes = ShapeTable.of(
+        [flat(chance.randrange(0, 5), chance.randrange(1, 5)) for _ in range(4)],
+        [0.25] * 4,
+        1,
+        CLASSES,
+        {CPU: 8.0, RAM: 8.0},
+    )
+    lone = LoneHosts(shapes)
+    for _ in range(50):
+        whole = np.array([[[chance.choice((0, 8, 16)), 0, chance.choice((8, 16))]]], np.float64)
+        free = np.floor(whole * chance.random())
+        shared = np.array([[whole[0, 0, 0] == 0 and chance.random() < 0.5, False, False]])
+        host = UsableParts.made(free, whole, shapes.scale, np.ones((0, 1, 1), np.bool_), None, shared)
+        pooled = np.flatnonzero(shared[0]).tolist()
+        of_one = lone.value(free[0, 0].tolist(), host.per_whole[0, 0].tolist(), float(host.sizes[0]), pooled)
+        assert of_one == pytest.approx(shapes.values(host)[0])
