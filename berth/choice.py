@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from berth import features
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import PROFILES, SPREAD, BadChoice, ChoicePolicy, RequestOptions, with_profile
+from scheduler_worker import PROFILES, BadChoice, ChoicePolicy, RequestOptions, default_profile, with_profile
 
 features.add_filters()
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
@@ -32,10 +32,9 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
         except BadChoice as problem:
             refuse(name, str(problem))
     made = ChoicePolicy()
-    profile = wanted.profile
-    if profile not in PROFILES:
+    profile = _profile(settings)
+    if wanted.profile not in ("", profile):
         refuse("placement_profile", f"no such profile; there are: {', '.join(PROFILES)}")
-        profile = SPREAD
     for name, filters, weighers, options in (
         ("scheduler_filters", wanted.filters, {}, {}),
         ("scheduler_weighers", (), wanted.weighers, {}),
@@ -53,14 +52,17 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the options of filters and weighers, by the name of the filter or weigher."""
-    profile = settings.scheduler.profile
-    profile = profile if profile in PROFILES else SPREAD
-    options_of = {
-        name: dict(options) for name, options in with_profile(profile, settings.scheduler.rules).items()
-    }
+    given = with_profile(_profile(settings), settings.scheduler.rules)
+    options_of = {name: dict(options) for name, options in given.items()}
     for name, options in features.rule_options(settings).items():
         options_of[name] = {**options, **options_of.get(name, {})}
     return options_of
+
+
+def _profile(settings: Settings) -> str:
+    """Return the name of the profile in force."""
+    profile = settings.scheduler.profile
+    return profile if profile in PROFILES else default_profile()
 
 
 def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:

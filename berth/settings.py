@@ -84,8 +84,9 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
     # options of filters and weighers, by the name of the filter or weigher
     rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
-    # how hosts are chosen without weighers of one's own: spread, balanced or pack (docs/scheduler.md)
-    profile: str = field(default="spread", name="placement_profile")
+    # how hosts are chosen without weighers of one's own: balanced, pack or spread; empty: balanced, if the
+    # feature fragmentation is there (docs/scheduler.md)
+    profile: str = field(default="", name="placement_profile")
     # number of best hosts among which the host of a request is drawn at random; 1: always the best host
     subset: int = field(default=1, name="host_subset_size")
     # difference of scores up to which two hosts count as equally good

@@ -15,6 +15,7 @@ from scheduler_worker.core.policy import (
     Choosable,
     all_rules,
     all_weighers,
+    default_profile,
     with_profile,
 )
 from scheduler_worker.core.ranking import replay, scores_of
@@ -34,6 +35,7 @@ __all__ = [
     "all_rules",
     "all_weighers",
     "alternatives_of",
+    "default_profile",
     "replay",
     "scores_of",
     "with_profile",

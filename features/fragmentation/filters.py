@@ -70,6 +70,7 @@ _MULTIPLIERS = {
 PROFILES = {
     "balanced": PlacementProfile(
         says="places so that most remains usable for the usual requests, and spreads while much is free",
+        is_default=True,
         multipliers=_MULTIPLIERS,
     ),
     "pack": PlacementProfile(

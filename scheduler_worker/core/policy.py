@@ -72,8 +72,13 @@ def disk() -> Weigher:
 
 
 def io_ops() -> Weigher:
-    """Prefer hosts with fewer builds in progress."""
-    return Weigher("io_ops", lambda view, alternative: view.fact("building"), -1.0, lowest=0.0)
+    """Prefer hosts with fewer builds in progress, as their agents report them."""
+
+    def value(view: View, alternative: Alternative) -> Number:
+        # Where no agent reports, it is unknown when the builds that were just sent there end.
+        return view.where(view.known(view.fact("reported")), view.fact("building"), 0.0)
+
+    return Weigher("io_ops", value, -1.0, lowest=0.0)
 
 
 def load() -> Weigher:
@@ -161,6 +166,7 @@ class PlacementProfile:
     """A set of multipliers and options by which hosts are chosen, for operators who do not set their own."""
 
     says: str
+    is_default: bool = False  # whether it is used without the setting; at most one is
     multipliers: Mapping[str, float] = field(default_factory=dict)  # by weigher; unknown ones are ignored
     options: Options = field(default_factory=dict)
 
@@ -172,6 +178,11 @@ PROFILES: dict[str, PlacementProfile] = {
         says="prefers hosts with more free memory, processors and disk, as Nova does by default"
     )
 }
+
+
+def default_profile() -> str:
+    """Return the name of the profile that is used without a setting."""
+    return next((name for name, profile in PROFILES.items() if profile.is_default), SPREAD)
 
 
 @dataclass(frozen=True, kw_only=True)

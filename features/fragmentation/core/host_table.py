@@ -1,7 +1,7 @@
 """The free amounts of all hosts' providers as arrays that follow changes: a slot for each host.
 
 Slots are sorted by the number of a host's providers, so that hosts with about equally many providers share
-arrays (`HostArrays`), and a host with many devices does not widen those of the others.
+arrays (`SlotArrays`), and a host with many devices does not widen those of the others.
 """
 
 from collections import deque
@@ -75,7 +75,7 @@ class Layout:
 
 
 @dataclass(eq=False)
-class HostArrays:
+class SlotArrays:
     """The amounts of one group of hosts: `free[h, n, c]` is what the n-th provider has free of class c."""
 
     rows: Ints
@@ -92,7 +92,7 @@ class HostTable:
         self.layout: Layout | None = None
         self.classes: tuple[str, ...] = ()
         self.number: dict[str, int] = {}  # class → its number in `classes`
-        self.groups: list[HostArrays] = []
+        self.groups: list[SlotArrays] = []
         self.total_free: Floats = np.zeros(0)  # by class, of all hosts
         self.total_whole: Floats = np.zeros(0)
         self.versions: Ints = np.zeros(0, np.intp)  # by slot: grows when the host changes
@@ -193,7 +193,7 @@ class HostTable:
         self._whole = {name: _column(providers, name, whole=True).copy() for name in classes}
         self._masks = {trait: providers.has(trait).copy() for trait in sorted(traits)}
         self.groups = [
-            HostArrays(
+            SlotArrays(
                 rows=rows,
                 free=self._amounts(self._free, rows),
                 whole=self._amounts(self._whole, rows),

@@ -12,7 +12,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
-from features.fragmentation.core.host_table import HostArrays, HostTable
+from features.fragmentation.core.host_table import SlotArrays, HostTable
 from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
@@ -137,7 +137,7 @@ class HostValues:
         self._lone_kinds.clear()
         self._lone_kind_of.clear()
 
-    def _admitted(self, group: HostArrays) -> Bools:
+    def _admitted(self, group: SlotArrays) -> Bools:
         """Return for each usual shape which hosts of a group have the traits that it requires of a host."""
         found = np.ones((len(self._usual.shapes), len(group.rows)), np.bool_)
         for number, shape in enumerate(self._usual.shapes):
@@ -367,7 +367,7 @@ class HostValues:
         return [self._states[key] for key in keys]
 
 
-def _having(asked: ShapeGroup, group: HostArrays) -> Bools:
+def _having(asked: ShapeGroup, group: SlotArrays) -> Bools:
     """Return for each provider of each host whether it has the traits that a request group requires."""
     found = np.ones(group.rows.shape, np.bool_)
     for trait in asked.required:
