@@ -104,6 +104,7 @@ class HostTable:
         self._free: dict[str, Floats] = {}  # class → the array of the index at the last call of `follow`
         self._whole: dict[str, Floats] = {}
         self._masks: dict[str, Bools] = {}  # trait → likewise
+        self._pooled: dict[str, Bools] = {}  # class → likewise: the hosts that can use a sharing provider
 
     def follow(self, providers: ProviderArrays, classes: Collection[str], traits: Collection[str]) -> None:
         """Take over the present amounts of the given classes, and which providers have the given traits."""
@@ -145,15 +146,16 @@ class HostTable:
             self._compare(self._whole, name, known, _column(providers, name, whole=True), reshaped)
         for trait, mask in self._masks.items():
             self._compare(self._masks, trait, mask, providers.has(trait), reshaped)
-        pooled = self._pooled(providers)
-        if not (reshaped.any() or any(map(_differ, pooled, [group.shared for group in self.groups]))):
+        for name, pooled in self._pooled.items():
+            self._compare(self._pooled, name, pooled, providers.shared(name), reshaped)
+        if not reshaped.any():
             return
         self.reshaped += 1
         changed |= reshaped
-        for group, shared in zip(self.groups, pooled, strict=True):
+        for group in self.groups:
             group.whole = self._amounts(self._whole, group.rows)
+            group.shared = self._shared(group)
             group.traits = {trait: _having(group.rows, mask) for trait, mask in self._masks.items()}
-            group.shared = shared
         self.total_whole = self._total(group.whole for group in self.groups)
 
     def _compare(self, columns: dict[str, Any], name: str, known: Any, now: Any, changed: Bools) -> None:
@@ -192,6 +194,7 @@ class HostTable:
         self._free = {name: _column(providers, name).copy() for name in classes}
         self._whole = {name: _column(providers, name, whole=True).copy() for name in classes}
         self._masks = {trait: providers.has(trait).copy() for trait in sorted(traits)}
+        self._pooled = {name: providers.shared(name) for name in classes}
         self.groups = [
             SlotArrays(
                 rows=rows,
@@ -202,8 +205,8 @@ class HostTable:
             )
             for rows in layout.rows
         ]
-        for group, shared in zip(self.groups, self._pooled(providers), strict=True):
-            group.shared = shared
+        for group in self.groups:
+            group.shared = self._shared(group)
         self.total_free = self._total(group.free for group in self.groups)
         self.total_whole = self._total(group.whole for group in self.groups)
         self.changes += 1
@@ -221,18 +224,12 @@ class HostTable:
         """Return the sum of each class over all hosts."""
         return sum((of_group.sum(axis=(0, 1)) for of_group in amounts), np.zeros(len(self.classes)))
 
-    def _pooled(self, providers: ProviderArrays) -> list[Bools]:
-        """Return which classes sharing providers supply to the hosts of each group."""
-        found: list[Bools] = [np.all(group.whole <= 0, axis=1) for group in self.groups]
+    def _shared(self, group: SlotArrays) -> Bools:
+        """Return which classes sharing providers supply to the hosts of a group, which have none of them."""
+        shared: Bools = np.all(group.whole <= 0, axis=1)
         for number, name in enumerate(self.classes):
-            mask = providers.shared(name)
-            for group, pooled in zip(self.groups, found, strict=True):
-                pooled[:, number] &= mask[group.rows[:, 0]]
-        return found
-
-
-def _differ(some: Bools, other: Bools) -> bool:
-    return bool((some != other).any())
+            shared[:, number] &= self._pooled[name][group.rows[:, 0]]
+        return shared
 
 
 def _gathered(column: Floats, rows: Ints) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays
 from bus.queries import Candidate
-from features.fragmentation.core.host_table import SlotArrays, HostTable
+from features.fragmentation.core.host_table import HostTable, SlotArrays
 from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
