@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from berth.choice import policy
 from berth.composition import open_placement
 from berth.settings import Settings
 from bus import topics
@@ -45,6 +46,7 @@ from features.waiting.placing import WaitingBuilds
 from features.waiting.tests.support.waiting_stores import waiting_builds_of
 from ironic_sync.worker import ironic_sync
 from placement_worker import Placement, placement_worker
+from scheduler_worker import ChoicePolicy
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
@@ -410,7 +412,9 @@ class SimulatedWorld:
             return placement_worker(made, bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:
-            worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
+            # half of the worlds have the default profile, the others only the kernel's weighers
+            chosen = policy(Settings()) if self.seed % 2 else ChoicePolicy()
+            worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], policy=chosen)
             self.waiting[bus.replica] = waiting_builds_of(worker)
             return losing_changes(worker, self.chance) if self.loses_changes else worker
 
