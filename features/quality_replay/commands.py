@@ -140,8 +140,8 @@ def difference(name: str, outcome: PeriodOutcome, in_force: PeriodOutcome) -> st
     more = in_force.refused - outcome.refused
     return (
         f"{name}: {abs(mean):,.1f} hosts {'more' if mean < 0 else 'fewer'} in use on average,"
-        f" {abs(most):,} {'more' if most < 0 else 'fewer'} at the peak, and {abs(more):,}"
-        f" {'fewer' if more < 0 else 'more'} instances with a host"
+        f" {abs(most):,} {'more' if most < 0 else 'fewer'} at the peak, and"
+        f" {several(abs(more), 'instance')} {'fewer' if more < 0 else 'more'} with a host"
     )
 
 

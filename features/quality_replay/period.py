@@ -52,7 +52,7 @@ Event = RecordedArrival | RecordedEnd | HostChange
 
 @dataclass(frozen=True)
 class PeriodOutcome:
-    """What a policy made of a period, or what really happened."""
+    """The refusals and used hosts of a period, as recorded or as a policy decides."""
 
     requested: int  # instances, as in the following figures
     refused: int

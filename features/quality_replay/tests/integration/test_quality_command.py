@@ -11,10 +11,12 @@ from berth.operations.publishing import publish
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 from features.quality_replay import commands
+from scheduler_worker.extension import PROFILES
 from tests.support.command_line import CommandLine
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 
 HALF = ("--flavor", "half", "--vcpus", "1", "--memory-mb", "64000", "--disk-gb", "1")
+PACKING = ("--with", "weights.ram=-1", "--with", "weights.cpu=-1")
 WHOLE = ("--flavor", "whole", "--vcpus", "1", "--memory-mb", "120000", "--disk-gb", "1")
 
 
@@ -41,19 +43,20 @@ async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: Li
     build, _ = await berth.boot(*WHOLE)
     await berth("boot", *WHOLE, "--wait", ends=1)  # the other hosts are half full
     await berth("delete", build, "--wait")  # too late for the refused one
-    found = json.loads(await berth("quality", "--from-history", "--profile", "pack", "--json"))
+    found = json.loads(await berth("quality", "--from-history", *PACKING, "--json"))
     recorded, in_force, pack = found["outcomes"].values()
-    assert list(found["outcomes"]) == ["as recorded", "spread (in force)", "pack"]
+    changed = "spread with weights.ram=-1 weights.cpu=-1"
+    assert list(found["outcomes"]) == ["as recorded", "spread (in force)", changed]
     assert [each["requested"] for each in (recorded, in_force, pack)] == [5, 5, 5]
     assert [each["refused"] for each in (recorded, in_force, pack)] == [1, 1, 0]
     assert [each["most_hosts"] for each in (recorded, in_force, pack)] == [3, 3, 3]
     assert (pack["gained"], pack["lost"]) == (1, 0)
     assert any("nothing is recorded before" in note for note in found["notes"])
-    shown = await berth("quality", "--from-history", "--since", "1h")
+    shown = await berth("quality", "--from-history", "--since", "1h", *PACKING)
     assert "5 requested instances, 3 hosts, 0 instances at the begin" in shown
-    assert "pack: " in shown and "balanced: " in shown and "1 more instances with a host" in shown
-    changed = await berth("quality", "--from-history", "--with", "weights.ram=-1", "--with", "weights.cpu=-1")
-    assert "spread with weights.ram=-1 weights.cpu=-1: " in changed
+    assert f"{changed}: " in shown and "1 instance more with a host" in shown
+    for profile in PROFILES.keys() - {"spread"}:
+        assert f"\n{profile}: " in await berth("quality", "--from-history")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,6 @@ async def test_a_request_that_still_waits_counts_as_without_a_host(berth: Living
     waits = boot_request(BootOptions(flavor="whole", memory_mb=120_000, wait="30m"))
     await publish(berth.bus, waits)
     await berth.waits(waits.request)
-    found = json.loads(await berth("quality", "--from-history", "--profile", "pack", "--json"))
+    found = json.loads(await berth("quality", "--from-history", *PACKING, "--json"))
     assert [each["refused"] for each in found["outcomes"].values()] == [1, 1, 1]
     assert [each["requested"] for each in found["outcomes"].values()] == [4, 4, 4]
