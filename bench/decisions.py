@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.candidates import CELLS, fleet
-from bench.instant_placement import InstantPlacement
 from berth.composition import parts_of_scheduler
 from berth.features import add_filters
+from berth.instant_cloud import InstantPlacement
 from berth.loadtest import mixed
 from berth.services import settle_in
 from berth.settings import Settings

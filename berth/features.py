@@ -30,6 +30,7 @@ FEATURES = (
     "capacity_plans",
     "policies",
     "replay",
+    "quality_replay",
     "planning",
     "maintenance",
     "capacity_history",

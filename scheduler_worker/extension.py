@@ -36,6 +36,7 @@ from scheduler_worker.core.order import (
 )
 from scheduler_worker.core.policy import (
     FILTER_BOOK,
+    PROFILES,
     WEIGHER_BOOK,
     BadChoice,
     ChoicePolicy,
@@ -111,6 +112,7 @@ __all__ = [
     "NOTHING_HELD",
     "PLACEMENT_ASKED",
     "PLAIN",
+    "PROFILES",
     "REQUEST_SECONDS",
     "RULES_OF_PLACEMENT",
     "SOON",

@@ -1,35 +1,23 @@
-"""A cloud in memory for which a real scheduler decides: filters, weighers, ranking and claims, without a bus.
+"""The hosts and requests of a trace, for which a real scheduler decides in memory.
 
 One request is decided at a time, as in the published simulations with which the results are compared. The
 clock of the scheduler is that of the trace.
 """
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.instant_placement import InstantPlacement
-from berth.choice import request_options
-from berth.composition import parts_of_scheduler
-from berth.features import add_filters
-from berth.settings import Settings
-from bus.clock import Clock
-from bus.messages import BuildPlaced, BuildRequested, HostReported
-from bus.reports import HostState, Inventory
+from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
+from bus.messages import BuildRequested
+from bus.reports import Inventory
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
-from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.composition import plain_scheduler
-from scheduler_worker.dependencies import SchedulerOptions
 
-add_filters()
-SILENCE = 1e12  # seconds without a report after which a host would count as down: never in a trace
 AGENTS = 16
-PAUSE = 2.0  # seconds from one request to the next, after which no build counts as just sent
 
 
 @dataclass(frozen=True)
@@ -57,19 +45,6 @@ class Asked:
     groups: tuple[ResourceGroup, ...] = ()
 
 
-@dataclass
-class TraceClock:
-    """The time of a trace, in seconds."""
-
-    now: float = 0.0
-
-    def advance(self, to: float) -> None:
-        self.now = max(self.now, to)
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @dataclass(eq=False)
 class TraceCloud:
     """Hosts, and the scheduler that decides for them."""
@@ -77,7 +52,7 @@ class TraceCloud:
     hosts: Sequence[HostSpec]
     policy: ChoicePolicy
     seed: int = 1
-    time: TraceClock = field(default_factory=TraceClock)
+    time: SteppedTime = field(default_factory=SteppedTime)
 
     def __post_init__(self) -> None:
         index = Index()
@@ -85,16 +60,10 @@ class TraceCloud:
         for number, spec in enumerate(self.hosts):
             index.put(self._tree(number, spec), 0)
         self.placement = InstantPlacement(index)
-        self.clock = Clock(self.time, random.Random(self.seed), self.time)
-        self.scheduler = plain_scheduler(
-            IndexedSource(self.placement),
-            self.placement.queries(),
-            self.clock,
-            SchedulerOptions(policy=self.policy, requests=request_options(Settings())),
-            parts_of_scheduler(Settings()),
-        )
+        self._cloud = InstantCloud(self.placement, self.policy, seed=self.seed, time=self.time)
+        self.scheduler, self.clock = self._cloud.scheduler, self._cloud.clock
         self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(self._open())
+        self._loop.run_until_complete(self._cloud.open())
 
     def _tree(self, number: int, spec: HostSpec) -> Tree:
         root = _uuid(number, 0)
@@ -106,20 +75,8 @@ class TraceCloud:
         agent = f"agent-{number % AGENTS}"
         return Tree(root, f"host-{number}", "cell-1", agent, "az1", 1, False, tuple(providers))
 
-    async def _open(self) -> None:
-        await self.scheduler.opened()
-        index = self.placement.index
-        for row in index.at[: index.high]:
-            if row is not None and row.parent is None:
-                state = HostState(root=row.uuid, host=row.host)
-                report = HostReported(
-                    cell=row.cell, agent=row.agent, sequence=1, period=SILENCE, hosts=(state,)
-                )
-                await self.scheduler.handle(report)
-
     def place(self, asked: Asked) -> Allocations | None:
         """Place an instance, and return its allocations; None if no host fits."""
-        self.time.now += PAUSE
         request = BuildRequested(
             request=self.clock.uuid(),
             instances=(self.clock.uuid(),),
@@ -127,11 +84,8 @@ class TraceCloud:
             groups=asked.groups,
             alternates=0,
         )
-        (outcome,) = self._loop.run_until_complete(self.scheduler.place_many([request]))
-        if not isinstance(outcome, list | tuple):
-            raise RuntimeError(f"{request}: {outcome}")
-        (message,) = outcome
-        return message.chosen.choice.allocations if isinstance(message, BuildPlaced) else None
+        placed = self._loop.run_until_complete(self._cloud.place(request))
+        return placed[0].chosen.choice.allocations if placed else None
 
     def release(self, held: Allocations) -> None:
         self.placement.change(held, -1)

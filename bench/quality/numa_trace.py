@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceClock, TraceCloud
+from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
+from berth.instant_cloud import SteppedTime
 from bus.packing import Bools, Floats
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
@@ -127,7 +128,7 @@ class BerthHosts:
 
     def __init__(self, policy: ChoicePolicy, seed: int) -> None:
         node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
-        self._time = TraceClock()
+        self._time = SteppedTime()
         self.cloud = TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, HostSpec, TraceClock, TraceCloud
+from bench.quality.cloud import Asked, HostSpec, TraceCloud
+from berth.instant_cloud import SteppedTime
 from bus.packing import Floats, are_free
 from bus.requests import Flavor
 from scheduler_worker import ChoicePolicy
@@ -101,7 +102,7 @@ class PlainFleet:
 
 class BerthFleet:
     def __init__(self, hosts: int, policy: ChoicePolicy, seed: int) -> None:
-        self._time = TraceClock()
+        self._time = SteppedTime()
         host = HostSpec({"VCPU": CPU, "MEMORY_MB": MEMORY})
         self.cloud = TraceCloud([host] * hosts, policy, seed, self._time)
         self._asked: dict[tuple[int, int], Asked] = {}

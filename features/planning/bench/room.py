@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.candidates import CELLS, TRAITS
 from bench.decisions import PARTS, PERIOD
-from bench.instant_placement import InstantPlacement
+from berth.instant_cloud import InstantPlacement
 from berth.services import settle_in
 from bus.claims import Choice
 from bus.clock import Clock
