@@ -78,19 +78,20 @@ def policies(settings: Settings, profiles: Sequence[str], changes: Sequence[str]
     """Return the policy in force, and then the policies to compare with, by their names for the table. Raise
     BadSetting for an unknown profile, and for a change that has no effect on where requests are placed.
     """
-    present = settings.scheduler.profile
+    in_force = policy(settings)
+    present = in_force.profile
     for name in profiles:
         if name not in PROFILES:
             raise BadSetting(f"--profile {name}: no such profile; there are: {', '.join(PROFILES)}")
     named = profiles or (() if changes else [name for name in PROFILES if name != present])
-    found = {f"{present} (in force)": policy(settings)}
+    found = {f"{present} (in force)": in_force}
     found |= {name: policy(settings.having(placement_profile=name)) for name in named if name != present}
     if changes:
         changed = changed_policy(settings, changes)
         if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
             raise BadSetting("--with: quotas, priority classes and reservations are not replayed")
         try:
-            found[f"{present} with {' '.join(changes)}"] = tried_policy(policy(settings), changed.trial)
+            found[f"{present} with {' '.join(changes)}"] = tried_policy(in_force, changed.trial)
         except BadChoice as problem:
             raise BadSetting(f"--with: {problem}") from None
     return found
