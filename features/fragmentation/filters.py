@@ -1,16 +1,19 @@
 """The weigher of the feature: it weighs the allocation candidates of all hosts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bus.candidates import Floats, FreeProvider
 from bus.queries import Candidate
+from features.fragmentation.core.usable_hosts import UsableHosts
 from features.fragmentation.core.values import HostValues
 from scheduler_worker.core.extension import (
     Alternative,
     MoreRules,
     Number,
     PlacementProfile,
+    Shape,
+    UsableCapacity,
     View,
     WayValues,
     Weigher,
@@ -50,7 +53,10 @@ def fragmentation(*, spread: float = SPREAD) -> Weigher:
     def no_value(view: View, alternative: Alternative) -> Number:
         return 0.0
 
-    return Weigher("fragmentation", no_value, 0.0, of_ways=of_ways, half_at=HALF)
+    def usable(view: View, shapes: Collection[Shape]) -> UsableCapacity:
+        return UsableHosts(view.providers(), view.demand, shapes)
+
+    return Weigher("fragmentation", no_value, 0.0, of_ways=of_ways, half_at=HALF, usable=usable)
 
 
 FILTERS = ()

@@ -12,9 +12,19 @@ from features.moves.core.start import MoveStart, asked_by
 from features.moves.messages import MoveRequested
 from features.moves.placing import MoveLookups
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
+from features.planning.core.usable_after import UsableAfterMoves
 from features.planning.messages import PlannedStep
 from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
-from scheduler_worker.extension import Alternative, CellQueries, Choosing, Order, Scheduler
+from scheduler_worker.core.extension import Held, Shape, Weigher, shape_of
+from scheduler_worker.extension import (
+    AllHosts,
+    Alternative,
+    CellQueries,
+    ChoicePolicy,
+    Choosing,
+    Order,
+    Scheduler,
+)
 
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
 _PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly
@@ -56,9 +66,19 @@ class CloudReading:
             if not order.verdict.invalid and order.attempts:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
 
-    def state(self, choosing: Choosing, classes: Sequence[str], *searches: CandidateSearch) -> CloudState:
+    def state(
+        self,
+        choosing: Choosing,
+        classes: Sequence[str],
+        searches: Sequence[CandidateSearch],
+        weigher: Weigher | None = None,
+        shapes: Sequence[Shape] = (),
+    ) -> CloudState:
         """Return the state of the cloud at one moment (without await): the free amounts and capacities of all
         hosts, by position in the index, and the movable instances on the hosts that were read.
+
+        With a weigher, the state also has what is usable of hosts; `shapes` are those of the builds for which
+        a plan makes room.
         """
         arrays = HostArrays(self.scheduler.source.size, classes)
         for search in searches:
@@ -78,13 +98,35 @@ class CloudReading:
             kind = self.scheduler.policy.kind(alternative) if alone else build
             if kind not in accepted:
                 accepted[kind] = arrays.accepting(choosing, alternative)
-            instances[at].append(self._movable(start, arrays, accepted[kind]))
+            instance = self._movable(start, arrays, accepted[kind])
+            if weigher is not None:
+                held = self._held(start, searches[0], at)
+                instance = replace(instance, held=held, shape=shape_of(alternative.question))
+            instances[at].append(instance)
         position = self.scheduler.source.position
         forbidden = {
             build: {at for root in roots if (at := position(root)) is not None}
             for build, roots in self.forbidden.items()
         }
-        return CloudState(arrays, instances, forbidden)
+        usable = None
+        if weigher is not None and weigher.usable is not None:
+            moved = {each.shape for some in instances.values() for each in some}
+            view = AllHosts(searches[0], choosing.now)
+            usable = UsableAfterMoves(weigher.usable(view, moved.union(shapes)))
+        return CloudState(arrays, instances, forbidden, usable)
+
+    def _held(self, start: MoveStart, search: CandidateSearch, at: int) -> Held:
+        """Return what an instance holds on the host at this row of the index."""
+        held = start.source.choice.allocations if start.source is not None else {}
+        row_of = {start.source.root: at} if start.source is not None else {}
+        if not held.keys() <= row_of.keys():
+            row_of = {provider.uuid: provider.position for provider in search.tree(at)}
+        return tuple(
+            (row_of[uuid], name, amount)
+            for uuid, amounts in sorted(held.items())
+            if uuid in row_of  # others are pools
+            for name, amount in sorted(amounts.items())
+        )
 
     def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
         held = amounts_of(start, self.scheduler.source.sharing)
@@ -111,6 +153,14 @@ class CloudReading:
             wave=move.wave,
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
+
+
+def usable_weigher(policy: ChoicePolicy, *, enabled: bool = True) -> Weigher | None:
+    """Return the weigher that knows what the usual requests could use of hosts; None if there is none, or if
+    only an `enabled` one is asked for and its multiplier is 0.
+    """
+    known = [each for each in policy.weighers if each.usable is not None and (each.multiplier or not enabled)]
+    return known[0] if known else None
 
 
 def of_any_source(order: Order) -> Order:

@@ -1,4 +1,4 @@
-"""Messages for plans of moves, which make room for builds or even out the load of hosts."""
+"""Messages for plans of moves, which make room for builds or rebalance hosts."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -33,6 +33,8 @@ MOST_MOVES = 1000  # moves in one plan
 # reason codes of requests without a host that may fit after other instances have moved
 MOVES_MAY_HELP = frozenset({"class", "room", "group", "together", "topology", "server_group"})
 Budget = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
+Goal = Literal["", "spread", "usable"]
+LEAST_GAINS: Mapping[str, float] = {"spread": 0.1, "usable": 0.05}  # by goal, unless a query has another
 
 
 class PlannedStep(Value, frozen=True, kw_only=True):
@@ -95,17 +97,22 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
 
 
 class PlanBalance(Message, frozen=True, kw_only=True):
-    """A query for moves from the fullest hosts to emptier hosts. Nothing is claimed.
+    """A query for moves between hosts that come nearer to a goal. Nothing is claimed.
 
-    The used share of a host is the used fraction of its capacity. A move's gain is the larger used share of
-    its two hosts before the move, minus the larger used share of the two after the move.
+    The goal `spread`: from the fullest hosts to emptier ones. The used share of a host is the used fraction
+    of its capacity. A move's gain is the larger used share of its two hosts before the move, minus the larger
+    used share of the two after the move.
+
+    The goal `usable`: so that the usual requests can use more of what is free. A move's gain is how much more
+    of its two hosts is usable, in average hosts.
     """
 
+    goal: Goal = ""  # empty: `usable` if the placement profile prefers what leaves most usable, else `spread`
     cell: Text = ""  # only this cell; empty: all cells, without moves between cells
-    resource_class: ClassName = "VCPU"
+    resource_class: ClassName = "VCPU"  # with `spread`
     budget: Budget = 10
-    gain: Number = 0.1  # minimum gain of each move
-    above: Number = 0.0  # instances leave only hosts with a larger used share
+    gain: Number | None = None  # minimum gain of each move; default: 0.1, or with `usable` 0.05
+    above: Number = 0.0  # with `spread`: instances leave only hosts with a larger used share
     cold: bool = False
     fixed: ShortList[Id] = ()
 
@@ -120,11 +127,15 @@ class BalanceMove(Value, frozen=True, kw_only=True):
 
 
 class BalancePlanned(Message, frozen=True, kw_only=True):
-    """The answer to PlanBalance: the moves in their sequence, and the spread of each cell before and after.
+    """The answer to PlanBalance: the moves in their sequence, and for each cell a figure before and after.
 
-    The spread is the standard deviation of the used shares of the hosts' capacity, between 0 and 0.5.
+    With the goal `spread`, the figure is the standard deviation of the used shares of the hosts' capacity,
+    between 0 and 0.5. With the goal `usable`, it is how many instances of a usual shape fit: the mean over
+    the shapes, by how much is requested of each.
     """
 
+    goal: Goal = "spread"
+    why: Cause = ""  # why nothing can be planned for the goal
     moves: LongList[BalanceMove] = ()
     before: LargeMap[Text, Number] = field(default_factory=dict)
     after: LargeMap[Text, Number] = field(default_factory=dict)
@@ -147,7 +158,7 @@ class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
-    """The goal of a plan that makes the load of hosts more equal, and its progress."""
+    """The goal of a plan that rebalances hosts, and its progress."""
 
     query: PlanBalance = PlanBalance()
     keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
@@ -252,7 +263,7 @@ PLAN_BALANCE = Query(
     "scheduler.plan_balance",
     PlanBalance,
     BalancePlanned,
-    "the moves that make the load of hosts more equal, without claiming",
+    "the moves that make the load of hosts more equal, or more of them usable, without claiming",
     ANYONE,
     "scheduler",
 )

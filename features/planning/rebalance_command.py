@@ -1,8 +1,8 @@
-"""`berth rebalance` moves instances from the fullest hosts to emptier hosts."""
+"""`berth rebalance` moves instances from the fullest hosts to emptier hosts, or so that more is usable."""
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import structs
 
@@ -14,6 +14,7 @@ from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.masking import printable
 from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
@@ -51,11 +52,22 @@ class RebalanceOptions:
         ),
     ] = ""
     cell: str = option("", "Only hosts of this cell.")
-    resource_class: str = option("VCPU", "The resource whose used share is compared.", "--class")
-    gain: float = option(
-        0.1, "Of each move at least: the fuller host becomes emptier by so much.", min=0.001, max=1
+    goal: Literal["spread", "usable"] | None = option(
+        None, "What moves are for (default: by the placement profile)."
     )
-    above: float = option(0.0, "Only hosts that are fuller become emptier: 0.8.", min=0, max=1)
+    resource_class: str = option(
+        "", "With the goal spread: the resource whose used share is compared (VCPU).", "--class"
+    )
+    gain: float | None = option(
+        None,
+        "Of each move at least: the fuller host becomes emptier by so much (0.1), or so much more of a host"
+        " is usable (0.05).",
+        min=0.001,
+        max=1,
+    )
+    above: float = option(
+        0.0, "With the goal spread: only hosts that are fuller become emptier: 0.8.", min=0, max=1
+    )
     budget: int = option(10, "So many moves at most.", min=1, max=MOST_MOVES, metavar="MOVES")
     most: int = option(2, "So many moves at a time.", "--max", min=1, metavar="N")
     live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
@@ -66,14 +78,17 @@ class RebalanceOptions:
 
 @commands.command("rebalance")
 async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
-    """Move instances from the fullest hosts to emptier hosts, each move for a stated gain.
+    """Move instances so that hosts are more equal, or what is free is more usable, each for a stated gain.
 
-    The gain of a move is by how much the fuller of its two hosts becomes emptier: with --gain 0.1 no instance
-    moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two
-    instances change places; if the second move fails, the first is undone. If at least half of the moves
-    fail, the others are undone. Schedulers carry it out, also if this command is killed; Ctrl-C lets the
-    moves in progress end. With --keep they go on until `berth rebalance stop`: one such plan runs at a time,
-    and a second command with the same options follows it.
+    With the goal spread, the gain of a move is by how much the fuller of its two hosts becomes emptier: with
+    --gain 0.1 no instance moves from a host at 80 % to one that is at more than 70 % afterwards. If no single
+    move gains enough, two instances change places; if the second move fails, the first is undone. With the
+    goal usable, the gain is how much more of the two hosts the usual requests could use, as a share of an
+    average host. It is the default if the placement profile is balanced or pack.
+
+    If at least half of the moves fail, the others are undone. Schedulers carry it out, also if this command
+    is killed; Ctrl-C lets the moves in progress end. With --keep they go on until `berth rebalance stop`: one
+    such plan runs at a time, and a second command with the same options follows it.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
@@ -84,10 +99,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
             return 0
         if options.cell:
             await chosen_cells(bus, cli.settings, [options.cell])
-        asked = PlanBalance(
-            cell=options.cell, resource_class=options.resource_class, budget=options.budget,
-            gain=options.gain, above=options.above, cold=not options.live,
-        )  # fmt: skip
+        asked = query_of(options)
         printer = BalancePrinter(cli, "live" if options.live else "migrate")
         if options.dry_run:
             printer.planned(await _planned(bus, asked))
@@ -105,6 +117,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         printer.planned(plan)
         if not plan.moves:
             return 0
+        asked = structs.replace(asked, goal=plan.goal)  # also if the profile changes meanwhile
         goal = await _followed(bus, Balancing(query=asked, planned=plan.moves), options, printer)
     ends = {
         "moved": len(goal.moved), "undone": len(goal.undone), "failed": goal.failed,
@@ -113,6 +126,19 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     sentence = f"{len(goal.moved)} moved, {len(goal.undone)} moved back, {len(goal.failed)} not moved"
     cli.tell(f"{sentence}: {goal.why_undone}" if goal.why_undone else sentence, **ends)
     return 1 if goal.failed else 0
+
+
+def query_of(options: RebalanceOptions) -> PlanBalance:
+    of_spread = [
+        name for name, given in (("--class", options.resource_class), ("--above", options.above)) if given
+    ]
+    if of_spread and options.goal == "usable":
+        raise BadSetting(f"{of_spread[0]}: only with --goal spread")
+    return PlanBalance(
+        goal="spread" if of_spread else options.goal or "", cell=options.cell,
+        resource_class=options.resource_class or "VCPU", budget=options.budget, gain=options.gain,
+        above=options.above, cold=not options.live,
+    )  # fmt: skip
 
 
 async def _planned(bus: Bus, asked: PlanBalance) -> BalancePlanned:
@@ -164,11 +190,16 @@ class BalancePrinter(PlanListener):
         if self.cli.as_json:
             write_json(plan)
             return
+        is_usable = plan.goal == "usable"
         for cell, before in sorted(plan.before.items()):
-            after = f" → {plan.after[cell]:.1%}" if plan.moves else ""
-            self.cli.line(f"cell {cell}: spread {before:.1%}{after}")
+            figures = [before, plan.after[cell]] if plan.moves else [before]
+            change = " → ".join(f"{figure:,.1f}" if is_usable else f"{figure:.1%}" for figure in figures)
+            figure = f"{change} instances of a usual shape fit (mean)" if is_usable else f"spread {change}"
+            self.cli.line(f"cell {cell}: {figure}")
         count = sum(len(move.steps) for move in plan.moves)
-        self.cli.line(several(count, "move") if count else "no move gains enough", "bold")
+        none = printable(plan.why) or "no move gains enough"
+        self.cli.line(several(count, "move") if count else none, "bold")
+        of_host = " of a host" if is_usable else ""
         for move in plan.moves:
             for step in move.steps:
-                self.cli.line(f"{step_line(step)}  gain {move.gain:.1%}")
+                self.cli.line(f"{step_line(step)}  gain {move.gain:.1%}{of_host}")

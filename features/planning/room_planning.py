@@ -19,7 +19,7 @@ from features.groups.core.domain_rules import required_constraints
 from features.groups.core.joined_group import group_of_alternative
 from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
-from features.planning.cloud_reading import CloudReading, of_any_source
+from features.planning.cloud_reading import CloudReading, of_any_source, usable_weigher
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
@@ -27,6 +27,7 @@ from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
 from features.preemption.host_arrays import accepting
 from features.what_if.messages import PlacedThere
 from features.what_if.questions import PATIENCE, WhatIfs
+from scheduler_worker.core.extension import shape_of
 from scheduler_worker.extension import (
     Alternative,
     CellQueries,
@@ -154,7 +155,9 @@ class RoomPlanner:
         needed = {name for flavor in flavors for name in flavor.asked}
         held = {name for order in question.reading.orders.values() for name in order.preferred.asked}
         classes = sorted(needed.union(held) - pools)
-        cloud = question.reading.state(choosing, classes, *(search for search, _ in searches))
+        weigher, shapes = usable_weigher(self.scheduler.policy), [shape_of(each.question) for each in flavors]
+        found_hosts = [search for search, _ in searches]
+        cloud = question.reading.state(choosing, classes, found_hosts, weigher, shapes)
         demand = self._demand(question, ignoring_closure, classes, searches)
         return (cloud, demand) if all(part.accepted.any() for part in demand.parts) else None
 
@@ -173,13 +176,16 @@ class RoomPlanner:
             hosts[search.positions] = accepted
             hosts[refused] = False
             amounts = np.array([float(asked.get(name, 0)) for name in classes])
-            parts.append(RoomPart(amounts, hosts, len(part.instances)))
+            shape = shape_of(part.alternative.question)
+            parts.append(RoomPart(amounts, hosts, len(part.instances), (shape,)))
         group = group_of_alternative(order.preferred)
         if group is None:
             return RoomDemand(parts)
         if group.policy == "affinity":  # all of them on one host
             amounts = np.sum([part.amounts * part.count for part in parts], axis=0)
-            return RoomDemand([RoomPart(amounts, np.logical_and.reduce([part.accepted for part in parts]))])
+            hosts = np.logical_and.reduce([part.accepted for part in parts])
+            shapes = tuple(shape for part in parts for shape in part.shapes * part.count)
+            return RoomDemand([RoomPart(amounts, hosts, shapes=shapes)])
         rules = domain_rules(choosing, group, required_constraints(group))
         limits = [DomainLimit(level.ids.copy(), most, rules.counts(level)) for level, most in rules.spreads]
         packed = np.where(rules.open_to(), rules.domains, 0) if rules.packs else None

@@ -13,11 +13,14 @@ from scheduler_worker.core.request import (
     nearest,
 )
 from scheduler_worker.core.rule import (
+    AlteredHost,
     Alternative,
+    Held,
     HostFacts,
     Number,
     OneHost,
     Rule,
+    UsableCapacity,
     View,
     WayValues,
     Weigher,
@@ -25,8 +28,10 @@ from scheduler_worker.core.rule import (
 )
 
 __all__ = [
+    "AlteredHost",
     "Alternative",
     "GroupDraft",
+    "Held",
     "HostFacts",
     "MoreRules",
     "Number",
@@ -39,6 +44,7 @@ __all__ = [
     "ShapeGroup",
     "SpecValue",
     "Unreadable",
+    "UsableCapacity",
     "UsualShapes",
     "View",
     "WayValues",

@@ -420,6 +420,7 @@ def _guarded(found: Rule | Weigher) -> Rule | Weigher:
             found,
             value=guarded(f"the weigher {found.name}", found.value, _no_number),
             of_ways=found.of_ways and guarded(f"the weigher {found.name}", found.of_ways),
+            usable=found.usable and guarded(f"the weigher {found.name}", found.usable),
             of_candidate=of_candidate,
         )
     name = f"the filter {found.name}"

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, FreeProvider, Ints, ProviderArrays, SenselessQuery
+from bus.candidates import Bools, Floats, FreeProvider, Ints, ProviderArrays, SenselessQuery
 from bus.claims import Choice, ConsumerClaim
 from bus.decisions import RULE_ERROR
 from bus.messages import BuildPlaced, BuildRequested
@@ -17,7 +17,7 @@ from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
-from scheduler_worker.core.demand import UsualShapes
+from scheduler_worker.core.demand import Shape, UsualShapes
 
 # The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders.
 
@@ -418,6 +418,41 @@ class WayValues(Protocol):
         """Return the value of each candidate of a host with these providers, the root first, as of now."""
 
 
+# What an instance holds: each time the row of a provider in placement's index, a class and an amount.
+Held = tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredHost:
+    """A host as it would be without some of its instances, and with further ones."""
+
+    position: int  # of its root
+    without: tuple[Held, ...] = ()
+    added: tuple[Shape, ...] = ()  # each gets its best way on the host, one after the other
+
+
+class UsableCapacity(Protocol):
+    """The capacity of hosts that the usual requests could use, in average hosts. It is a copy of one moment,
+    which threads may read.
+    """
+
+    def values(self, hosts: Sequence[AlteredHost]) -> Floats:
+        """Return how much of each host is usable; minus infinity if an added instance does not fit."""
+
+    def costs(self, shape: Shape) -> Floats:
+        """Return for each row of placement's index how much less of the host is usable with one more instance
+        of a shape; infinite if it does not fit.
+        """
+
+    def wasted(self) -> Floats:
+        """Return for each row of placement's index what is free on the host, but not usable."""
+
+    def instances(self, hosts: Sequence[AlteredHost]) -> Floats:
+        """Return how many instances of a usual shape fit on each host: the mean over the shapes, by how much
+        is requested of each.
+        """
+
+
 @dataclass(frozen=True)
 class Weigher:
     """A weigher: a function that gives each host a number. More is better, unless the multiplier is negative.
@@ -440,6 +475,8 @@ class Weigher:
     # counts 1/2, and lower ones less and less: half_at / (half_at + difference).
     of_ways: Callable[[View, Alternative], WayValues] | None = None
     half_at: float = 1.0
+    # Returns what would be usable of hosts, for planners of moves of instances of these shapes.
+    usable: Callable[[View, Collection[Shape]], UsableCapacity] | None = None
     key: str = ""  # metadata key of aggregates that sets the multiplier; "": NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # fields of a request that the weigher reads, as in `Rule`
     # True if hosts are evaluated one by one: with the multiplier 0 the weigher is left out, whatever

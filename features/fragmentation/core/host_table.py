@@ -214,6 +214,13 @@ class HostTable:
         self._log.clear()
         self.versions = np.full(sum(map(len, layout.rows)), self.changes, np.intp)
 
+    def balances(self, rows: Ints) -> Floats:
+        """Return the free amounts of providers, which are negative if they are overcommitted."""
+        found = np.zeros((*rows.shape, len(self.classes)))
+        for number, name in enumerate(self.classes):
+            found[:, :, number] = np.where(rows >= 0, self._free[name][rows], 0.0)
+        return found
+
     def _amounts(self, columns: dict[str, Floats], rows: Ints) -> Floats:
         found = np.zeros((*rows.shape, len(self.classes)))
         for number, name in enumerate(self.classes):

@@ -74,11 +74,11 @@ class HostValues:
     table: HostTable = field(default_factory=HostTable)
     shapes: ShapeTable | None = None
     plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
+    parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
     _reshaped: int = -1
     _emptiness: float = 0.0  # weight of the least free share now
-    _parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
     # [h, n] by group of hosts: numbers that are equal for providers of equal traits and capacities
     _kinds: list[Floats] = field(default_factory=list)
     _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
@@ -92,9 +92,11 @@ class HostValues:
     # state of a host → its value, without the preference for empty hosts
     _states: dict[tuple[object, ...], float] = field(default_factory=dict)
 
-    def follow(self, providers: ProviderArrays, usual: UsualShapes, asked: Shape) -> None:
-        """Take over the present amounts of hosts, and the usual shapes."""
-        every = (*usual.shapes, asked)
+    def follow(self, providers: ProviderArrays, usual: UsualShapes, *asked: Shape) -> None:
+        """Take over the present amounts of hosts, and the usual shapes. `asked`: further shapes, whose
+        candidates will be weighed.
+        """
+        every = (*usual.shapes, *asked)
         classes = {name for shape in every for name in shape.amounts}
         traits = {trait for shape in every for group in shape.groups for trait in group.traits}
         table = self.table
@@ -120,13 +122,13 @@ class HostValues:
         assert shapes is not None
         self._reshaped = table.reshaped
         mixed = np.random.default_rng(2).random(len(shapes.groups))
-        self._parts, self._kinds = [], []
+        self.parts, self._kinds = [], []
         for group in table.groups:
             eligible = np.ones((len(shapes.groups), *group.rows.shape), np.bool_)
             for number, asked in enumerate(shapes.groups):
                 eligible[number] = _having(asked, group)
             admitted = self._admitted(group) if shapes.is_selective else None
-            self._parts.append(
+            self.parts.append(
                 UsableParts.made(group.free, group.whole, shapes.scale, eligible, admitted, group.shared)
             )
             kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
@@ -149,11 +151,11 @@ class HostValues:
     def _copies_of_rarest(self) -> float:
         """Return how plentiful the rarest usual shape is in the cloud, from 0 (none fits) to 1."""
         shapes = self.shapes
-        if shapes is None or not len(shapes.weights) or not self._parts:
+        if shapes is None or not len(shapes.weights) or not self.parts:
             return 1.0
         fits = np.zeros(len(shapes.weights))
         possible = np.zeros(len(shapes.weights), np.bool_)
-        for parts in self._parts:
+        for parts in self.parts:
             for low in range(0, len(parts.free), AT_ONCE):
                 some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
                 fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
@@ -203,13 +205,13 @@ class HostValues:
         assert self.table.layout is not None
         best = np.full(len(slots), NO_WAY)
         for number, here, hosts in self.table.layout.by_group(slots):
-            way_of, taken = self._ways(asked, number, hosts)
+            way_of, taken = self.ways(asked, number, hosts, self.parts[number].free[hosts])
             slots_here = slots[here]
             stale = np.flatnonzero(self._now_at[slots_here] != self.table.versions[slots_here])
             # the values of changed hosts, and of all candidates
-            parts = self._parts[number].of(hosts[np.concatenate((stale, way_of))])
+            parts = self.parts[number].of(hosts[np.concatenate((stale, way_of))])
             parts.free[stale.size :] -= taken
-            values = self._values(parts)
+            values = self.values_of(parts)
             self._now[slots_here[stale]] = values[: stale.size]
             self._now_at[slots_here[stale]] = self.table.versions[slots_here[stale]]
             after = values[stale.size :]
@@ -224,7 +226,7 @@ class HostValues:
             best[here] = found
         return best
 
-    def _values(self, parts: UsableParts) -> Floats:
+    def values_of(self, parts: UsableParts) -> Floats:
         assert self.shapes is not None
         hosts = len(parts.free)
         if hosts <= AT_ONCE:
@@ -232,13 +234,12 @@ class HostValues:
         every = [np.arange(low, min(low + AT_ONCE, hosts)) for low in range(0, hosts, AT_ONCE)]
         return np.concatenate([self.shapes.values(parts.of(some)) for some in every])
 
-    def _ways(self, asked: Shape, number: int, hosts: Ints) -> tuple[Ints, Floats]:
-        """Return candidates for a shape on some hosts of a group: for each the number of its host among
-        `hosts`, and the amounts that it takes. A shape with several devices takes the fullest that are large
-        enough.
+    def ways(self, asked: Shape, number: int, hosts: Ints, free: Floats) -> tuple[Ints, Floats]:
+        """Return candidates for a shape on some hosts of a group with these free amounts: for each the number
+        of its host among `hosts`, and the amounts that it takes. A shape with several devices takes the
+        fullest that are large enough.
         """
-        group, lacks = self.table.groups[number], self._parts[number].lacks[hosts]
-        free = group.free[hosts]
+        group, lacks = self.table.groups[number], self.parts[number].lacks[hosts]
         split, base = np.zeros(free.shape[2]), np.zeros_like(free)
         single: tuple[Floats, Bools] | None = None
         fits_all = np.ones(len(hosts), np.bool_)
@@ -318,7 +319,7 @@ class HostValues:
     def _lone_kind(self, slot: int) -> LoneKind:
         assert self.table.layout is not None
         [(number, _, [host])] = self.table.layout.by_group(np.array([slot]))
-        parts = self._parts[number]
+        parts = self.parts[number]
         shared = () if parts.shared is None else tuple(np.flatnonzero(parts.shared[host]).tolist())
         facts = tuple(parts.per_whole[host, 0].tolist()), float(parts.sizes[host]), shared
         kind = self._lone_kinds.setdefault(facts, LoneKind(len(self._lone_kinds), *facts))
@@ -347,7 +348,7 @@ class HostValues:
                         if name in table.number:
                             after[n, table.number[name]] -= amount
             states.append(after)
-        parts = self._parts[group].of(np.full(len(states), host)).with_free(np.array(states))
+        parts = self.parts[group].of(np.full(len(states), host)).with_free(np.array(states))
         before, *values = self._of_states(slot, parts)
         if self._emptiness:
             shares = parts.least_shares()[1:].tolist()

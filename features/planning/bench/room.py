@@ -1,6 +1,6 @@
 """Measures the whole answer to `scheduler.plan_room`: reading the instances, planning, and checking the plan.
 
-    python -m features.planning.bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15]
+    python -m features.planning.bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15] [--profile pack]
 
 Placement's index is in the process; queries to placement and cells are answered from memory without encoding.
 Every host has 32 VCPU and 96 GiB, and is filled with instances of random sizes. With --free, no host has more
@@ -20,14 +20,23 @@ from rich.table import Table
 
 from bench.candidates import CELLS, TRAITS
 from bench.decisions import PARTS, PERIOD
+from berth.features import add_filters
 from berth.instant_cloud import InstantPlacement
 from berth.services import settle_in
 from bus.claims import Choice
 from bus.clock import Clock
 from bus.messages import BuildPlaced, BuildRequested, HostReported, Selection
-from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Instance, InstancesFound
+from bus.queries import (
+    BuildsFound,
+    BuildStands,
+    FindBuilds,
+    FindCandidates,
+    FindInstances,
+    Instance,
+    InstancesFound,
+)
 from bus.reports import HostState, Inventory
-from bus.requests import BuildSpec, Flavor
+from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.topics import Query
 from bus.vocabulary import UNSAID_ID
@@ -39,10 +48,13 @@ from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker import SPREAD, ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
+from scheduler_worker.core.extension import shape_of
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
+add_filters()
 VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))  # VCPU, GiB
 REQUESTS = ((16, 32), (24, 72), (32, 96))
@@ -56,31 +68,38 @@ class FilledCloud:
     builds: dict[str, BuildStands] = field(default_factory=dict)
     on: dict[str, list[str]] = field(default_factory=dict)  # root → builds
 
-    def add(self, number: int, chance: random.Random, filled: float, free: int) -> None:
+    def add(
+        self, number: int, chance: random.Random, filled: float, free: int = VCPUS, kept: float = 1.0
+    ) -> None:
+        """Add a host, fill it, and delete its instances again except for a random part (`kept`)."""
         root = f"{number:08x}-0000-4000-8000-{number:012x}"
         cell, agent, host = f"cell-{number % CELLS}", f"agent-{number}", f"host-{number}"
         used = {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0}
+        left = dict(used)
         target = min(1.0, max(0.0, chance.gauss(filled, 0.08)))
         self.on[root] = []
         for at in range(64):
             vcpus, gib = chance.choice(SIZES)
-            amounts = {"VCPU": vcpus, "MEMORY_MB": 1024 * gib, "DISK_GB": 1}
+            amounts = amounts_of(vcpus, gib)
             after = {name: amount + amounts[name] for name, amount in used.items()}
             if after["VCPU"] > VCPUS * target + 1 or after["MEMORY_MB"] > MEMORY_MB:
                 continue
             used = after
+            if kept < 1.0 and chance.random() >= kept:
+                continue
+            left = {name: amount + amounts[name] for name, amount in left.items()}
             build = f"{number:08x}-{at:04x}-4000-9000-{number:012x}"
             self.on[root].append(build)
             selection = Selection(root=root, host=host, agent=agent, choice=Choice({root: amounts}))
             flavor = Flavor(name="f", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
             self.builds[build] = _stands(build, cell, selection, flavor)
-        used["VCPU"] = max(used["VCPU"], VCPUS - free)
+        left["VCPU"] = max(left["VCPU"], VCPUS - free)
         stock = {
             "VCPU": Inventory(total=VCPUS),
             "MEMORY_MB": Inventory(total=MEMORY_MB),
             "DISK_GB": Inventory(total=DISK_GB),
         }
-        provider = ProviderState(number, root, host, None, 1, 1, stock, used, TRAITS, ())
+        provider = ProviderState(number, root, host, None, 1, 1, stock, left, TRAITS, ())
         self.trees.append(Tree(root, host, cell, agent, "az1", 1, False, (provider,)))
 
     async def instances(self, asked: FindInstances) -> InstancesFound:
@@ -119,6 +138,10 @@ class FilledCloud:
         return GroupsFound(groups=())
 
 
+def amounts_of(vcpus: int, gib: int) -> dict[str, int]:
+    return {"VCPU": vcpus, "MEMORY_MB": 1024 * gib, "DISK_GB": 1}
+
+
 def _stands(build: str, cell: str, selection: Selection, flavor: Flavor) -> BuildStands:
     spec = BuildSpec(flavor=flavor)
     placed = BuildPlaced(
@@ -145,26 +168,35 @@ class FilledPlacement(InstantPlacement):
         return self.cloud.groups
 
 
-async def planner(cloud: FilledCloud, clock: Clock) -> RoomPlanner:
-    placement = FilledPlacement(cloud)
+async def planner(
+    cloud: FilledCloud, clock: Clock, placement: FilledPlacement, profile: str = SPREAD
+) -> tuple[RoomPlanner, WhatIfs]:
+    """Return a planner of moves whose scheduler knows the shapes of SIZES as equally usual."""
     queries, source = placement.queries(), IndexedSource(placement)
-    scheduler = plain_scheduler(source, queries, clock, SchedulerOptions(), PARTS)
+    options = SchedulerOptions(policy=ChoicePolicy.from_names(profile=profile))
+    scheduler = plain_scheduler(source, queries, clock, options, PARTS)
     await scheduler.opened()
     for tree in cloud.trees:
         report = HostReported(cell=tree.cell, agent=tree.agent, sequence=1, period=PERIOD,
                               hosts=(HostState(root=tree.root, host=tree.host, load=0.1),))  # fmt: skip
         await scheduler.handle(report)
     cells = CellQueries(builds=cloud.builds_of, instances=cloud.instances)
+    groups = [(ResourceGroup(resources=amounts_of(*size)),) for size in SIZES]
+    shapes = [shape_of(FindCandidates(groups=of_shape)) for of_shape in groups]
+    scheduler.demand.count([(shape, 1) for shape in shapes], clock.now())
     lookups = MoveLookups(source, scheduler.ending, queries, cells, placement.unused)
     unused: Any = None  # the planner does not start moves, which would need these arguments
-    return RoomPlanner(WhatIfs(scheduler), MovePlacing(scheduler, lookups, unused, unused), cells)
+    what_ifs = WhatIfs(scheduler)
+    return RoomPlanner(what_ifs, MovePlacing(scheduler, lookups, unused, unused), cells), what_ifs
 
 
-async def measured(hosts: int, filled: float, free: int) -> Sequence[tuple[str, float, float, RoomPlanned]]:
+async def measured(
+    hosts: int, filled: float, free: int, profile: str
+) -> Sequence[tuple[str, float, float, RoomPlanned]]:
     chance, cloud, clock = random.Random(1), FilledCloud(), Clock(chance=random.Random(1))
     for number in range(hosts):
         cloud.add(number, chance, filled, free)
-    rooms = await planner(cloud, clock)
+    rooms, _ = await planner(cloud, clock, FilledPlacement(cloud), profile)
     settle_in()
     results = []
     for vcpus, gib in REQUESTS:
@@ -184,10 +216,12 @@ def main() -> None:
     parser.add_argument("--hosts", default="1000,10000")
     parser.add_argument("--filled", type=float, default=0.85)
     parser.add_argument("--free", type=int, default=VCPUS)
+    parser.add_argument("--profile", default=SPREAD)
     arguments = parser.parse_args()
     table = Table("hosts", "builds", "seconds", "processor seconds", "moves", "code")
     for hosts in map(int, arguments.hosts.split(",")):
-        for builds, seconds, cpu, plan in asyncio.run(measured(hosts, arguments.filled, arguments.free)):
+        results = asyncio.run(measured(hosts, arguments.filled, arguments.free, arguments.profile))
+        for builds, seconds, cpu, plan in results:
             table.add_row(str(hosts), builds, f"{seconds:.3f}", f"{cpu:.3f}", str(len(plan.moves)), plan.code)
     Console().print(table)
 

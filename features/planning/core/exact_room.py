@@ -13,13 +13,15 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
 from bus.packing import RowPacking
-from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, PlannedMove
+from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, PlannedMove, lost_by
 from features.planning.core.room_demand import RoomDemand
 
 MOST_HOSTS = 12
+ROUNDING = 1e-6  # of costs
 MOST_LAYOUTS = 3000
 MOST_STATES = 30_000  # states reached by moves: about a second
 HASTE = 3  # weight of the lower bound if the least plan is not found among so many states
+MOST_EQUAL = 200  # plans of equal cost that are compared by what they leave usable
 MOVE = 10_000.0  # weight of a move in a cost; the sizes of all moves of a plan are less together
 Counts = tuple[int, ...]  # by kind: the instances on one host
 State = tuple[Counts, ...]  # by host
@@ -37,6 +39,7 @@ class ExactRoom:
     complete: bool
     moves: tuple[PlannedMove, ...] = ()
     targets: tuple[int, ...] = ()
+    lost: float = 0.0  # how much less the usual requests could use afterwards
 
 
 @dataclass(slots=True)
@@ -55,7 +58,8 @@ def search_all(
     cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools, below: tuple[int, float, int] | None
 ) -> ExactRoom | None:
     """Return the least disruptive plan of at most `budget` moves with a cost less than `below`; None if the
-    cloud is too large for this search. Hosts in `closed` are neither targets nor destinations.
+    cloud is too large for this search. Hosts in `closed` are neither targets nor destinations. If plans of
+    equal cost differ by what they leave usable, the cost may be that of `below`.
     """
     rows = _rows(cloud, demand, closed)
     if len(rows) > MOST_HOSTS:
@@ -133,6 +137,8 @@ class _Search:
     def __init__(
         self, cloud: CloudState, demand: RoomDemand, rows: Ints, layouts: Sequence[tuple[int, ...]]
     ) -> None:
+        self._cloud = cloud
+        self._shapes = [part.shapes for part in demand.parts for _ in range(part.count)]
         self._rows = rows.tolist()
         self._scale = cloud.packing.scale.tolist()
         self._kinds = _kinds(cloud, self._rows)
@@ -184,20 +190,28 @@ class _Search:
         """
         if not self._layouts:
             return ExactRoom(found=False, complete=True)
-        limit = (MOVE * below[0] + below[1] - 1e-6, below[2]) if below is not None else (np.inf, 0)
+        compares = self._cloud.usable is not None and weight == 1
+        limit = (np.inf, 0)
+        if below is not None:
+            limit = MOVE * below[0] + below[1] + (ROUNDING if compares else -ROUNDING), below[2]
+        equal: list[tuple[int, State]] = []  # plans of the least cost: stopped instances, and last states
+        most, complete = np.inf, True  # `most`: the cost of these plans
         best: dict[State, Cost] = {self._first: (0.0, 0)}
         parents: dict[State, tuple[State, int, int, int]] = {}
         bounds = {self._first: _least(self._total(self._first))}
         heap = [(bounds[self._first], 0, 0.0, self._first)]
-        while heap:
+        while heap and heap[0][0] <= most and len(equal) < MOST_EQUAL:
             _, stopped, done, state = heappop(heap)
             done = -done
             if best[state] != (done, stopped):
                 continue  # reached at a lower cost meanwhile
             if not bounds[state]:
-                return self._result(state, parents)
+                equal.append((stopped, state))
+                most = done + ROUNDING if compares else -np.inf
+                continue
             if len(bounds) > MOST_STATES:
-                return ExactRoom(found=False, complete=False)
+                complete = False
+                break
             total = self._total(state)
             for after, step in self._steps(state):
                 kind = self._kinds[step[0]]
@@ -211,7 +225,11 @@ class _Search:
                     continue
                 best[after], parents[after] = cost, (state, *step)
                 heappush(heap, (cost[0] + weight * bounds[after], cost[1], -cost[0], after))
-        return ExactRoom(found=False, complete=True)
+        if not equal:
+            return ExactRoom(found=False, complete=complete)
+        fewest = min(stopped for stopped, _ in equal)
+        plans = [self._result(state, parents) for stopped, state in equal if stopped == fewest]
+        return min(plans, key=lambda plan: plan.lost)
 
     def _total(self, state: State) -> Floats:
         """Return for each layout a lower bound of the cost of the moves until its builds fit."""
@@ -290,13 +308,18 @@ class _Search:
         ]
 
     def _result(self, state: State, parents: dict[State, tuple[State, int, int, int]]) -> ExactRoom:
-        layout = self._layouts[int(np.argmin(self._total(state)))]
-        targets = tuple([self._rows[host] for host in layout])
-        steps = []
+        total, steps = self._total(state), []
         while state in parents:
             state, *step = parents[state]
             steps.append(step)
-        return ExactRoom(found=True, complete=True, moves=self._named(steps[::-1]), targets=targets)
+        moves, plans = self._named(steps[::-1]), []
+        for number in np.flatnonzero(total <= total.min() + ROUNDING).tolist():
+            targets = tuple([self._rows[host] for host in self._layouts[number]])
+            lost = lost_by(self._cloud, moves, list(zip(targets, self._shapes, strict=True)))
+            plans.append(ExactRoom(found=True, complete=True, moves=moves, targets=targets, lost=lost))
+            if self._cloud.usable is None:
+                break
+        return min(plans, key=lambda plan: plan.lost)
 
     def _named(self, steps: Sequence[Sequence[int]]) -> tuple[PlannedMove, ...]:
         """Return the moves of instances for steps of kinds. Instances that have not moved yet move first."""
@@ -327,7 +350,7 @@ def _kinds(cloud: CloudState, rows: Sequence[int]) -> list[_Kind]:
         for each in cloud.instances.get(host, ()):
             forbidden = {*cloud.forbidden.get(each.build, ())}
             hosts = [at for at, row in enumerate(rows) if each.accepted[row] and row not in forbidden]
-            key = each.amounts.tobytes(), tuple(hosts), each.lives, each.apart
+            key = each.amounts.tobytes(), tuple(hosts), each.lives, each.apart, each.shape
             if key not in found:
                 size = cloud.packing.size(each.amounts)
                 found[key] = _Kind(tuple(each.amounts.tolist()), size, each.lives, each.apart, hosts)

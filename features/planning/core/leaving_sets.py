@@ -1,7 +1,7 @@
 """The sets of instances that make room for a build on a host by leaving it, smallest set first."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -12,6 +12,7 @@ import numpy as np
 
 from bus.candidates import Floats, Ints
 from features.planning.core.moved_cloud import SLACK, MovableInstance, MovedCloud
+from scheduler_worker.core.extension import Shape
 
 MOST_SETS = 20_000  # sets of leaving instances of one host and size that are compared
 TRIED_SETS = 400  # sets of one size for which destinations are searched
@@ -26,6 +27,10 @@ class LeavingSet:
     stopped: int
     target: int
     instances: tuple[MovableInstance, ...]
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        return round(self.size, 9), self.stopped
 
 
 @dataclass(slots=True)
@@ -55,6 +60,7 @@ class LeavingSearch:
     moved: MovedCloud
     demand: Floats
     targets: Ints  # sorted by the amounts that they lack, least first
+    shapes: Sequence[Shape] = ()  # of the build
     least: dict[int, int] = field(default_factory=dict)  # target → fewest instances that must leave it
     _sets: dict[tuple[int, bool], _LazyList] = field(default_factory=dict)  # by number of instances
     _has_destination: dict[Hashable, bool] = field(default_factory=dict)  # by kind of instance
@@ -124,7 +130,7 @@ def _push(
     heap contains the best remaining set of each target host.
     """
     if (best := next(sets, None)) is not None:
-        heappush(heap, (round(best.size, 9), best.stopped, best.target, best, sets))
+        heappush(heap, (*best.cost, best.target, best, sets))
 
 
 def _covering(

@@ -1,7 +1,8 @@
 """Plans the least disruptive moves of instances after which a number of builds of one flavor fit.
 
-The order of plans: fewest moves, then least total size, then fewest stopped instances. The size of an
-instance is the sum of its amounts as fractions of the largest host. A target is a host that gets a build of
+The order of plans: fewest moves, then least total size, then fewest stopped instances, then the most capacity
+that the usual requests could use afterwards, if the scheduler knows it. The size of an instance is the sum of
+its amounts as fractions of the largest host. A target is a host that gets a build of
 the flavor. Instances leave a target for hosts with enough free capacity; if no host has enough, for a host
 that other instances leave first.
 """
@@ -11,18 +12,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bus.candidates import Bools, Floats
+from bus.candidates import Bools, Floats, Ints
 from features.planning.core.exact_room import search_all
 from features.planning.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
 from features.planning.core.room_demand import RoomDemand
+from scheduler_worker.core.extension import Shape
 
 TRIED_DEEPER = 40  # sets of one size for which other hosts are made free
 TRIED_BETTER = 40  # further sets that are tried for a better plan with as many moves
+TRIED_EQUAL = 40  # further sets of equal size that are tried for a plan that leaves more usable
 BOTH_ORDERS = 2  # instances of a set that is moved in both orders
 TARGETS_AT_ONCE = 256  # targets compared in one search
 TARGETS_DEEPER = 64  # hosts compared that are made free for a leaving instance
-Cost = tuple[int, float, int]  # plans are compared by it
+Cost = tuple[int, float, int]
+Rank = tuple[int, float, int, float]  # plans are compared by their cost, then by what is not usable any more
 DEPTH = 2  # a host that is made free for a leaving instance may need such a host too
 
 
@@ -37,6 +41,7 @@ class RoomPlan:
     targets: tuple[int, ...] = ()
     code: str = ""
     hosts: int = 0  # hosts that would fit the build if they were empty
+    lost: float = 0.0  # how much less the usual requests could use afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class _Way:
 
     target: int
     moves: Sequence[PlannedMove]
-    cost: Cost
+    rank: Rank
 
 
 def cost_of(moves: Sequence[PlannedMove], scale: Floats) -> Cost:
@@ -76,7 +81,8 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
         below = None if best.code else cost_of(best.moves, cloud.packing.scale)
         exact = search_all(cloud, demand, budget, closed, below)
         if exact is not None and exact.found:
-            best = RoomPlan(exact.moves, exact.targets)
+            plan = RoomPlan(exact.moves, exact.targets, lost=exact.lost)
+            best = min(plan, best, key=lambda each: _disruption(each, cloud.packing.scale))
     return replace(best, hosts=hosts)
 
 
@@ -96,11 +102,11 @@ def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[
             yield domain, nowhere, True
 
 
-def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost]:
-    """Return a sort key of plans. The best plan has the smallest key: the most builds, then the least
-    cost.
+def _disruption(plan: RoomPlan, scale: Floats) -> tuple[bool, int, Cost, float]:
+    """Return a sort key of plans. The best plan has the smallest key: the most builds, then the least cost,
+    then the least that is not usable any more.
     """
-    return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale)
+    return bool(plan.code), -len(plan.targets), cost_of(plan.moves, scale), plan.lost
 
 
 def _plan_within(
@@ -118,15 +124,15 @@ def _plan_within(
             if not shared:
                 usable[[move.destination for move in moved.moves]] = False
             left = budget - len(moved.moves)
-            target, code = _make_room(moved, part.amounts, usable, left, DEPTH)
+            target, code = _make_room(moved, part.amounts, part.shapes, usable, left, DEPTH)
             if target is None:
-                return RoomPlan(tuple(moved.moves), tuple(moved.targets), code)
-            moved.build(target, part.amounts, closing=not shared)
-    return RoomPlan(tuple(moved.moves), tuple(moved.targets))
+                return RoomPlan(tuple(moved.moves), tuple(moved.targets), code, lost=moved.lost())
+            moved.build(target, part.amounts, part.shapes, closing=not shared)
+    return RoomPlan(tuple(moved.moves), tuple(moved.targets), lost=moved.lost())
 
 
 def _make_room(
-    moved: MovedCloud, demand: Floats, usable: Bools, budget: int, depth: int
+    moved: MovedCloud, demand: Floats, shapes: Sequence[Shape], usable: Bools, budget: int, depth: int
 ) -> tuple[int | None, str]:
     """Find and record in `moved` at most `budget` moves after which the demand fits on a usable host;
     destinations may be made free first, `depth` levels deep. Return the host and "", or None and a reason
@@ -137,13 +143,13 @@ def _make_room(
     lack = moved.packing.distances(demand)
     fits = np.flatnonzero(usable & (lack == 0))
     if fits.size:
-        return int(fits[np.argmin(moved.packing.left(demand, fits))]), ""
+        return _best_fit(moved, demand, shapes, fits), ""
     targets = np.flatnonzero(usable & moved.known)
     most = TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER
     if len(targets) > most:  # sorting all hosts takes longer
         targets = targets[lack[targets] <= np.partition(lack[targets], most - 1)[most - 1]]
     targets = targets[np.argsort(lack[targets], kind="stable")][:most]
-    search = LeavingSearch(moved, demand, targets)
+    search = LeavingSearch(moved, demand, targets, shapes)
     if not search.least:
         return None, "immovable"
     if min(search.least.values()) > budget:
@@ -161,18 +167,29 @@ def _make_room(
     return None, "destinations"
 
 
+def _best_fit(moved: MovedCloud, demand: Floats, shapes: Sequence[Shape], fits: Ints) -> int:
+    """Return the host where the demand costs least of what is usable, or if that is equal, the fullest."""
+    return int(fits[np.lexsort((moved.packing.left(demand, fits), moved.costs(fits, shapes)))[0]])
+
+
 def _placed(search: LeavingSearch, number: int) -> _Way | None:
     """Return the best set of `number` instances that all find destinations, with its moves; None without such
     a set.
     """
+    best: _Way | None = None
+    more = TRIED_EQUAL if search.moved.cloud.usable is not None else 0
     for leaving in search.sets(number, TRIED_SETS, placeable=True):
-        if search.moved.is_exhausted:
-            return None
+        if search.moved.is_exhausted or (best is not None and (not more or leaving.cost > best.rank[1:3])):
+            break
         with search.moved.closing(leaving.target):
             before = len(search.moved.moves)
             if search.moved.place_all(leaving.instances, leaving.target):
-                return _withdrawn(search.moved, leaving.target, before)
-    return None
+                found = _withdrawn(search, leaving.target, before)
+                best = found if best is None else min(best, found, key=lambda way: way.rank)
+                if not more:
+                    break
+        more -= best is not None
+    return best
 
 
 def _placed_deeper(search: LeavingSearch, total: int, depth: int, best: _Way | None) -> _Way | None:
@@ -182,20 +199,21 @@ def _placed_deeper(search: LeavingSearch, total: int, depth: int, best: _Way | N
     more = TRIED_BETTER
     for number in range(1, total):
         for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
-            if best is not None and (round(leaving.size, 9) >= best.cost[1] or not more):
+            if best is not None and (round(leaving.size, 9) >= best.rank[1] or not more):
                 break
             if search.moved.is_exhausted:
                 return best
             more -= best is not None
-            for found in _ways_deeper(search.moved, leaving, total, depth - 1):
-                best = found if best is None else min(best, found, key=lambda way: way.cost)
+            for found in _ways_deeper(search, leaving, total, depth - 1):
+                best = found if best is None else min(best, found, key=lambda way: way.rank)
     return best
 
 
-def _ways_deeper(moved: MovedCloud, leaving: LeavingSet, total: int, depth: int) -> Iterator[_Way]:
+def _ways_deeper(search: LeavingSearch, leaving: LeavingSet, total: int, depth: int) -> Iterator[_Way]:
     """Yield at most two ways to move a set: the largest instance first, and the smallest first. The first
     instance can take the only destination of the next.
     """
+    moved = search.moved
     largest_first = sorted(leaving.instances, key=lambda each: -moved.packing.size(each.amounts))
     orders = [largest_first]
     if 1 < len(largest_first) <= BOTH_ORDERS:
@@ -204,14 +222,15 @@ def _ways_deeper(moved: MovedCloud, leaving: LeavingSet, total: int, depth: int)
         before = len(moved.moves)
         with moved.closing(leaving.target):
             if _place_deeper(moved, leaving.target, ordered, total, depth):
-                yield _withdrawn(moved, leaving.target, before)
+                yield _withdrawn(search, leaving.target, before)
 
 
-def _withdrawn(moved: MovedCloud, target: int, kept: int) -> _Way:
+def _withdrawn(search: LeavingSearch, target: int, kept: int) -> _Way:
     """Undo the moves after the first `kept` moves; return them as moves that let a build fit on `target`."""
-    moves = moved.moves[kept:]
+    moved = search.moved
+    moves, lost = moved.moves[kept:], moved.lost((target, search.shapes))
     moved.undo(kept)
-    return _Way(target, moves, cost_of(moves, moved.packing.scale))
+    return _Way(target, moves, (*cost_of(moves, moved.packing.scale), lost))
 
 
 def _place_deeper(
@@ -249,7 +268,7 @@ def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: 
     usable = instance.accepted & ~moved.closed
     usable[list(moved.cloud.forbidden.get(instance.build, ()))] = False
     usable &= moved.packing.fits_empty(instance.amounts)
-    found, _ = _make_room(moved, instance.amounts, usable, budget, depth)
+    found, _ = _make_room(moved, instance.amounts, (instance.shape,), usable, budget, depth)
     moves = moved.moves[before:]
     moved.memo[key] = (budget if found is None else len(moves)), found, moves
     return found

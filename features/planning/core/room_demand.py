@@ -8,6 +8,7 @@ import numpy as np
 from bus.candidates import Bools, Floats, Ints
 from bus.packing import instances_in
 from features.planning.core.moved_cloud import CloudState
+from scheduler_worker.core.extension import Shape
 
 MOST_DOMAINS = 16  # domains for which a plan is made, if all builds must be in one domain
 
@@ -19,6 +20,7 @@ class RoomPart:
     amounts: Floats
     accepted: Bools  # hosts that the flavor's filters accept, as if they were empty
     count: int = 1
+    shapes: tuple[Shape, ...] = ()  # of one build: several if it stands for several on one host
 
     def could_hold(self, cloud: CloudState) -> Bools:
         """Return a mask of the accepted hosts that are large enough for a build if they are empty."""

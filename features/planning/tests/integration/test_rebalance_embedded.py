@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
+from berth.features import FEATURES
 from features.planning import rebalancing
 from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened
@@ -14,6 +16,9 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("steps_follow_each_other")
 
+VALUES_FREE_CAPACITY = pytest.mark.skipif(
+    "fragmentation" not in FEATURES, reason="the feature that values free capacity is not listed"
+)
 HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
 MEMORY = ("--class", "MEMORY_MB")
 
@@ -74,4 +79,22 @@ async def test_two_instances_change_places_if_no_single_move_gains_enough(opened
         # the second instance fits on the first host only after the first has left it
         assert "2 moved, 0 moved back, 0 not moved" in await berth("rebalance", *MEMORY, "--gain", "0.07")
         assert await counts(berth) == [3, 3, 0]
+        await berth.clean()
+
+
+@VALUES_FREE_CAPACITY
+async def test_moves_make_more_usable_where_the_profile_prefers_it(opened: Opened) -> None:
+    # NUMA nodes of 48,640 MB: two instances of 24,000 MB fit on an empty node, and one next to 4,000 MB.
+    numa = {"hosts": 3, "drivers": ("numa",)}
+    async with opened("c1", placement_profile="balanced", simulator=numa) as berth:
+        for memory_mb, count, host in (("4000", "1", 0), ("4000", "1", 1), ("24000", "2", 2)):
+            size = ("--memory-mb", memory_mb, "--extra-spec", "hw:numa_nodes=1", "--count", count)
+            await berth("boot", *size, "--host", HOSTS[host], "--wait")
+        shown = await berth("rebalance", "--gain", "0.02")
+        before, after = re.findall(r"cell c1: ([\d.]+) → ([\d.]+) instances", shown)[0]
+        assert float(before) < float(after) and "1 moved, 0 moved back, 0 not moved" in shown
+        assert sorted(await counts(berth)) == [0, 2, 2]
+        # the instance is on the node of the other one: so many fit as were planned
+        shown = await berth("rebalance", "--gain", "0.02")
+        assert f"cell c1: {after} instances of a usual shape fit" in shown and "no move gains enough" in shown
         await berth.clean()
