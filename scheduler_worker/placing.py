@@ -519,11 +519,16 @@ class Scheduler:
             for order, late in zip(orders, later, strict=True)
         ]
 
-    def begin(self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD) -> list[Order]:
-        """Return the orders of requests for new instances."""
+    def begin(
+        self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD, *, again: bool = False
+    ) -> list[Order]:
+        """Return the orders of requests for new instances, and count what they ask for, unless they were
+        begun before (`again`, or after a retry).
+        """
         orders = self.begin_for([(request, purpose) for request in requests])
         self.flavors.see(orders)
-        self.demand.count(demanded(orders), self.clock.now())
+        new = () if again else [order for order in orders if not order.times.retried_for]
+        self.demand.count(demanded(new), self.clock.now())
         return orders
 
     def begin_for(self, asked: Sequence[Asked]) -> list[Order]:

@@ -135,7 +135,7 @@ class WaitingBuilds:
         return self.scheduler.outcome(order.request.request, end)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self.scheduler.begin([item.queued.message for item in woken])
+        orders = self.scheduler.begin([item.queued.message for item in woken], again=True)
         ends = await self.scheduler.place(self._narrowed(woken, orders))
         return await self._results([item.queued for item in woken], ends)
 
@@ -144,7 +144,7 @@ class WaitingBuilds:
         ending = self.scheduler.ending
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
         found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
-        orders = self.scheduler.begin([entry.message for entry in found])
+        orders = self.scheduler.begin([entry.message for entry in found], again=True)
         again = [
             structs.replace(_waiting_since(order, entry), verdict=Verdict(reason=ENDED_BEFORE))
             for entry, order in zip(found, orders, strict=True)
@@ -153,7 +153,7 @@ class WaitingBuilds:
         return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        orders = self.scheduler.begin([item.queued.message for item in expired])
+        orders = self.scheduler.begin([item.queued.message for item in expired], again=True)
         ends = await self.scheduler.place(self._narrowed(expired, orders))
         last = [
             (index, expired_order(orders[index], expired[index].queued, end.state))
@@ -168,7 +168,7 @@ class WaitingBuilds:
     async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
         """End waiting requests without an evaluation; builds that hold hosts already are published."""
         entries = [item.queued for item in woken]
-        orders = self._narrowed(woken, self.scheduler.begin([entry.message for entry in entries]))
+        orders = self._narrowed(woken, self.scheduler.begin([entry.message for entry in entries], again=True))
         failed = Verdict(reason=why, decision=Decision(code=CRASHED))
         ending = [
             structs.replace(order, verdict=structs.replace(failed, lacks_remedies=bool(order.attempts)))

@@ -99,7 +99,7 @@ class WaitingStore:
         if entry.start is not None:
             [order] = self._scheduler.begin_for([asked_by(entry.start)])
         else:
-            [order] = self._scheduler.begin([entry.message])
+            [order] = self._scheduler.begin([entry.message], again=True)
         if order.verdict.invalid:  # for example because a host was deleted
             entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)

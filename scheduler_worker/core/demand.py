@@ -19,6 +19,8 @@ HALF_LIFE = 7 * 86_400.0  # seconds after which a request counts half
 BEGIN = 1_767_225_600.0  # 2026-01-01, from which on weights grow
 MOST_SHAPES = 256  # the least frequent shape is forgotten first
 MOST_USUAL = 32  # the most frequent ones that weighers see; with more, they decide no better
+MOST_PARTS = 8  # groups, and traits, of a shape; larger ones are not counted
+MOST_CLASSES = 16  # that a shape may ask for
 DRIFT = 0.1  # part of the demand that must have changed until weighers see the change
 
 
@@ -39,7 +41,7 @@ class ShapeGroup(Value, frozen=True, kw_only=True):
 
 
 class Shape(Value, frozen=True, kw_only=True):
-    """The amounts that an instance asks of one host. With `apart`, equal groups need different providers."""
+    """The amounts that an instance asks of one host. With `apart`, groups need different providers."""
 
     groups: tuple[ShapeGroup, ...]
     apart: bool = False
@@ -83,7 +85,7 @@ def shape_of(question: FindCandidates) -> Shape:
         )
         for _, (group, count) in sorted(counts.items())
     ]
-    several = any(group.count > 1 for group in groups)
+    several = sum(group.count for group in groups if not group.is_split) > 1
     return Shape(groups=tuple(groups), apart=several and question.group_policy == "isolate")
 
 
@@ -120,6 +122,9 @@ class DemandCounts:
         """Count requested instances by their shapes."""
         weight = weight_at(now)
         for shape, several in shapes:
+            traits = {trait for group in shape.groups for trait in group.traits}
+            if max(len(shape.groups), len(traits)) > MOST_PARTS or len(shape.amounts) > MOST_CLASSES:
+                continue
             key = encoded(shape)
             self._new[key] = self._new.get(key, 0.0) + several * weight
             self._counts[key] = self._counts.get(key, 0.0) + several * weight

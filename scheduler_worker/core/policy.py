@@ -514,7 +514,8 @@ class ChoicePolicy:
     @cached_property
     def packs(self) -> bool:
         """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
-        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
+        plain = any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
+        return plain or any(each.multiplier for each in self.of_ways)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

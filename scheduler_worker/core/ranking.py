@@ -123,12 +123,13 @@ class HostOrder:
     def tier(self, index: int) -> int:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
 
-    def pop(self) -> Entry | None:
+    def pop(self, *, only_examined: bool = False) -> Entry | None:
+        """Remove and return the best host. `only_examined`: of those that were returned or moved before."""
         while True:
             if self._at == len(self._sorted):
                 self._turn_page()
             heap, front, left = self._heap, self._sorted, self._left
-            first = front[self._at] if self._at < len(front) else _NOBODY
+            first = front[self._at] if self._at < len(front) and not only_examined else _NOBODY
             if left and left[-1] < first and not (heap and heap[0] <= left[-1]):
                 entry = left.pop()
             elif heap and heap[0] < first:
@@ -222,6 +223,7 @@ def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
+MOST_CORRECTED = 64  # hosts whose candidates are examined for one choice because their estimates are high
 EMPTIEST = 64  # most hosts of a cell that are alternates in turn
 
 
@@ -313,6 +315,9 @@ class _ByCell:
 Scales = Sequence[RecordedScale]
 
 NOTHING_HELD: Allocations = {}
+# A host that is an alternate of an instance counts less by this for each weigher of candidates, so that other
+# instances get other alternates.
+LESS = 0.05
 Values = tuple[float, ...]  # one host's value of each weigher in `_scales_of`
 RECORDED_REFUSED = 2  # better hosts in a record that were rejected
 AVOIDED = "placement refused it a moment ago"
@@ -429,6 +434,7 @@ class Weights:
         self._reads = [scale.weigher.value for scale in scales if not scale.of_ways]
         # whether candidates are weighed: the last scales are theirs, and scores before a choice are estimates
         self.weighs_ways = bool(found.way_values)
+        self._multipliers_of_ways = [weighed.weigher.multiplier for weighed in found.way_values]
         self._one_more: float | None = None
         self._worth_of: dict[Values, float] = {}
         self._scores_of: dict[Values, dict[str, float]] = {}
@@ -460,6 +466,7 @@ class Weights:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
             self._one_more = self.worth(now, self.read(index, now)) - self.worth(then, self.read(index, then))
+            self._one_more += sum(map(abs, self._multipliers_of_ways)) * LESS
         return self._one_more
 
     def _overridden(self, facts: HostFacts) -> list[float]:
@@ -669,6 +676,7 @@ class Ranking:
         self.capacities = CapacityByHost(found, self._order)
         self._alternates: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # counts the choices and releases of hosts
+        self._corrections = 0  # of estimates, for the present choice
         self._exact: set[int] = set()  # indices of hosts whose scores are no estimates any more
 
     @property
@@ -692,11 +700,13 @@ class Ranking:
         already (`scope.held`) is not reserved again.
         """
         subset, found, order = self._subset, self.found, self._order
+        self._corrections = 0
         wanted = max(several, subset)
         best = [] if avoid or found.keeps_together is not None else order.pop_left(wanted)
         avoided: list[Entry] = []
         while len(best) < wanted and (entry := self._next()) is not None:
             (avoided if avoid and not found.ways(entry[-1], 1, avoid) else best).append(entry)
+        best.sort()  # a candidate can be worth more than the estimate
         if late := bool(avoided and not best):
             best, avoided = avoided, []
         if not best:
@@ -767,7 +777,7 @@ class Ranking:
         return indices
 
     def _next(self) -> Entry | None:
-        found, pop = self.found, self._order.pop
+        found, pop = self.found, self._next_in_order
         admitted, lone_ways, keeps_together = found.admitted, found.lone_ways, found.keeps_together
         while (entry := pop()) is not None:
             index = entry[-1]
@@ -784,11 +794,22 @@ class Ranking:
                 found.full[index] = entry
         return None
 
+    def _next_in_order(self) -> Entry | None:
+        """Return the next best host. If many estimates were too high, return the best of the corrected hosts:
+        it may be worse than others that were not corrected.
+        """
+        if self._corrections >= MOST_CORRECTED:
+            entry = self._order.pop(only_examined=True)
+            if entry is not None:
+                return entry
+        return self._order.pop()
+
     def _corrected(self, entry: Entry) -> bool:
         """Compute a host's score from its best candidate; return whether it differs from the estimate. Then
         the host was sorted in again.
         """
         index = entry[-1]
+        self._corrections += 1
         self._exact.add(index)
         facts = self.found.facts(index)
         values = self._recorder.values[index] = self._weights.read(index, facts)

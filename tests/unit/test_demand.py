@@ -82,6 +82,16 @@ def test_the_memory_is_bounded_and_weighers_see_the_most_frequent_shapes() -> No
     assert sum(usual.parts) == pytest.approx(1.0)
 
 
+def test_shapes_with_very_many_groups_traits_or_classes_are_not_counted() -> None:
+    demand = DemandCounts()
+    wide = ShapeGroup(resources=tuple((f"C{n}", 1) for n in range(17)))
+    selective = ShapeGroup(resources=(("VCPU", 1),), forbidden=tuple(f"CUSTOM_{n}" for n in range(9)))
+    several = tuple(ShapeGroup(resources=(("VCPU", n),)) for n in range(1, 10))
+    for groups in ((wide,), (selective,), several):
+        demand.count([(Shape(groups=groups), 1)], NOW)
+    assert demand.taken() == {}
+
+
 def test_the_counts_of_other_schedulers_are_added_to_those_not_yet_stored() -> None:
     demand = DemandCounts()
     demand.count([(flat(1), 1)], NOW)

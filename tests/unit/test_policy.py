@@ -114,6 +114,17 @@ def test_a_profile_sets_multipliers_and_options_that_the_settings_do_not_name(
         ChoicePolicy.from_names(profile="loud")
 
 
+def test_with_weighers_of_candidates_equal_requests_compete_for_few_hosts() -> None:
+    def of_ways(*, weight: float = 1.0) -> Weigher:
+        return Weigher("mine", lambda view, alternative: 0.0, weight, of_ways=lambda view, alternative: None)  # type: ignore[arg-type, return-value]
+
+    def packs(multiplier: float) -> bool:
+        named = {"mine:w": multiplier}
+        return ChoicePolicy.from_names(weighers=named, custom={"mine:w": of_ways}).packs
+
+    assert (packs(1.0), packs(0.0)) == (True, False)
+
+
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 

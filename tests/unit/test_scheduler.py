@@ -24,6 +24,7 @@ from bus.requests import Flavor
 from bus.vocabulary import Contended
 from placement_worker.memory import HostSearch
 from scheduler_worker import ChoicePolicy, replay
+from scheduler_worker.core.demand import weight_at
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
@@ -409,3 +410,11 @@ async def test_failures_on_unknown_roots_are_ignored() -> None:
     unknown = HostFailed(root=uid(9, "d"), host="h", agent="a", cell="cell1", build=uid(1), attempt=1)
     await scheduler.on_host_failed(unknown)
     assert failed_builds(scheduler.book, "cell1", unknown.root, scheduler.clock.monotonic()) == 0.0
+
+
+async def test_a_request_counts_once_as_demand_however_often_it_is_tried() -> None:
+    scheduler = a_scheduler(hosts(3))
+    scheduler.begin([a_request()])
+    scheduler.begin([a_request()], again=True)
+    [weight] = scheduler.demand.taken().values()
+    assert weight == weight_at(scheduler.clock.now())

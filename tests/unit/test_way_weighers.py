@@ -15,7 +15,7 @@ from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.policy import BadChoice
-from scheduler_worker.core.ranking import replay
+from scheduler_worker.core.ranking import MOST_CORRECTED, replay
 from scheduler_worker.core.rule import Alternative, View, Weigher
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
@@ -38,7 +38,7 @@ class LeastLeft:
         return [-float(sum(free[card] for card, of in way.allocations.items() if CARD in of)) for way in ways]
 
 
-def least_left(estimate: float) -> Weigher:
+def least_left(estimate: float | Sequence[float]) -> Weigher:
     def of_ways(view: View, alternative: Alternative) -> LeastLeft:
         return LeastLeft(np.full(len(view.positions()), estimate))
 
@@ -54,7 +54,7 @@ def host(number: int, *cards: int) -> Tree:
     return tree(state(root, None, {"VCPU": 8}), *children)
 
 
-def hall_of(*hosts: Tree, estimate: float = 0.0, multiplier: float = 1.0) -> Hall:
+def hall_of(*hosts: Tree, estimate: float | Sequence[float] = 0.0, multiplier: float = 1.0) -> Hall:
     policy = ChoicePolicy.from_names(
         weighers={"mine:least_left": multiplier, "build_failure": 6.0},
         custom={"mine:least_left": lambda: least_left(estimate)},
@@ -71,10 +71,25 @@ def card_of(candidate: Candidate) -> str:
     return card
 
 
-@pytest.mark.parametrize("estimate", [0.0, -2.0])
-def test_the_best_candidate_of_all_hosts_is_chosen(estimate: float) -> None:
+@pytest.mark.parametrize("estimate", [0.0, -2.0, -20.0, (-5.0, -6.0, -4.0)])
+def test_the_best_candidate_of_all_hosts_is_chosen(estimate: float | Sequence[float]) -> None:
     hall = hall_of(host(1, 10, 5), host(2, 10, 3), host(3, 4, 10), estimate=estimate)
-    assert card_of(take(hall.rank(request())).choices[0]) == uid(22, "a")
+    pick = hall.rank(request()).take(several=3)
+    assert pick is not None
+    assert card_of(pick.choices[0]) == uid(22, "a")
+    repeated = replay(uid(1), pick.record).host
+    assert repeated is not None and repeated.root == pick.root
+
+
+def test_estimates_that_are_much_too_high_do_not_let_all_hosts_be_examined() -> None:
+    hall = hall_of(*(host(number, 10) for number in range(1, 400)), estimate=1e6)
+    ranking = hall.rank(request())
+    [weighed] = ranking.found.way_values
+    examined: list[str] = []
+    of = weighed.of
+    weighed.of = lambda tree, ways: examined.append(tree[0].uuid) or of(tree, ways)  # type: ignore[func-returns-value, method-assign]
+    take(ranking)
+    assert len(set(examined)) <= MOST_CORRECTED + 1
 
 
 def test_later_choices_count_the_earlier_ones() -> None:

@@ -16,7 +16,7 @@ from bus.candidates import Bools, Floats, Ints, ProviderArrays
 
 MOST_DEVICES = 64  # of a host; further ones are ignored
 MOST_TRAITS = 256  # that are kept at once
-LOGGED = 1024  # changes whose hosts are kept
+LOGGED = 256  # changes whose hosts are kept
 NO_HOST = -1
 
 
@@ -107,15 +107,17 @@ class HostTable:
         self._pooled: dict[str, Bools] = {}  # class → likewise: the hosts that can use a sharing provider
 
     def follow(self, providers: ProviderArrays, classes: Collection[str], traits: Collection[str]) -> None:
-        """Take over the present amounts of the given classes, and which providers have the given traits."""
-        wanted = tuple(sorted({*self.classes, *classes}))
+        """Take over the present amounts of those of the given classes that any provider has, and which
+        providers have the given traits.
+        """
+        wanted = tuple(sorted({*self.classes, *filter(providers.any_of, classes)}))
         if (
             self.layout is None
             or self.layout.known != providers.layout
             or wanted != self.classes
-            or len(self._masks) > MOST_TRAITS
+            or len(self._masks) > MOST_TRAITS + len(traits)
         ):
-            self._begin(providers, wanted, traits)
+            self._begin(providers, tuple(filter(providers.any_of, wanted)), traits)
             return
         for trait in traits:
             if trait not in self._masks:

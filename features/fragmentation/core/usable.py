@@ -149,6 +149,8 @@ class ShapeTable:
         needs_of: list[list[int]] = []
         for s, shape in enumerate(shapes):
             needs_of.append([])
+            if not number.keys() >= shape.amounts.keys():  # it fits nowhere
+                continue
             for group in shape.groups:
                 amounts = _vector(group.resources, number)
                 sizes[s] += float((amounts * scale).sum()) * group.count

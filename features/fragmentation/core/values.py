@@ -16,9 +16,8 @@ from features.fragmentation.core.host_table import HostTable, SlotArrays
 from features.fragmentation.core.usable import LoneHosts, ShapeTable, UsableParts
 from scheduler_worker.core.extension import Shape, ShapeGroup, UsualShapes
 
-MOST_COSTS = 4_000_000  # of hosts, for all requested shapes: 64 MB
-MOST_CLASSES = 1024
-MOST_STATES = 50_000  # states of hosts whose values are kept
+MOST_COSTS = 16_000_000  # of hosts, for all requested shapes: 144 MB
+MOST_STATES = 20_000  # states of hosts whose values are kept
 AT_ONCE = 4096  # states whose values are computed together
 # Hosts whose costs are computed again, on average for each evaluation of a request. What is not used adds up
 # to at most MOST_SAVED, so that only a flood of many shapes exceeds it: then hosts keep former costs for some
@@ -27,6 +26,7 @@ RENEWED = 256
 MOST_SAVED = 100_000
 DIGITS = 9  # equal candidates have equal values, in whatever order their amounts were added
 NO_WAY = -1e9  # for hosts on which no candidate was found: another search may find one
+COMMON = 0.1  # part of the usual requests that ask for a common class
 PLENTY = 100.0  # copies of a shape that fit, from which on half of the preference for empty hosts applies
 STEP = 0.02  # the preference for empty hosts follows the use of the cloud in steps of this size
 
@@ -75,13 +75,14 @@ class HostValues:
     shapes: ShapeTable | None = None
     plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
     parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
+    _common: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # by class
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
     _reshaped: int = -1
     _emptiness: float = 0.0  # weight of the least free share now
     # [h, n] by group of hosts: numbers that are equal for providers of equal traits and capacities
     _kinds: list[Floats] = field(default_factory=list)
-    _mix: Floats = field(default_factory=lambda: np.random.default_rng(1).random(MOST_CLASSES))
+    _mix: Floats = field(default_factory=lambda: np.zeros(0))  # by class: a number to mix amounts with
     _now: Floats = field(default_factory=lambda: np.zeros(0))  # value of each host, by slot
     _now_at: Ints = field(default_factory=lambda: np.zeros(0, np.intp))  # the version for which it is
     _costs: "OrderedDict[Shape, KnownCosts]" = field(default_factory=OrderedDict)
@@ -101,8 +102,9 @@ class HostValues:
         traits = {trait for shape in every for group in shape.groups for trait in group.traits}
         table = self.table
         table.follow(providers, classes, traits)
-        if (usual.version, table.rebuilt) != self._made_for:
-            self._made_for = usual.version, table.rebuilt
+        shaped = usual.version, table.rebuilt, *(table.total_whole > 0).tolist()
+        if shaped != self._made_for:
+            self._made_for = shaped
             self._usual = usual
             capacity = dict(zip(table.classes, table.total_whole.tolist(), strict=True))
             hosts = len(table.versions)
@@ -110,6 +112,7 @@ class HostValues:
             self._lone = LoneHosts(self.shapes) if LoneHosts.can_value(self.shapes) else None
             self._costs.clear()
             self.reshape()
+            self._common = self._common_classes()
             self.plenty = self._copies_of_rarest()
         elif self._reshaped != table.reshaped:
             self.reshape()
@@ -122,6 +125,7 @@ class HostValues:
         assert shapes is not None
         self._reshaped = table.reshaped
         mixed = np.random.default_rng(2).random(len(shapes.groups))
+        self._mix, of_whole = np.random.default_rng(1).random((2, len(table.classes)))
         self.parts, self._kinds = [], []
         for group in table.groups:
             eligible = np.ones((len(shapes.groups), *group.rows.shape), np.bool_)
@@ -132,7 +136,7 @@ class HostValues:
                 UsableParts.made(group.free, group.whole, shapes.scale, eligible, admitted, group.shared)
             )
             kinds = np.tensordot(mixed, eligible.astype(np.float64), axes=1)
-            self._kinds.append(kinds + group.whole @ self._mix[::-1][: len(table.classes)])
+            self._kinds.append(kinds + group.whole @ of_whole)
         self._now = np.zeros(len(table.versions))
         self._now_at = np.full(len(table.versions), -1, np.intp)
         self._states.clear()
@@ -148,11 +152,22 @@ class HostValues:
                     found[number] &= _having(asked, group)[:, 0]
         return found
 
+    def _common_classes(self) -> Bools:
+        """Return which classes a good part of the usual requests ask for; before any was counted, all."""
+        asked = np.zeros(len(self.table.classes))
+        for shape, part in zip(self._usual.shapes, self._usual.parts, strict=True):
+            for name in shape.amounts:
+                if name in self.table.number:
+                    asked[self.table.number[name]] += part
+        return asked >= (COMMON if self._usual.shapes else 0.0)
+
     def _copies_of_rarest(self) -> float:
-        """Return how plentiful the rarest usual shape is in the cloud, from 0 (none fits) to 1."""
+        """Return how plentiful the rarest usual shape of common classes is, from 0 (none fits) to 1."""
         shapes = self.shapes
         if shapes is None or not len(shapes.weights) or not self.parts:
             return 1.0
+        common = {name for name, c in self.table.number.items() if self._common[c]}
+        counted = np.array([shape.amounts.keys() <= common for shape in self._usual.shapes])
         fits = np.zeros(len(shapes.weights))
         possible = np.zeros(len(shapes.weights), np.bool_)
         for parts in self.parts:
@@ -161,11 +176,12 @@ class HostValues:
                 fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
                 empty = some.empty()
                 possible |= (shapes.copies(empty, shapes.units(empty)) >= 1).any(axis=1)
-        return float((fits / (fits + PLENTY))[possible].min(initial=1.0))
+        return float((fits / (fits + PLENTY))[possible & counted].min(initial=1.0))
 
     def _spread_now(self) -> None:
         whole, free = self.table.total_whole, self.table.total_free
-        used = float((1.0 - free / np.maximum(whole, 1e-9))[whole > 0].max(initial=0.0))
+        counted = (whole > 0) & self._common
+        used = float((1.0 - free / np.maximum(whole, 1e-9))[counted].max(initial=0.0))
         used = round(used / STEP) * STEP
         emptiness = self.spread * self.plenty * max(0.0, 1.0 - 2.0 * used)
         if emptiness != self._emptiness:
@@ -184,6 +200,7 @@ class HostValues:
         table, costs = self.table, self._costs.get(asked)
         hosts = len(table.versions)
         self._saved = min(self._saved + RENEWED, MOST_SAVED)
+        is_new = costs is None
         if costs is None:
             costs = KnownCosts(np.full(hosts, NO_WAY), np.ones(hosts, np.bool_), table.changes)
             self._costs[asked] = costs
@@ -195,7 +212,8 @@ class HostValues:
             costs.pending[table.changed_since(costs.seen)] = True
             costs.seen, most = table.changes, self._saved
         renewed = costs.renewable(slots, most)
-        self._saved = max(self._saved - renewed.size, 0)
+        if not is_new:
+            self._saved -= renewed.size
         for low in range(0, len(renewed), AT_ONCE):
             some = renewed[low : low + AT_ONCE]
             costs.best[some] = np.round(self._computed(asked, some), DIGITS)
@@ -239,10 +257,13 @@ class HostValues:
         of its host among `hosts`, and the amounts that it takes. A shape with several devices takes the
         fullest that are large enough.
         """
+        if not self.table.number.keys() >= asked.amounts.keys():  # it fits nowhere
+            return np.zeros(0, np.intp), free[:0]
         group, lacks = self.table.groups[number], self.parts[number].lacks[hosts]
         split, base = np.zeros(free.shape[2]), np.zeros_like(free)
         single: tuple[Floats, Bools] | None = None
         fits_all = np.ones(len(hosts), np.bool_)
+        may = np.ones(free.shape[:2], np.bool_)  # providers that other groups of the shape have not taken
         for each in asked.groups:
             amounts = np.zeros(free.shape[2])
             for name, amount in each.resources:
@@ -250,11 +271,11 @@ class HostValues:
             if each.is_split:
                 split += amounts
                 continue
-            having = _having(each, group)[hosts]
+            having = _having(each, group)[hosts] & may
             if each.count == 1 and single is None:
                 single = amounts, ((free - base >= amounts) | (amounts == 0)).all(axis=2) & having
                 continue
-            fits_all &= _take_fullest(each.count, asked.apart, amounts, free, base, having)
+            fits_all &= _take_fullest(each.count, amounts, free, base, having, may if asked.apart else None)
         if free.shape[1] == 1:
             base[:, 0] += split * (1.0 - lacks[:, 0])  # what the host lacks, a pool supplies
         elif split.any():
@@ -263,6 +284,7 @@ class HostValues:
             possible = np.flatnonzero(fits_all)
             return possible, base[possible]
         of_one, fitting = single
+        fitting &= may
         host, provider = self._distinct(
             self._kinds[number][hosts], free, *np.nonzero(fitting & fits_all[:, np.newaxis])
         )
@@ -272,7 +294,7 @@ class HostValues:
 
     def _distinct(self, kinds: Floats, free: Floats, host: Ints, provider: Ints) -> tuple[Ints, Ints]:
         """Return one of the providers of a host that are alike for the usual shapes."""
-        key = free[host, provider] @ self._mix[: free.shape[2]] + kinds[host, provider]
+        key = free[host, provider] @ self._mix + kinds[host, provider]
         order = np.lexsort((key, host))
         host, provider, key = host[order], provider[order], key[order]
         is_first = np.ones(len(host), np.bool_)
@@ -390,20 +412,22 @@ def _take_split(split: Floats, free: Floats, lacks: Floats, base: Floats) -> Non
 
 
 def _take_fullest(
-    count: int, apart: bool, amounts: Floats, free: Floats, base: Floats, having: Bools
+    count: int, amounts: Floats, free: Floats, base: Floats, having: Bools, may: Bools | None
 ) -> Bools:
     """Add to `base` what equal groups take: of each host the fullest providers that are large enough. Return
-    for each host whether it has enough.
+    for each host whether it has enough. `may`: providers that may be taken; those that are taken are removed.
     """
-    every, may = np.arange(len(free)), having.copy()
+    every = np.arange(len(free))
     enough = np.ones(len(free), np.bool_)
     for _ in range(count):
         left = free - base
-        fits = ((left >= amounts) | (amounts == 0)).all(axis=2) & may
+        fits = ((left >= amounts) | (amounts == 0)).all(axis=2) & having
+        if may is not None:
+            fits &= may
         size = np.where(fits, (left * (amounts > 0)).sum(axis=2), np.inf)
         chosen = np.argmin(size, axis=1)
         enough &= np.isfinite(size[every, chosen])
         base[every, chosen] += amounts
-        if apart:
+        if may is not None:
             may[every, chosen] = False
     return enough

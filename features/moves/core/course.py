@@ -10,7 +10,14 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from bus import claims
-from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, Selection
+from bus.messages import (
+    AgentReported,
+    BuildDeleteRequested,
+    BuildEndRequested,
+    BuildPlaced,
+    BuildReshaped,
+    Selection,
+)
 from bus.parts import PlacedParts
 from bus.vocabulary import MAX_CAUSE, Contended
 from cell_conductor.extension import (
@@ -591,7 +598,7 @@ def event_of_moved(build: Build, event: Event) -> Stepped | None:
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
     match event:
-        case BuildPlaced():
+        case BuildPlaced() | BuildEndRequested():
             return build, builds.repeated_end(build)
         case events.Stalled():
             again = (phases.overdue_report(build),) if move.phase in ASKING else phases.waited_for(build)

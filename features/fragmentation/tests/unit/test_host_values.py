@@ -114,3 +114,37 @@ def test_in_a_flood_the_costs_of_all_changed_hosts_are_computed_in_turn() -> Non
     assert set.union(first, *rounds) == set(range(10, 100))
     assert not costs.pending[fitting].any()
     assert costs.pending[:10].all()
+
+
+def followed(index: Index, asked: FindCandidates, *usual: Shape) -> HostValues:
+    values = HostValues(spread=0.02)
+    found = IndexedSource(FilledMemory(index)).search(asked)
+    values.follow(found.providers(), UsualShapes(usual, (1 / len(usual),) * len(usual), 1), shape_of(asked))
+    return values
+
+
+def test_usual_shapes_of_classes_that_no_provider_has_count_nothing() -> None:
+    unknown = [
+        shape_of(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, f"CUSTOM_X{n}": 1}),)))
+        for n in range(2000)
+    ]
+    values = followed(an_index([tree(state(1, None, {"VCPU": 8}))]), ASKED, shape_of(ASKED), *unknown[:31])
+    assert values.table.classes == ("VCPU",)
+    assert values.shapes is not None
+    assert values.shapes.weights.tolist() == [pytest.approx(1 / 8 / 32), *[0.0] * 31]
+
+
+def test_a_rare_class_that_is_used_up_does_not_end_the_spreading() -> None:
+    node = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_NODE": 1}),))
+    hosts = tree(state(1, None, {"VCPU": 100})), tree(state(2, None, {"CUSTOM_NODE": 1}, {"CUSTOM_NODE": 1}))
+    index = an_index(hosts)
+    usual = UsualShapes((shape_of(ASKED), shape_of(node)), (0.95, 0.05), 1)
+    found = IndexedSource(FilledMemory(index)).search(ASKED)
+    plain, with_nodes = HostValues(spread=0.0), HostValues(spread=0.02)
+    for values in (plain, with_nodes):
+        values.follow(found.providers(), usual, shape_of(ASKED))
+    of_empty = [
+        values.best_of(shape_of(ASKED), values.slots(found.positions)).item()
+        for values in (plain, with_nodes)
+    ]
+    assert of_empty[1] - of_empty[0] == pytest.approx(0.02 * 0.5 * 0.99)  # 100 copies fit: half of 0.02

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
-from bus.messages import AgentReported, HostFailed
+from bus.messages import AgentReported, BuildEndRequested, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled
@@ -106,6 +106,7 @@ STATES: dict[str, list[Dated]] = {
 }
 SAID = object()  # by an agent, of the phase as it is
 EVENTS: dict[str, object] = {
+    "its end asked": BuildEndRequested(build=PLACED.build, cell=PLACED.cell),
     "placed": MOVE,
     "the build placed": PLACED,
     "done": SAID,
@@ -278,7 +279,7 @@ def expected_of(state: str, before: Build, event: str) -> str | None:
     for events, then in TABLE[state].items():
         if event in events.split(" | "):
             return then
-    if event == "the build placed":
+    if event in ("the build placed", "its end asked"):
         return f"{move.shown}: end active"
     if event in REFUSED:
         why = "it is being reverted already" if move.goal else REFUSED[event].format(move.phase)
