@@ -12,6 +12,7 @@ def test_gpus_are_filled_at_least_as_well_as_by_best_fit() -> None:
     assert berth["allocated"] >= gpu_trace.with_best_fit(trace, 1)["allocated"] + 1
 
 
+@pytest.mark.soak
 def test_instances_of_numa_nodes_wait_less_than_with_best_fit() -> None:
     trace = numa_trace.synthetic(1)
     starts = numa_trace.random_starts(trace, 2, 1)

@@ -74,6 +74,7 @@ def in_time(*backlogs: ServedBacklog) -> float:
     return sum(wait <= given.p90 for wait, given in waits) / len(waits)
 
 
+@pytest.mark.soak
 def test_nine_of_ten_requests_of_a_backlog_are_evaluated_before_their_p90() -> None:
     """Served by the real fair queue, at a pace that changes, from the first request on."""
     backlogs = [replayed(name, seed=1) for name in BACKLOGS]
