@@ -58,6 +58,11 @@ async def test_a_former_primary_that_still_runs_is_not_used_any_more(
         await insert(database)
         assert await timeline(database) == "1"
 
+        async def is_replicated() -> bool:
+            return await commits(standby) == 1
+
+        await until(is_replicated, "the standby, which follows a moment later, has the first commit")
+
         async def insert_during_promotion() -> None:
             async with database.write() as tx:
                 await tx.execute(text("INSERT INTO commits (process) VALUES ('open')"))
