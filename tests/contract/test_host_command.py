@@ -143,7 +143,12 @@ async def test_hosts_are_shown_with_their_hypervisor_driver_and_supported_moves(
         return HostHealthFound(hosts=(), capabilities=found)
 
     summary = "QEMU 8.2.1 x86_64; driver mine:Libvirt; agent 0.1.0; moves: live, migrate"
-    async with serving(connect, Worker("scheduler", answers=[answers(HOST_HEALTH, find)])):
+
+    async def waiting(question: FindWaiting) -> WaitingFound:
+        return WaitingFound(waiting=(), count=0)
+
+    scheduler = Worker("scheduler", answers=[answers(HOST_HEALTH, find), answers(topics.WAITING, waiting)])
+    async with serving(connect, scheduler):
         assert summary in await host_command("show", "host-1")
         assert "QEMU" not in await host_command("show", "host-2")
         assert summary in await host_command("list", "--long")

@@ -92,6 +92,7 @@ async def test_everything_published_arrives_although_the_broker_is_restarted_and
     assert len(published) > 2000
 
 
+@pytest.mark.soak
 async def test_queues_and_messages_survive_a_broker_restart(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport]
 ) -> None:

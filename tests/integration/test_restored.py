@@ -299,7 +299,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
 @pytest.mark.parametrize(
     ("layout", "kills", "pause"),
     [
-        ({}, 4, 1.0),
+        pytest.param({}, 4, 1.0, marks=pytest.mark.soak),
         pytest.param({"layout": "compact", "simulator": {"hosts": 600}}, 50, 8.0, marks=pytest.mark.soak),
     ],
 )

@@ -28,8 +28,7 @@ QUICK = {
 }
 # found within a second or two
 ALWAYS = (
-    "claim-generation", "retired-consumer", "release-generation", "leftover", "move-source", "attempt-number",
-    "void-attempt",
+    "claim-generation", "retired-consumer", "release-generation", "leftover", "move-source", "void-attempt",
 )  # fmt: skip
 
 

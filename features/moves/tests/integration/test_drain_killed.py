@@ -22,7 +22,7 @@ from features.moves.tests.integration.test_moves_killed import DESTINATION, SOUR
 from tests.support.berth_processes import LAYOUTS, ROOT
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.soak]  # the simulation does the same with every process
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
