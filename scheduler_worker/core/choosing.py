@@ -21,7 +21,7 @@ from scheduler_worker.core.ranking import NOTHING_HELD, CapacityReservation, Has
 from scheduler_worker.core.rule import PLAIN, Alternative, Scope
 
 CHOICES = 3  # hosts named in one claim, best first
-PACKED_CHOICES = 8  # the same if weighers prefer full hosts, which often have no capacity left at the claim
+MORE_CHOICES = 8  # the same if schedulers prefer the same few hosts, which often are full at the claim
 
 
 class ChoiceNarrowing(Protocol):
@@ -303,7 +303,7 @@ class _EqualOrders:
         self._scope = scope
         self._alternative = first.alternative
         self._seed = first.request.request
-        self._choices = PACKED_CHOICES if choosing.policy.packs else CHOICES
+        self._choices = MORE_CHOICES if choosing.policy.prefers_few else CHOICES
         self._draws = choosing.policy.subset > 1
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None

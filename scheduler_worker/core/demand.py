@@ -6,6 +6,7 @@ it to value what remains free on hosts, because the next requests will be like t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from math import inf
 
@@ -55,6 +56,11 @@ class Shape(Value, frozen=True, kw_only=True):
                 found[name] = found.get(name, 0) + group.count * amount
         return found
 
+    @property
+    def traits(self) -> Iterable[str]:
+        """Return all traits that its groups name."""
+        return chain.from_iterable(group.traits for group in self.groups)
+
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(Shape).decode
@@ -97,6 +103,14 @@ class UsualShapes:
     parts: tuple[float, ...] = ()  # of the requests with these shapes; their sum is 1
     version: int = 0
 
+    @cached_property
+    def classes(self) -> frozenset[str]:
+        return frozenset(name for shape in self.shapes for name in shape.amounts)
+
+    @cached_property
+    def traits(self) -> frozenset[str]:
+        return frozenset(trait for shape in self.shapes for trait in shape.traits)
+
 
 UNKNOWN_DEMAND = UsualShapes()
 
@@ -122,7 +136,7 @@ class DemandCounts:
         """Count requested instances by their shapes."""
         weight = weight_at(now)
         for shape, several in shapes:
-            traits = {trait for group in shape.groups for trait in group.traits}
+            traits = set(shape.traits)
             if max(len(shape.groups), len(traits)) > MOST_PARTS or len(shape.amounts) > MOST_CLASSES:
                 continue
             key = encoded(shape)

@@ -513,9 +513,13 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
-        plain = any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
-        return plain or any(each.multiplier for each in self.of_ways)
+        """Return whether weighers prefer hosts with little free capacity; then alternates are soon full."""
+        return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
+
+    @cached_property
+    def prefers_few(self) -> bool:
+        """Return whether equal requests compete for the same few hosts, also those of other schedulers."""
+        return self.packs or any(each.multiplier for each in self.of_ways)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

@@ -356,7 +356,8 @@ def main(given: Sequence[str] | None = None) -> int:
             different = [] if asked.record else differences(known.get(str(begin), {}), found)
             failures += bool(different)
             known[str(begin)] = found if asked.record else known.get(str(begin), {})
-            print(f"{begin}-{begin + BLOCK - 1}: {', '.join(different) or 'equal'}", flush=True)
+            said = "recorded" if asked.record else ", ".join(different) or "equal"
+            print(f"{begin}-{begin + BLOCK - 1}: {said}", flush=True)
     if asked.record:
         RECORDED.write_text(json.dumps(known, indent=1) + "\n")
     return 1 if failures else 0

@@ -18,7 +18,7 @@ from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
+from scheduler_worker.core.choosing import CHOICES, MORE_CHOICES
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.host_map import HostsNow, tie
 from scheduler_worker.core.order import Order
@@ -333,7 +333,7 @@ class PlainBatch:
     def _checked(self, alternative: Alternative, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
         assert roots == expected[: len(roots)]
-        named = PACKED_CHOICES if self.hall.policy.packs else CHOICES
+        named = MORE_CHOICES if self.hall.policy.prefers_few else CHOICES
         assert len(roots) == min(named, len(expected)) or len(pick.choices) == 64
         way, there = pick.choices[0], self.room.ways(alternative.question)
         amounts = {(one, name, n) for one, given in way.allocations.items() for name, n in given.items()}

@@ -118,11 +118,11 @@ def test_with_weighers_of_candidates_equal_requests_compete_for_few_hosts() -> N
     def of_ways(*, weight: float = 1.0) -> Weigher:
         return Weigher("mine", lambda view, alternative: 0.0, weight, of_ways=lambda view, alternative: None)  # type: ignore[arg-type, return-value]
 
-    def packs(multiplier: float) -> bool:
+    def prefers_few(multiplier: float) -> bool:
         named = {"mine:w": multiplier}
-        return ChoicePolicy.from_names(weighers=named, custom={"mine:w": of_ways}).packs
+        return ChoicePolicy.from_names(weighers=named, custom={"mine:w": of_ways}).prefers_few
 
-    assert (packs(1.0), packs(0.0)) == (True, False)
+    assert (prefers_few(1.0), prefers_few(0.0)) == (True, False)
 
 
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:

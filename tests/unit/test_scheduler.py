@@ -105,6 +105,15 @@ async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
     assert len(placement.held) == 1
 
 
+@pytest.mark.parametrize(("ram", "several"), [(1.0, 2), (-1.0, 6)])
+async def test_builds_get_more_alternates_while_hosts_with_little_memory_are_preferred(
+    ram: float, several: int
+) -> None:
+    policy = ChoicePolicy.from_names(weighers={"ram": ram})
+    (message,) = await placed(a_scheduler(hosts(24), policy=policy), a_request())
+    assert len(message.alternates) == several
+
+
 async def test_redelivered_request_that_names_a_removed_host_keeps_its_claim_without_alternates() -> None:
     placement = hosts(5)
     (first,) = await placed(a_scheduler(placement), a_request())

@@ -16,7 +16,7 @@ from bus.candidates import Bools, Floats, Ints, ProviderArrays
 
 MOST_DEVICES = 64  # of a host; further ones are ignored
 MOST_TRAITS = 256  # that are kept at once
-LOGGED = 256  # changes whose hosts are kept
+LOGGED = 32  # changes whose hosts are kept; to compare all versions is faster than to join more of them
 NO_HOST = -1
 
 

@@ -97,11 +97,9 @@ class HostValues:
         """Take over the present amounts of hosts, and the usual shapes. `asked`: further shapes, whose
         candidates will be weighed.
         """
-        every = (*usual.shapes, *asked)
-        classes = {name for shape in every for name in shape.amounts}
-        traits = {trait for shape in every for group in shape.groups for trait in group.traits}
         table = self.table
-        table.follow(providers, classes, traits)
+        classes = usual.classes.union(*[shape.amounts for shape in asked])
+        table.follow(providers, classes, usual.traits.union(*[shape.traits for shape in asked]))
         shaped = usual.version, table.rebuilt, *(table.total_whole > 0).tolist()
         if shaped != self._made_for:
             self._made_for = shaped
