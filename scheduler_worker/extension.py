@@ -11,7 +11,7 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver
 from scheduler_worker.core.fitting import EXAMPLES, FoundHosts, Shortage, capacities, masks_of
 from scheduler_worker.core.host_map import AllHosts, HostsNow, drawn
-from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
+from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
@@ -84,7 +84,6 @@ from scheduler_worker.hosts import HostBook, KnownHosts, Roster
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import (
     REQUEST_SECONDS,
-    BaseFallback,
     Fallback,
     FallbackAnswer,
     Orders,
@@ -123,7 +122,6 @@ __all__ = [
     "AllowedHosts",
     "Alternative",
     "BadChoice",
-    "BaseFallback",
     "BuildPurpose",
     "Cancellation",
     "CapacityReservation",
@@ -150,7 +148,6 @@ __all__ = [
     "HostsNow",
     "KnownHosts",
     "Narrowing",
-    "NoNarrowing",
     "Order",
     "OrderSection",
     "Orders",
