@@ -43,7 +43,7 @@ from compute_sim.ironic.notifications import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
-from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import NodeSelection
@@ -189,7 +189,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
-            EveryNode(),
+            NodeRight(),
             notifications=notification_source(
                 Notifications(site.amqp_url, queue="bench.agent", quorum=False)
             ),
