@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from prometheus_client import Counter, Histogram
@@ -164,22 +164,12 @@ class Process:
     turns: asyncio.Lock  # held by the only worker of the process that handles suspects now
 
 
-class SuspectRow(Protocol):
-    """The interface through which suspects of one row's queue are handled or stored as dead letters."""
-
-    async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle one message alone, and remove it from its queue."""
-
-    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message from its queue to the dead letters, with this reason."""
-
-
 class Suspects:
     """Handles the suspects of one worker: collects redelivered messages and handles each alone."""
 
     def __init__(self, worker: str, process: Process) -> None:
         self.queue = suspects_queue(worker)
-        self.rows: dict[str, SuspectRow] = {}  # name of the original queue → row of the worker's table
+        self.rows: dict[str, ServedRow] = {}  # name of the original queue → row of the worker's table
         self._transport = process.transport
         self._clock = process.clock
         self._turns = process.turns
@@ -264,7 +254,7 @@ class Suspects:
         else:
             await self._handle(row, delivery)
 
-    async def _handle(self, row: SuspectRow, delivery: Delivery) -> None:
+    async def _handle(self, row: "ServedRow", delivery: Delivery) -> None:
         limit = asyncio.timeout(ALONE_SECONDS)
         try:
             async with limit:
