@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter, Histogram
 
-from bus.clock import Clock
+from bus.clock import Clock, set_within
 from bus.context import current_tracer, envelope_of, follow, handling
 from bus.errors import (
     AnswerRefused,
@@ -213,9 +213,7 @@ class Suspects:
             except Exception:
                 log.exception("%s: could not be read", self.queue.name)
                 await asyncio.sleep(_FAILED_PAUSE)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._arrived.wait()
+            await set_within(self._arrived, POLL_SECONDS)
 
     async def _read(self) -> None:
         self._inbox = inbox = await self._transport.consume(self.queue, 1)

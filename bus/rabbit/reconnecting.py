@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractConnection
 from prometheus_client import Counter, Gauge
 
 from bus.broker_urls import place, user_of
-from bus.clock import Backoff, Clock, monotonic
+from bus.clock import Backoff, Clock, monotonic, set_within
 from bus.errors import BadCredentials, BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
 from bus.rabbit.connection import (
@@ -208,9 +208,7 @@ class Session:
             await self._again()
 
     async def _check_health(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_seconds):
-                await self._missed.wait()
+        await set_within(self._missed, self._poll_seconds)
         await self._mind_the_unconfirmed()
         if not self._missed.is_set():
             try:
