@@ -195,18 +195,6 @@ async def test_a_queue_with_other_properties_is_refused_by_name(
     await transport.declare(QueueSpec("other", ("build.requested",)))  # the connection is still usable
 
 
-async def test_a_queue_of_an_earlier_version_is_used_without_spreading_its_leader(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
-) -> None:
-    arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000_000}
-    await channel.declare_queue(f"{bus_name}:q", durable=True, arguments=arguments)
-    await transport.declare(QUEUE, QUEUE)
-    await transport.publish([an_envelope(1)], expected=[True])
-    await transport.declare(QueueSpec("new", ("build.requested",)))
-    arguments["x-queue-leader-locator"] = "balanced"
-    await channel.declare_queue(f"{bus_name}:new", durable=True, arguments=arguments)
-
-
 async def test_classic_queues_are_used_without_quorum(amqp_url: str, bus_name: str) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, quorum=False)
     await transport.open()
