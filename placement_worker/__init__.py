@@ -1,6 +1,6 @@
 """The placement worker, the only writer of providers, inventories, allocations and claims."""
 
-from placement_worker.memory import IndexedSource, Memory, SharedMemory
+from placement_worker.memory import IndexedSource, Memory
 from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
 
@@ -11,7 +11,6 @@ __all__ = [
     "Memory",
     "Placement",
     "Replica",
-    "SharedMemory",
     "placement_worker",
     "replica",
 ]

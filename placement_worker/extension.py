@@ -92,12 +92,14 @@ class PlacementNeeds(PartNeeds):
     numbers: ProviderNumbers
 
     @classmethod
-    def over(cls, database: Database, clock: Clock, *, keep_changes: int = KEEP_CHANGES) -> PlacementNeeds:
-        """Return what parts need for a placement with this database. `keep_changes`: the number of latest
-        commits to keep in the change log; None: the default.
+    def over(
+        cls, database: Database, clock: Clock, memory: Memory, *, keep_changes: int = KEEP_CHANGES
+    ) -> PlacementNeeds:
+        """Return what parts need for a placement with this database. `memory`: holds its index.
+        `keep_changes`: the number of latest commits to keep in the change log.
         """
         book = Book()
-        log, numbers = ChangeLog(database, book, clock, keep_changes), ProviderNumbers(database)
+        log, numbers = ChangeLog(database, book, clock, memory, keep_changes), ProviderNumbers(database)
         return cls(database=database, clock=clock, book=book, log=log, numbers=numbers)
 
     @property
