@@ -79,9 +79,6 @@ class RabbitTransport:
         for exchange, items in sent.items():
             await self._publisher.send(exchange, items)
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        await self._publisher.send(self._names.queues, [(self._names.address(queue), envelope, expected)])
-
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         if seconds <= 0:
             await self._put_back(queue, [envelope])

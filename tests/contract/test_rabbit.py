@@ -230,7 +230,7 @@ async def test_a_refused_publication_does_not_affect_other_publications(
     inbox = await transport.consume(QUEUE, 1000)
     outcomes = await asyncio.gather(
         *(publish(transport, an_envelope(number, f"k.{number}")) for number in range(3)),
-        *(transport.send("q", an_envelope(number, framed=False)) for number in range(20)),
+        *(transport.delay("q", an_envelope(number, framed=False), 0.0) for number in range(20)),
         return_exceptions=True,
     )
     for refused in outcomes[:3]:
