@@ -254,17 +254,10 @@ class Link:
     """
 
     def __init__(
-        self,
-        url: str,
-        names: BrokerNames,
-        *,
-        quorum: bool,
-        poll_seconds: float,
-        clock: Clock,
-        declared: Declared,
+        self, url: str, names: BrokerNames, *, quorum: bool, poll_seconds: float, declared: Declared
     ) -> None:
         self.names = names
-        self.clock = clock
+        self.clock = Clock()
         self.place = place(url)
         self.user = user_of(url)
         self._url = url
