@@ -31,39 +31,6 @@ from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
 from cell_conductor.store import Applied, CourseStore, left_behind
 
-__all__ = [
-    "Applied",
-    "AttemptLimits",
-    "Build",
-    "BuildParts",
-    "CellBuilds",
-    "ConductorNeeds",
-    "ConductorPart",
-    "Course",
-    "CourseStore",
-    "Effects",
-    "EndedOrders",
-    "Event",
-    "HeldStatuses",
-    "Leftover",
-    "NodeSharing",
-    "Postponed",
-    "Prune",
-    "Status",
-    "Step",
-    "Stepped",
-    "builds",
-    "events",
-    "holds_instead",
-    "is_stale",
-    "left_behind",
-    "leftovers",
-    "position_of",
-    "reshaped",
-    "swap_result",
-    "with_allocations",
-]
-
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 
 

@@ -38,48 +38,6 @@ from placement_worker.store.stored_trees import read_locked as read_locked_trees
 from placement_worker.store.stored_trees import roots_after
 from placement_worker.transactions import ClaimOperations, PlacementOperations, again, changing, contended
 
-__all__ = [
-    "IS_SHARING",
-    "LAST_ARCHIVED",
-    "LOCKS",
-    "Book",
-    "ClaimOperations",
-    "ClaimRule",
-    "ClaimScope",
-    "ClaimWorld",
-    "Forgotten",
-    "Holder",
-    "Index",
-    "Memory",
-    "OpenPlacement",
-    "PlacementNeeds",
-    "PlacementOperations",
-    "PlacementPart",
-    "ProviderState",
-    "Row",
-    "Tree",
-    "Unread",
-    "WorkingTrees",
-    "again",
-    "changing",
-    "contended",
-    "describe_aggregates",
-    "find_trees",
-    "homes_of",
-    "labels_of",
-    "last_number",
-    "load_trees",
-    "new_rules_edition",
-    "packed",
-    "read_locked_trees",
-    "registered_cells",
-    "roots_after",
-    "roots_of",
-    "rules_edition",
-    "unpacked",
-    "wrong_contents",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementNeeds(PartNeeds):
