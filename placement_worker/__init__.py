@@ -3,14 +3,3 @@
 from placement_worker.memory import IndexedSource, Memory
 from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
-
-__all__ = [
-    "ANNOUNCES",
-    "BusReader",
-    "IndexedSource",
-    "Memory",
-    "Placement",
-    "Replica",
-    "placement_worker",
-    "replica",
-]
