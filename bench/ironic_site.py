@@ -43,7 +43,7 @@ from compute_sim.ironic.notifications import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
-from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import NodeSelection
@@ -51,7 +51,7 @@ from ironic_sync.exchanges import ForeignPublisher
 from ironic_sync.notifications import Notifications
 from ironic_sync.openstack import Access
 from ironic_sync.worker import FollowedIronic, ironic_sync
-from placement_worker import SharedMemory, placement_worker
+from placement_worker import Memory, placement_worker
 from scheduler_worker.worker import SchedulerConnections, scheduler_worker
 
 CELL = "c1"
@@ -155,13 +155,12 @@ def _conductor(site: Site, bus: RecordingBus, cell: str) -> Worker:
 def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
     """Return, by name, a function that creates each worker of the site. The workers share one bus."""
     clock = Clock()
-    shared = SharedMemory() if site.compact else None
+    shared = Memory() if site.compact else None
     place = candidate_source(bus, shared)
 
     def a_placement() -> Worker:
-        placement = open_placement(Settings(), Database(site.database_url, namespace="placement"), clock)
-        if shared is not None:
-            shared.give(placement.memory)
+        database = Database(site.database_url, namespace="placement")
+        placement = open_placement(Settings(), database, clock, shared)
         return placement_worker(placement, bus.publish, site.cells)
 
     return {
@@ -189,7 +188,7 @@ def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
-            EveryNode(),
+            NodeRight(),
             notifications=notification_source(
                 Notifications(site.amqp_url, queue="bench.agent", quorum=False)
             ),

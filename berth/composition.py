@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bus.clock import Clock
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
-    from placement_worker import Placement, SharedMemory
+    from placement_worker import Memory, Placement
     from scheduler_worker.extension import PartsOf
     from scheduler_worker.queries import CellQueries, PlacementQueries
 
@@ -118,7 +118,7 @@ def stores(settings: Settings) -> dict[Role, tuple[str, ...]]:
 
 @asynccontextmanager
 async def workers(
-    role: Role, settings: Settings, bus: RecordingBus, shared: SharedMemory | None = None
+    role: Role, settings: Settings, bus: RecordingBus, shared: Memory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
     """Migrate the role's database, if it has one, and yield the role's workers. `shared` has placement's
     index, for a scheduler in the same process.
@@ -155,7 +155,7 @@ async def serve(
     settings: Settings,
     way: Transport,
     stopping: asyncio.Event,
-    shared: SharedMemory | None = None,
+    shared: Memory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
     """Run the workers of the roles `together` over the connection `way` until `stopping` is set, then stop
@@ -167,9 +167,9 @@ async def serve(
     if len(kinds) > 1:
         way = DirectTransport(way)
     if shared is None and {"placement", "scheduler"} <= kinds:
-        from placement_worker import SharedMemory
+        from placement_worker import Memory
 
-        shared = SharedMemory()
+        shared = Memory()
     async with AsyncExitStack() as stack:
         connection = RecordingBus(way, asks_as=_reply_queue_prefix(together, settings), turns=turns)
         bus = await stack.enter_async_context(connection)
@@ -210,7 +210,7 @@ def create_workers(
     settings: Settings,
     bus: RecordingBus,
     store: Database | None = None,
-    shared: SharedMemory | None = None,
+    shared: Memory | None = None,
     disks: ExitStack | None = None,
 ) -> list[Worker]:
     """Return the role's workers. `store` is the database of the role, and `disks` closes the disks of its
@@ -240,7 +240,7 @@ def create_workers(
 
 
 def _with_store(
-    role: Role, settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
+    role: Role, settings: Settings, bus: RecordingBus, store: Database, shared: Memory | None
 ) -> list[Worker]:
     if role.worker == "rest":
         from berth.rest.worker import rest_worker
@@ -263,23 +263,23 @@ def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> lis
 # Placement, scheduler and conductor
 
 
-def open_placement(settings: Settings, store: Database, clock: Clock) -> Placement:
-    """Return placement with the parts of all features, over a migrated database."""
-    from placement_worker import Placement
+def open_placement(
+    settings: Settings, store: Database, clock: Clock, shared: Memory | None = None
+) -> Placement:
+    """Return placement with the parts of all features, over a migrated database. `shared` holds its index."""
+    from placement_worker import Memory, Placement
     from placement_worker.extension import PlacementNeeds
 
-    needs = PlacementNeeds.over(store, clock, keep_changes=settings.keep.changes)
+    needs = PlacementNeeds.over(store, clock, shared or Memory(), keep_changes=settings.keep.changes)
     parts = parts_of("placement", needs, settings)
     return Placement(needs, parts, keep=settings.keep.ended, most_aggregates=settings.limits.aggregates)
 
 
-def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
+def placement_of(settings: Settings, bus: Bus, store: Database, shared: Memory | None) -> Worker:
     """Return the placement worker; if enabled in the settings, with its HTTP API."""
     from placement_worker import placement_worker
 
-    placement = open_placement(settings, store, bus.clock)
-    if shared is not None:
-        shared.give(placement.memory)
+    placement = open_placement(settings, store, bus.clock, shared)
     worker = placement_worker(placement, bus.publish, settings.cell_names)
     if settings.placement.http:
         from berth.placement_http import placement_http
@@ -291,7 +291,7 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
 
 
 def scheduler_of(
-    settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
+    settings: Settings, bus: RecordingBus, store: Database, shared: Memory | None
 ) -> list[Worker]:
     """Return the scheduler and, unless `shared` has placement's index, the worker that copies this index."""
     from berth.choice import policy, request_options
@@ -330,7 +330,7 @@ class SearchPlace(NamedTuple):
     workers: Sequence[Worker]
 
 
-def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
+def candidate_source(bus: Bus, shared: Memory | None) -> SearchPlace:
     """Return a scheduler's source of candidates: placement's index in this process, or else a replica."""
     from placement_worker import BusReader, IndexedSource, replica
 

@@ -80,7 +80,7 @@ async def replay(
             framed=False,
         )
         try:
-            await transport.send(letter.queue, envelope, expected=True)
+            await transport.delay(letter.queue, envelope, 0.0)
         except (Unroutable, Undecodable) as problem:
             no_queue = isinstance(problem, Unroutable)
             why = f"there is no queue {letter.queue!r}" if no_queue else f"its body is {problem}"

@@ -12,7 +12,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import AGENT, NodeSelection
@@ -179,7 +179,7 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         agent,
         cell,
         api,
-        parts[0].right if parts else EveryNode(),
+        parts[0].right if parts else NodeRight(),
         pool=pool,
         notifications=notifications,
         period=settings.agents.heartbeat,

@@ -232,7 +232,7 @@ class EmbeddedBerth:
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Run a berth in this process until the `with` block ends; `open_socket` lets other processes connect."""
-    from placement_worker import SharedMemory  # imports placement's index, which few commands need
+    from placement_worker import Memory  # imports placement's index, which few commands need
 
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -247,7 +247,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             await entrance.open()
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
-        shared, turns = SharedMemory(), asyncio.Lock()
+        shared, turns = Memory(), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
             stopping = {role: asyncio.Event() for role in worker_roles.roles_of(settings)}
             serving = {

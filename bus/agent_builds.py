@@ -53,12 +53,11 @@ REMEMBERED_SECONDS = 7 * 86400.0
 
 class _Memory(OrderedDict[str, V]):
     """A dictionary by build id that drops entries unchanged for `seconds`, and the oldest entries if there
-    are more than `size`.
+    are more than REMEMBERED.
     """
 
-    def __init__(self, size: int, seconds: float, now: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
         super().__init__()
-        self._size = size
         self._seconds = seconds
         self._now = now
         self._changed: dict[str, float] = {}  # the time of each entry's last change
@@ -69,7 +68,7 @@ class _Memory(OrderedDict[str, V]):
         now = self._changed[build] = self._now()
         while self:
             oldest = next(iter(self))
-            if len(self) <= self._size and now - self._changed[oldest] <= self._seconds:
+            if len(self) <= REMEMBERED and now - self._changed[oldest] <= self._seconds:
                 break
             del self._changed[oldest], self[oldest]
 
@@ -77,16 +76,11 @@ class _Memory(OrderedDict[str, V]):
 class AgentBuilds:
     """Records the build attempts of one agent: running, finished (with outcome) and destroyed attempts."""
 
-    def __init__(
-        self,
-        remembered: int = REMEMBERED,
-        seconds: float = REMEMBERED_SECONDS,
-        now: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, seconds: float = REMEMBERED_SECONDS, now: Callable[[], float] = monotonic) -> None:
         self.running: set[Key] = set()
-        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered, seconds, now)
+        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(seconds, now)
         # build → disjoint spans of destroyed attempts, lowest first
-        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered, seconds, now)
+        self._void: _Memory[tuple[Span, ...]] = _Memory(seconds, now)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
         """Record a new build attempt and return "start". For a known attempt return "running" or its recorded

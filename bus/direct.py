@@ -213,9 +213,6 @@ class DirectTransport:
     async def declare(self, *queues: QueueSpec) -> None:
         await self._broker.declare(*queues)
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        await self._broker.send(queue, envelope, expected=expected)
-
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         await self._broker.delay(queue, envelope, seconds)
 

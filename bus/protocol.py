@@ -225,13 +225,10 @@ class Transport(Protocol):
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Send an envelope to the queue of this name, with its routing key unchanged. If the queue does not
-        exist, raise Unroutable if `expected`, and if not, drop the envelope.
-        """
-
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send an envelope to a queue after at least this many seconds, with its routing key unchanged."""
+        """Send an envelope to a queue after at least this many seconds (0: now), with its routing key
+        unchanged. Raise Unroutable if the queue does not exist.
+        """
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
         pass

@@ -3,5 +3,3 @@
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.removed_agents import RemovedAgents, assumed_guests
 from cell_conductor.worker import cell_conductor
-
-__all__ = ["AttemptLimits", "RemovedAgents", "assumed_guests", "cell_conductor"]

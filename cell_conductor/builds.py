@@ -31,7 +31,7 @@ from cell_conductor.core.events import AttemptLimits, Event, Stalled
 from cell_conductor.core.step import Postponed, overdue_reports, step, to_be_placed
 from cell_conductor.extension import ConductorPart
 from cell_conductor.instances import instances_page
-from cell_conductor.node_sharing import NodeSharing, NoSharing
+from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.store import UNSETTLED_STATUSES, Applied, BuildStore, Changed, CourseStore
 
@@ -312,7 +312,7 @@ class Builds:
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
         sharing = [part.sharing for part in parts if part.sharing is not None]
-        self.sharing: NodeSharing = sharing[0](self) if sharing else NoSharing()
+        self.sharing = sharing[0](self) if sharing else NodeSharing()
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store the builds that the scheduler placed, and return for each new build its build order to an

@@ -16,7 +16,6 @@ from cell_conductor.core import events, leftovers
 from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
 from cell_conductor.core.events import AttemptLimits, Event
 from cell_conductor.core.step import (
-    BaseCourse,
     Course,
     HeldStatuses,
     Postponed,
@@ -30,42 +29,7 @@ from cell_conductor.core.step import (
 )
 from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
-from cell_conductor.store import Applied, BaseCourseStore, CourseStore, left_behind
-
-__all__ = [
-    "Applied",
-    "AttemptLimits",
-    "BaseCourse",
-    "BaseCourseStore",
-    "Build",
-    "BuildParts",
-    "CellBuilds",
-    "ConductorNeeds",
-    "ConductorPart",
-    "Course",
-    "CourseStore",
-    "Effects",
-    "EndedOrders",
-    "Event",
-    "HeldStatuses",
-    "Leftover",
-    "NodeSharing",
-    "Postponed",
-    "Prune",
-    "Status",
-    "Step",
-    "Stepped",
-    "builds",
-    "events",
-    "holds_instead",
-    "is_stale",
-    "left_behind",
-    "leftovers",
-    "position_of",
-    "reshaped",
-    "swap_result",
-    "with_allocations",
-]
+from cell_conductor.store import Applied, CourseStore, left_behind
 
 Prune = Callable[[Transaction, float, int], Awaitable[int]]  # deletes some records that ended before a time
 

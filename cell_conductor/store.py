@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -413,8 +413,10 @@ class Applied(NamedTuple):
     effects: Effects
 
 
-class CourseStore(Protocol):
-    """The rows that a course reads and writes when events are applied to builds, and its metrics."""
+class CourseStore:
+    """The rows that a course reads and writes when events are applied to builds, and its metrics. This class
+    has none; features derive their stores from it.
+    """
 
     async def read(
         self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
@@ -422,24 +424,11 @@ class CourseStore(Protocol):
         """Return, by build id, a replacement for each event of this course's types: the event with the rows
         that the course has stored about it.
         """
-
-    def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
-        """Return the statements that store what applied events changed, except the builds."""
-
-    def count(self, applied: Applied) -> None:
-        """Count an applied event in the metrics, after it was stored."""
-
-
-class BaseCourseStore:
-    """A store without rows and metrics: its subclasses state what differs."""
-
-    async def read(
-        self, tx: Transaction, events: Mapping[str, Event], known: Mapping[str, Build]
-    ) -> Mapping[str, Event]:
         return {}
 
     def rows(self, applied: Sequence[Applied], now: float) -> Sequence[BoundStatement]:
+        """Return the statements that store what applied events changed, except the builds."""
         return ()
 
     def count(self, applied: Applied) -> None:
-        pass
+        """Count an applied event in the metrics, after it was stored."""

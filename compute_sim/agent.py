@@ -135,7 +135,7 @@ class SimulatedAgent:
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         await self.until_ready()
-        async with self.driven.turn(order):
+        async with self.driven.turn(order.build, order.root):
             return await self._build(order)
 
     async def _build(self, order: BuildOrdered) -> AgentReported | None:
@@ -216,7 +216,7 @@ class SimulatedAgent:
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         await self.power.there()
         self.jobs.destroy(order)
-        async with self.driven.turn(order):
+        async with self.driven.turn(order.build, order.root):
             attempts = range(order.above + 1, order.attempt + 1)
             here = self.disk.hosted.there.get(order.build, {}).items()
             guests = [guest for attempt, guest in here if attempt in attempts]

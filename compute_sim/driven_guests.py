@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from bus.errors import Unavailable
 from bus.messages import BuildOrdered, DestroyOrdered
@@ -15,16 +15,6 @@ from compute_sim.guests import AgentJob, GuestRecord
 log = logging.getLogger(__name__)
 
 LONGEST_CALL = 1500.0  # less than the half hour after which RabbitMQ redelivers an unacknowledged order
-
-
-class GuestAddress(Protocol):
-    """An order or a record about a guest on a host."""
-
-    @property
-    def build(self) -> str: ...
-
-    @property
-    def root(self) -> str: ...
 
 
 _NO_WAIT = nullcontext()
@@ -41,15 +31,15 @@ class DrivenGuests:
         """Return the driver of a host's hypervisor, or None if the host is simulated."""
         return self._of_root.get(root)
 
-    def turn(self, order: GuestAddress) -> AbstractAsyncContextManager[None]:
+    def turn(self, build: str, root: str) -> AbstractAsyncContextManager[None]:
         """Return a context manager that first waits until the host executes no other order for the same
         build, and then lets none begin until its block ends. For a simulated host it does neither.
         """
-        return self._locked(order) if order.root in self._of_root else _NO_WAIT
+        return self._locked(build, root) if root in self._of_root else _NO_WAIT
 
     @asynccontextmanager
-    async def _locked(self, order: GuestAddress) -> AsyncIterator[None]:
-        key = order.build, order.root
+    async def _locked(self, build: str, root: str) -> AsyncIterator[None]:
+        key = build, root
         lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
         try:

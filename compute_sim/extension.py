@@ -13,25 +13,6 @@ from compute_sim.guest_driver import GuestDriver
 from compute_sim.guests import AgentDisk, AgentJob, GuestRecord
 from compute_sim.hooks import run_hook
 
-__all__ = [
-    "HANG_SECONDS",
-    "NOTHING_HERE",
-    "AgentDisk",
-    "AgentJob",
-    "AgentNeeds",
-    "AgentPart",
-    "DriverStand",
-    "Fate",
-    "GuestDriver",
-    "GuestRecord",
-    "GuestState",
-    "Rule",
-    "RuleBroken",
-    "SimOptions",
-    "SimulatedAgent",
-    "run_hook",
-]
-
 
 def _no_operations(driver: GuestDriver | None) -> Sequence[str]:
     return ()

@@ -78,7 +78,7 @@ class GuestRecovery:
             return []  # the agent lost power or stalled again
         dropped: list[AgentReported] = []
         for guest, whose in judged:
-            async with agent.driven.turn(guest):
+            async with agent.driven.turn(guest.build, guest.root):
                 if agent.disk.hosted.is_there(guest):  # if not, an order has changed or removed it meanwhile
                     dropped += await self._act(guest, whose)
         await agent.disk.settled()

@@ -11,26 +11,6 @@ from ironic_sync.core.selection import NodeSelection
 from ironic_sync.exchanges import ForeignListener, ForeignPublisher, Gap, HandleBodies
 from ironic_sync.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
 
-__all__ = [
-    "Access",
-    "ForeignListener",
-    "ForeignPublisher",
-    "Gap",
-    "HandleBodies",
-    "IronicApi",
-    "IronicRefused",
-    "KeystoneRefused",
-    "KeystoneUnavailable",
-    "Malformed",
-    "MetalNeeds",
-    "MetalPart",
-    "NodeRight",
-    "NodeSelection",
-    "Standing",
-    "cloud_access",
-    "from_rest",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MetalNeeds(PartNeeds):

@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 
-from bus.clock import Clock, monotonic
+from bus.clock import Clock, monotonic, set_within
 from bus.errors import Unavailable
 from bus.resources import Provider
 from ironic_sync.api import IronicRefused
@@ -250,6 +249,4 @@ class SweepSchedule:
 
     async def _wake_within(self, seconds: float) -> None:
         self._requested.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._requested.wait()
+        await set_within(self._requested, seconds)

@@ -1,17 +1,5 @@
 """The placement worker, the only writer of providers, inventories, allocations and claims."""
 
-from placement_worker.memory import IndexedSource, Memory, SharedMemory
+from placement_worker.memory import IndexedSource, Memory
 from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
-
-__all__ = [
-    "ANNOUNCES",
-    "BusReader",
-    "IndexedSource",
-    "Memory",
-    "Placement",
-    "Replica",
-    "SharedMemory",
-    "placement_worker",
-    "replica",
-]

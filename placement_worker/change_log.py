@@ -233,12 +233,15 @@ async def _published(publish: Publish, messages: Sequence[PlacementChanged | Bui
 class ChangeLog:
     """Writes every commit of placement to the change log, applies it to the index, and wakes the relay."""
 
-    def __init__(self, database: Database, book: Book, clock: Clock, keep: int = changes.KEEP) -> None:
+    def __init__(
+        self, database: Database, book: Book, clock: Clock, memory: Memory, keep: int = changes.KEEP
+    ) -> None:
         self._database = database
         self._book = book
         self._clock = clock
         self.keep = keep  # number of latest commits to keep in the log
-        self.memory = Memory(StoreReader(database, book))
+        self.memory = memory
+        memory.reader = StoreReader(database, book)
         self.relay = Relay(database)
 
     async def write(

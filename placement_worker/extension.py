@@ -38,48 +38,6 @@ from placement_worker.store.stored_trees import read_locked as read_locked_trees
 from placement_worker.store.stored_trees import roots_after
 from placement_worker.transactions import ClaimOperations, PlacementOperations, again, changing, contended
 
-__all__ = [
-    "IS_SHARING",
-    "LAST_ARCHIVED",
-    "LOCKS",
-    "Book",
-    "ClaimOperations",
-    "ClaimRule",
-    "ClaimScope",
-    "ClaimWorld",
-    "Forgotten",
-    "Holder",
-    "Index",
-    "Memory",
-    "OpenPlacement",
-    "PlacementNeeds",
-    "PlacementOperations",
-    "PlacementPart",
-    "ProviderState",
-    "Row",
-    "Tree",
-    "Unread",
-    "WorkingTrees",
-    "again",
-    "changing",
-    "contended",
-    "describe_aggregates",
-    "find_trees",
-    "homes_of",
-    "labels_of",
-    "last_number",
-    "load_trees",
-    "new_rules_edition",
-    "packed",
-    "read_locked_trees",
-    "registered_cells",
-    "roots_after",
-    "roots_of",
-    "rules_edition",
-    "unpacked",
-    "wrong_contents",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementNeeds(PartNeeds):
@@ -92,12 +50,14 @@ class PlacementNeeds(PartNeeds):
     numbers: ProviderNumbers
 
     @classmethod
-    def over(cls, database: Database, clock: Clock, *, keep_changes: int = KEEP_CHANGES) -> PlacementNeeds:
-        """Return what parts need for a placement with this database. `keep_changes`: the number of latest
-        commits to keep in the change log; None: the default.
+    def over(
+        cls, database: Database, clock: Clock, memory: Memory, *, keep_changes: int = KEEP_CHANGES
+    ) -> PlacementNeeds:
+        """Return what parts need for a placement with this database. `memory`: holds its index.
+        `keep_changes`: the number of latest commits to keep in the change log.
         """
         book = Book()
-        log, numbers = ChangeLog(database, book, clock, keep_changes), ProviderNumbers(database)
+        log, numbers = ChangeLog(database, book, clock, memory, keep_changes), ProviderNumbers(database)
         return cls(database=database, clock=clock, book=book, log=log, numbers=numbers)
 
     @property

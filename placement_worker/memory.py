@@ -133,16 +133,29 @@ FAILOVER_SECONDS = 0.2  # between attempts to read the index until all placement
 class Memory:
     """Placement's index in one process, kept up to date from the changes of all placement processes."""
 
-    def __init__(self, reader: MemoryReader) -> None:
-        self.index = Index()
+    reader: MemoryReader
+
+    def __init__(self, reader: MemoryReader | None = None) -> None:
+        """`reader`: None if placement, which sets it before it loads the index, starts later than others use
+        the memory.
+        """
+        if reader is not None:
+            self.reader = reader
+        self._index = Index()
         self.loads = 0  # number of complete loads
-        self._reader = reader
         self._loading = asyncio.Lock()
         self._loaded = asyncio.Event()
         # Commits received during a reload, to be applied to the new index; None: no reload is in progress.
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None
         self._watchers: list[OnChange] = []
         self._wake_watchers: list[OnWakes] = []
+
+    @property
+    def index(self) -> Index:
+        """Return the index; raise Unavailable until it is loaded, because it would seem to have no hosts."""
+        if not self.loads:
+            raise Unavailable("what there is has not been read by placement yet")
+        return self._index
 
     def watch(self, on_change: OnChange) -> None:
         """Register a callback for changes of the index; its arguments are the changed roots, and the changed
@@ -161,7 +174,7 @@ class Memory:
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
         wakes: set[str] = set()
-        foreign = [message for message in messages if not self.index.is_of(message.history)]
+        foreign = [message for message in messages if not self._index.is_of(message.history)]
         if self._missed is not None:
             self._missed += [(message, shaped) for message in foreign]  # commits after a fail-over
         for message in messages:
@@ -171,7 +184,7 @@ class Memory:
             if len(messages) > 1:
                 new = dict.fromkeys(change.root for change in message.changes if change.reshaped)
                 own_shapes = {root: shaped[root] for root in new if root in shaped}
-            roots = self.index.accept(
+            roots = self._index.accept(
                 message.number, message.changes, own_shapes, message.aggregates, message.cells
             )
             touched.update(dict.fromkeys(roots))
@@ -189,12 +202,12 @@ class Memory:
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply `placement.changed` messages of any process to the index; read the trees that the messages
         lack, all in one query."""
-        known_history = [message for message in messages if self.index.is_of(message.history)]
+        known_history = [message for message in messages if self._index.is_of(message.history)]
         if len(known_history) < len(messages):  # some are from another primary, after a fail-over
             await self.fresh()
-        unknown = [message for message in known_history if not self.index.knows(message.number)]
+        unknown = [message for message in known_history if not self._index.knows(message.number)]
         if self.loads:
-            unknown = await self._committed(self.index, unknown)
+            unknown = await self._committed(self._index, unknown)
         effective = [change for change in unknown if has_effect(change)]
         if effective:
             await self._take_in(effective)
@@ -208,7 +221,7 @@ class Memory:
         """
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
-        last = (await self._reader.changes(0, 1)).last
+        last = (await self.reader.changes(0, 1)).last
         true = [change for change in messages if change.number <= max(last, index.seen + FAR_AHEAD)]
         for number in {message.number for message in messages} - {message.number for message in true}:
             log.error("change %d does not exist, placement's last is %d: it is ignored", number, last)
@@ -218,17 +231,18 @@ class Memory:
         """Read missed changes until the index includes every commit made before this call. After a fail-over
         the whole index is read again, because it may contain commits that the database has lost.
         """
+        await self.loaded()
         more = True
         while more:
-            seen = self.index.seen
+            seen = self._index.seen
             try:
-                missed, more, _ = await self.changes_after(seen, self.index.history)
+                missed, more, _ = await self.changes_after(seen, self._index.history)
             except Forgotten as forgotten:
-                if self.index.seen == seen:  # no change was applied in the meantime
+                if self._index.seen == seen:  # no change was applied in the meantime
                     log.warning("%s: reading everything again", forgotten)
                     await self.reload()
                 continue
-            unknown = [message for message in missed if not self.index.knows(message.number)]
+            unknown = [message for message in missed if not self._index.knows(message.number)]
             if unknown:
                 await self._take_in(unknown)
 
@@ -236,7 +250,7 @@ class Memory:
         """Return the changes after a number, whether more follow, and the database's history. Raise Forgotten
         if the changes are no longer stored, or the database has another history than `history`.
         """
-        found = await self._reader.changes(after, CHANGES_A_PAGE)
+        found = await self.reader.changes(after, CHANGES_A_PAGE)
         if found.history and history and found.history != history:
             why = f"placement's database has failed over: its history is {found.history}, and was {history}"
             raise Forgotten(after, found.last + 1, why)
@@ -260,7 +274,7 @@ class Memory:
             shaped |= {change.root: trees.get(change.root) for change in message.changes if change.reshaped}
         if unknown := [root for root, tree in shaped.items() if tree is None]:
             try:
-                shaped |= await self._reader.trees(unknown, self.index.history)
+                shaped |= await self.reader.trees(unknown, self._index.history)
             except HistoryChanged:
                 await self.reload()
                 return
@@ -290,7 +304,7 @@ class Memory:
                     if message.number in false or not index.is_of(message.history):
                         continue
                     index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
-                before, self.index = self.index, index
+                before, self._index = self._index, index
                 self.loads += 1
                 self._loaded.set()
             finally:
@@ -306,9 +320,9 @@ class Memory:
     async def _read(self) -> Index | None:
         """Return a new index, or None if the database failed over meanwhile."""
         # Read the change number before the trees, which then include all changes up to this number.
-        newest = await self._reader.changes(0, 1)
+        newest = await self.reader.changes(0, 1)
         index = Index(newest.last, newest.history)
-        for fact in await self._reader.facts():
+        for fact in await self.reader.facts():
             index.describe(fact, index.seen)
 
         async def take(trees: Iterable[Tree]) -> None:
@@ -318,7 +332,7 @@ class Memory:
                     await asyncio.sleep(0)
 
         try:
-            await self._reader.each(take, index.history)
+            await self.reader.each(take, index.history)
         except HistoryChanged as changed:
             log.info("the index is read again: %s", changed)
             return None
@@ -340,54 +354,6 @@ def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     except (LookupError, ValueError):
         log.error("the trees in change %d are invalid: they are read from placement", message.number)
         return {}
-
-
-# Section: placement's index for other workers of the same process.
-
-
-class SharedMemory:
-    """Gives the other workers of this process access to placement's index. A worker may start before
-    placement does.
-    """
-
-    def __init__(self) -> None:
-        self._memory: Memory | None = None
-        self._given = asyncio.Event()
-        self._registrations: list[Callable[[Memory], None]] = []
-
-    def give(self, memory: Memory) -> None:
-        self._memory = memory
-        for register in self._registrations:
-            register(memory)
-        self._given.set()
-
-    @property
-    def index(self) -> Index:
-        if self._memory is None or not self._memory.loads:
-            raise Unavailable("placement has not read what there is yet")
-        return self._memory.index
-
-    def watch(self, on_change: OnChange) -> None:
-        self._register(lambda memory: memory.watch(on_change))
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None:
-        self._register(lambda memory: memory.watch_wakes(on_wakes))
-
-    def _register(self, register: Callable[[Memory], None]) -> None:
-        self._registrations.append(register)
-        if self._memory is not None:
-            register(self._memory)
-
-    async def loaded(self) -> None:
-        await self._given.wait()
-        assert self._memory is not None
-        await self._memory.loaded()
-
-    async def fresh(self) -> None:
-        """Wait until placement's index in this process includes the earlier commits of all processes."""
-        await self.loaded()
-        assert self._memory is not None
-        await self._memory.fresh()
 
 
 # Section: finds candidates for a scheduler in the index of the same process, less what the scheduler's

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from bus import topics
 from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
-from bus.candidates import OnChange, OnWakes
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -16,7 +15,6 @@ from bus.protocol import Ask
 from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
 from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
-from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
 from placement_worker.memory import HistoryChanged, Memory, Take, check_history
 
@@ -119,41 +117,20 @@ class BusReader:
             return answer
 
 
-class Replica:
+class Replica(Memory):
     """A copy of placement's index in another process, updated by `placement.changed` messages. A lost message
     is detected by the gap in the change numbers, or by a query after POLL_SECONDS without a message.
     """
 
     def __init__(self, reader: BusReader, clock: Clock) -> None:
-        self._memory = Memory(reader)
+        super().__init__(reader)
         self._clock = clock
         self._received_at = clock.monotonic()
         self._asked_at = -BREATH_SECONDS  # time of the last query for reshaped trees
 
-    @property
-    def index(self) -> Index:
-        """Return the index; raise Unavailable until it is loaded, because it would seem to have no hosts."""
-        if not self._memory.loads:
-            raise Unavailable("what there is has not been read from placement yet")
-        return self._memory.index
-
-    def watch(self, on_change: OnChange) -> None:
-        self._memory.watch(on_change)
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None:
-        self._memory.watch_wakes(on_wakes)
-
-    async def loaded(self) -> None:
-        await self._memory.loaded()
-
-    async def fresh(self) -> None:
-        """Wait until the index includes every commit made before this call."""
-        await self._memory.loaded()
-        await self._memory.fresh()
-
     async def load(self) -> None:
         """Load the whole index from placement; retry until placement answers."""
-        await self._memory.reload()
+        await self.reload()
         rows, seen = len(self.index.rows), self.index.seen
         log.info("placement's memory here: %d providers, as of change %d", rows, seen)
 
@@ -164,15 +141,15 @@ class Replica:
             # Wait, so that the trees of several reports are read by one query.
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()
-        await self._memory.handle_many(messages)
-        if self._memory.loads and not self._memory.index.whole:
-            await self._memory.fresh()  # a message was lost
+        await super().handle_many(messages)
+        if self.loads and not self.index.whole:
+            await self.fresh()  # a message was lost
         return [None] * len(messages)
 
     async def check(self) -> None:
         """Query placement for missed changes if no `placement.changed` message arrived for POLL_SECONDS."""
-        if self._memory.loads and self._clock.monotonic() - self._received_at >= POLL_SECONDS:
-            await self._memory.fresh()
+        if self.loads and self._clock.monotonic() - self._received_at >= POLL_SECONDS:
+            await self.fresh()
 
 
 def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:

@@ -20,23 +20,3 @@ from scheduler_worker.core.policy import (
 )
 from scheduler_worker.core.ranking import replay, scores_of
 from scheduler_worker.core.request import RequestOptions, Unreadable, alternatives_of
-
-__all__ = [
-    "FILTER_BOOK",
-    "NEEDLESS",
-    "PROFILES",
-    "SPREAD",
-    "WEIGHER_BOOK",
-    "BadChoice",
-    "ChoicePolicy",
-    "Choosable",
-    "RequestOptions",
-    "Unreadable",
-    "all_rules",
-    "all_weighers",
-    "alternatives_of",
-    "default_profile",
-    "replay",
-    "scores_of",
-    "with_profile",
-]

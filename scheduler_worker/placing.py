@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -32,7 +32,7 @@ from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts
 from scheduler_worker.core.demand import Shape, shape_of
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.narrowing import Narrowing, NoNarrowing, Remedies, claims_of
+from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     BUILD,
     MAX_SPEC_BYTES,
@@ -57,7 +57,7 @@ from scheduler_worker.refusals import count_claims
 # Section: reads the hosts of the instances that the hints `same_host` and `different_host` of requests name.
 
 
-class NamedInstances(NoNarrowing):
+class NamedInstances(Narrowing):
     """The narrowing for orders with the hint `same_host` or `different_host`."""
 
     def __init__(self, allocations: HeldAllocations) -> None:
@@ -336,66 +336,48 @@ PlacingOutcome = Sequence[Message] | Retry | Poison
 FallbackAnswer = events.Chosen | events.TakenOver | Order
 
 
-class Fallback(Protocol):
-    """A feature that helps orders without a host, in the sequence of the list of fallbacks."""
+class Fallback:
+    """A feature that helps orders without a host, in the sequence of the list of fallbacks. This class has no
+    effect; features derive their fallbacks from it, and replace the methods that they need.
+    """
 
     async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
         """Return for each order what the fallback did with it. The verdict of an order has its shortages or
         the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
         these claims are refused, the order is searched again, and the fallbacks are asked again.
         """
-
-    async def parts_of(
-        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
-    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
-        """Return what the messages must carry about instances that an earlier delivery placed."""
-
-    def polls(self, request: BuildRequested) -> bool:
-        """Return whether a waiting request must be tried again from time to time, because this fallback may
-        find hosts for it that no change of placement announces.
-        """
-
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
-        """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
-        delete builds that have a host already. Return None, without effect, if the fallback has none.
-        """
-
-    async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
-        """Return why a build or request has no host: `found` is the stored decision, which the fallback may
-        extend or, if it has taken the request over, replace.
-        """
-
-    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
-        """Return the requests that wait in this fallback, or None if requests never wait in it."""
-
-    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
-        """Return, by id, the project of each build or request that the fallback has taken over."""
-
-
-class BaseFallback:
-    """A fallback without effect: the base class of fallbacks, which replace the methods they need."""
-
-    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
         return orders
 
     async def parts_of(
         self, order: Order, instances: Sequence[Id], placing: "Scheduler"
     ) -> Mapping[Id, tuple[ClaimPart, ...]]:
+        """Return what the messages must carry about instances that an earlier delivery placed."""
         return {}
 
     def polls(self, request: BuildRequested) -> bool:
+        """Return whether a waiting request must be tried again from time to time, because this fallback may
+        find hosts for it that no change of placement announces.
+        """
         return False
 
     async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
+        """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
+        delete builds that have a host already. Return None, without effect, if the fallback has none.
+        """
         return None
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
+        """Return why a build or request has no host: `found` is the stored decision, which the fallback may
+        extend or, if it has taken the request over, replace.
+        """
         return found
 
     async def waiting(self, question: FindWaiting) -> WaitingFound | None:
+        """Return the requests that wait in this fallback, or None if requests never wait in it."""
         return None
 
     async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
+        """Return, by id, the project of each build or request that the fallback has taken over."""
         return {}
 
 

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from prometheus_client import Counter, Histogram
 
-from bus.clock import Clock
+from bus.clock import Clock, set_within
 from bus.context import current_tracer, envelope_of, follow, handling
 from bus.errors import (
     AnswerRefused,
@@ -164,22 +164,12 @@ class Process:
     turns: asyncio.Lock  # held by the only worker of the process that handles suspects now
 
 
-class SuspectRow(Protocol):
-    """The interface through which suspects of one row's queue are handled or stored as dead letters."""
-
-    async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle one message alone, and remove it from its queue."""
-
-    async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message from its queue to the dead letters, with this reason."""
-
-
 class Suspects:
     """Handles the suspects of one worker: collects redelivered messages and handles each alone."""
 
     def __init__(self, worker: str, process: Process) -> None:
         self.queue = suspects_queue(worker)
-        self.rows: dict[str, SuspectRow] = {}  # name of the original queue → row of the worker's table
+        self.rows: dict[str, ServedRow] = {}  # name of the original queue → row of the worker's table
         self._transport = process.transport
         self._clock = process.clock
         self._turns = process.turns
@@ -223,9 +213,7 @@ class Suspects:
             except Exception:
                 log.exception("%s: could not be read", self.queue.name)
                 await asyncio.sleep(_FAILED_PAUSE)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._arrived.wait()
+            await set_within(self._arrived, POLL_SECONDS)
 
     async def _read(self) -> None:
         self._inbox = inbox = await self._transport.consume(self.queue, 1)
@@ -264,7 +252,7 @@ class Suspects:
         else:
             await self._handle(row, delivery)
 
-    async def _handle(self, row: SuspectRow, delivery: Delivery) -> None:
+    async def _handle(self, row: "ServedRow", delivery: Delivery) -> None:
         limit = asyncio.timeout(ALONE_SECONDS)
         try:
             async with limit:

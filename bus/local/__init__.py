@@ -2,5 +2,3 @@
 
 from bus.local.broker import Chaos, LocalBroker
 from bus.local.transport import LocalTransport
-
-__all__ = ["Chaos", "LocalBroker", "LocalTransport"]

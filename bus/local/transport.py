@@ -161,16 +161,11 @@ class LocalTransport:
         if unroutable:
             raise Unroutable(f"no queue is bound to {', '.join(sorted(set(unroutable)))}")
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        target = self.broker.queues.get(queue)
-        if target is not None:
-            self.broker.put(target, msgspec.structs.replace(envelope))
-        elif expected:
-            raise Unroutable(f"there is no queue {queue}")
-        await self.broker.safe()
-
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        self.broker.put(self.broker.queues[queue], msgspec.structs.replace(envelope), seconds=seconds)
+        target = self.broker.queues.get(queue)
+        if target is None:
+            raise Unroutable(f"there is no queue {queue}")
+        self.broker.put(target, msgspec.structs.replace(envelope), seconds=seconds)
         await self.broker.safe()
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
@@ -337,8 +332,6 @@ class _ClientConnection:
             await transport.declare(*call.queues)
         elif call.do == "publish":
             await transport.publish(call.envelopes, expected=call.expected)
-        elif call.do == "send":
-            await transport.send(call.queue, call.envelopes[0], expected=call.expected[0])
         elif call.do == "delay":
             await transport.delay(call.queue, call.envelopes[0], call.number)
         elif call.do == "store_dead_letter" and call.letter is not None:
@@ -407,14 +400,11 @@ class SocketTransport(asyncio.Protocol):
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         await self._call(SocketCall("publish", envelopes=list(envelopes), expected=list(expected)))
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         try:
             msgspec.json.decode(envelope.body)  # raises if invalid: the body becomes part of a JSON text
         except (msgspec.DecodeError, RecursionError) as problem:
             raise Undecodable(f"not JSON: {problem}") from None
-        await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))
-
-    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         await self._call(SocketCall("delay", queue=queue, envelopes=[envelope], number=seconds))
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:

@@ -1,5 +1,3 @@
 """The bus over RabbitMQ."""
 
 from bus.rabbit.transport import RabbitTransport
-
-__all__ = ["RabbitTransport"]

@@ -5,7 +5,6 @@ published never raises an exception here, whatever it contains.
 
 import math
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -264,23 +263,8 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
         body=message.body,
         traceback=_text(headers.get("x-traceback")),
         cell=cell,
-        sender=_sender(headers),
+        sender=_text(headers.get("x-sender")),
     )
-
-
-# how the reasons begin with which earlier versions, which stored no sender, refused one
-_REFUSED_SENDERS = (
-    "it was sent to ",
-    "it was forwarded by ",
-    "it was published to the exchange ",
-    "it came by the key ",
-)
-
-
-def _sender(headers: Mapping[str, Any]) -> str:
-    if "x-sender" in headers:
-        return _text(headers["x-sender"])
-    return "?" if _text(headers.get("x-reason")).startswith(_REFUSED_SENDERS) else ""
 
 
 def letter_id(message: Arrived) -> str:

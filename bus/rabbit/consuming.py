@@ -8,11 +8,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from bus.clock import Backoff
+from bus.clock import Backoff, set_within
 from bus.direct import OpenInbox
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
@@ -347,10 +346,9 @@ class RabbitInbox(OpenInbox):
         without = 0
         while not self._ended.is_set():
             # Ends by an event, not by cancellation: a cancelled request to the broker closes the channel.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PROOF_SECONDS):
-                    await self._ended.wait()
-                    return
+            await set_within(self._ended, PROOF_SECONDS)
+            if self._ended.is_set():
+                return
             reading, consumers = self._reading, await self._count_consumers()
             is_consuming = reading is not None and reading is self._reading and not reading.closed
             without = without + 1 if consumers == 0 and is_consuming else 0

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 
-from bus.clock import Backoff
+from bus.clock import Backoff, set_within
 from bus.errors import BrokerRefused, NoSuchLetter, Unavailable, Unroutable
 from bus.protocol import DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_id, letter_in, open_message, properties_of_letter
@@ -163,11 +163,7 @@ class _Walk:
                 enough.set()
 
         consumer = await self._channel.consume(self._name, count, handle)
-        try:
-            async with asyncio.timeout(_FETCHING_SECONDS):
-                await enough.wait()
-        except TimeoutError:
-            pass
+        await set_within(enough, _FETCHING_SECONDS)
         await self._channel.cancel(consumer)
         return fetched or await self._next_letters()
 

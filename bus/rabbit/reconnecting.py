@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractConnection
 from prometheus_client import Counter, Gauge
 
 from bus.broker_urls import place, user_of
-from bus.clock import Backoff, Clock, monotonic
+from bus.clock import Backoff, Clock, monotonic, set_within
 from bus.errors import BadCredentials, BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
 from bus.rabbit.connection import (
@@ -208,9 +208,7 @@ class Session:
             await self._again()
 
     async def _check_health(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_seconds):
-                await self._missed.wait()
+        await set_within(self._missed, self._poll_seconds)
         await self._mind_the_unconfirmed()
         if not self._missed.is_set():
             try:
@@ -256,17 +254,10 @@ class Link:
     """
 
     def __init__(
-        self,
-        url: str,
-        names: BrokerNames,
-        *,
-        quorum: bool,
-        poll_seconds: float,
-        clock: Clock,
-        declared: Declared,
+        self, url: str, names: BrokerNames, *, quorum: bool, poll_seconds: float, declared: Declared
     ) -> None:
         self.names = names
-        self.clock = clock
+        self.clock = Clock()
         self.place = place(url)
         self.user = user_of(url)
         self._url = url

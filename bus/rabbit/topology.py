@@ -42,7 +42,6 @@ DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
 LETTER = "letter"  # routing key of dead letters; those of a cell's workers have the key `letter.CELL`
 _PAUSE_SECONDS = 1.0  # limit of the wait for a declaration in progress
-_LOCATOR = "x-queue-leader-locator"
 # Delivery limit: by default RabbitMQ 4 drops a message after 20 redeliveries. berth limits them itself.
 _NEVER = 1_000_000_000
 
@@ -146,7 +145,6 @@ class Topology:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _made: set[str] = field(default_factory=set)
     _dead_is_ours: bool = False
-    _without_locator: set[str] = field(default_factory=set)
 
     async def missing(self, *, delays: bool, clients: bool = False) -> list[str]:
         """Return the names of berth's exchanges that do not exist; with `delays` or `clients`, check the
@@ -290,17 +288,14 @@ class Topology:
         """Declare a durable queue. Return False if it exists and berth's RabbitMQ user may not declare it."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
-            kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
-            if name not in self._without_locator:
-                kind[_LOCATOR] = "balanced"  # or all leaders are on the node to which this process connects
+            # balanced: not all leaders on the node to which this process connects
+            locator = {"x-queue-leader-locator": "balanced"}
+            kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER, **locator}
         try:
             await self._ask(
                 lambda amqp: amqp.declare_queue(name, durable=True, arguments={**kind, **(arguments or {})})
             )
         except RequestRefused as refused:
-            if _LOCATOR in kind and f"arg '{_LOCATOR}'" in str(refused):  # declared by an earlier berth
-                self._without_locator.add(name)
-                return await self._durable(name, arguments)
             if refused.code == "ACCESS_REFUSED":
                 try:
                     await self._ask(lambda channel: channel.get_queue(name))

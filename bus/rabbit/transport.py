@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 
-from bus.clock import Clock
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
 from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
@@ -29,7 +28,6 @@ class RabbitTransport:
         poll_seconds: float = 2.0,  # seconds between two checks of the exchanges
         declares_shared: bool = False,  # declare the queues that all workers use when the connection opens
         central: Sequence[QueueSpec] = (),  # queues to declare before a missing exchange is declared
-        clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
         self._patience = patience
@@ -37,12 +35,7 @@ class RabbitTransport:
         if declares_shared:
             declared.delays = {delay_for(seconds) for seconds in DELAYS}
         self._link = Link(
-            broker_url(url, name),
-            self._names,
-            quorum=quorum,
-            poll_seconds=poll_seconds,
-            clock=clock or Clock(),
-            declared=declared,
+            broker_url(url, name), self._names, quorum=quorum, poll_seconds=poll_seconds, declared=declared
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
@@ -78,9 +71,6 @@ class RabbitTransport:
             sent.setdefault(exchange, []).append((envelope.key, envelope, must))
         for exchange, items in sent.items():
             await self._publisher.send(exchange, items)
-
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        await self._publisher.send(self._names.queues, [(self._names.address(queue), envelope, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         if seconds <= 0:

@@ -21,7 +21,7 @@ published. A redelivered event returns the same messages again.
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -70,27 +70,21 @@ class HeldStatuses(NamedTuple):
     ended: tuple[str, ...] = ()  # not shown in lists; the record is deleted some time later
 
 
-class Course(Protocol):
-    """A feature's part in the life of a build, as pure functions."""
+class Course:
+    """A feature's part in the life of a build, as pure functions. This class keeps and does nothing; features
+    derive their courses from it, and replace what differs.
+    """
 
-    @property
-    def name(self) -> str:
-        """The key of its value in stored builds."""
-
-    @property
-    def statuses(self) -> HeldStatuses:
-        """The statuses that the kernel treats in some way while this course has a build."""
-
-    @property
-    def events(self) -> tuple[type[Any], ...]:
-        """Its own messages and events: they are always given to it, also for an unknown build."""
-
-    @property
-    def state(self) -> type[Struct] | None:
-        """The type of its value in `Build.parts`; None: it keeps nothing about a build."""
+    name: str = ""  # the key of its value in stored builds
+    # The statuses that the kernel treats in some way while this course has a build.
+    statuses: HeldStatuses = HeldStatuses()
+    # Its own messages and events: they are always given to it, also for an unknown build.
+    events: tuple[type[Any], ...] = ()
+    state: type[Struct] | None = None  # the type of its value in `Build.parts`; None: it keeps nothing
 
     def concerns(self, placed: BuildPlaced) -> bool:
         """Return whether the scheduler placed a build with a field of this course's feature."""
+        return False
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -98,45 +92,26 @@ class Course(Protocol):
         """Return the build after an event, with messages; None to pass. `kernel` applies an event as if this
         course did not exist. Raise Postponed if the event must be applied again later.
         """
+        return None
 
     def guest_on(self, build: Build) -> Selection | None:
         """Return the host of the guest of a build that this course has; None if it is the build's host."""
+        return None
 
     def operation(self, build: Build) -> str | None:
         """Return the id of this course's current or last operation on a build, such as a move; or None."""
+        return None
 
     def time_limits(self, build: Build) -> Sequence[float] | None:
         """Return the times at which a build that waits for no answer needs an event `overdue`; None if the
         build waits for an answer, so that the course has set its deadline.
         """
+        return ()
 
     def overdue_reports(self, build: Build) -> Effects:
         """Return the messages that the conductor sends to itself after the deadline of a build that this
         course has; () if the kernel's message `overdue` is right.
         """
-
-
-class BaseCourse:
-    """A course that keeps and does nothing: its subclasses state what differs."""
-
-    name = ""
-    statuses = HeldStatuses()
-    events: tuple[type[Any], ...] = ()
-    state: type[Struct] | None = None
-
-    def concerns(self, placed: BuildPlaced) -> bool:
-        return False
-
-    def guest_on(self, build: Build) -> Selection | None:
-        return None
-
-    def operation(self, build: Build) -> str | None:
-        return None
-
-    def time_limits(self, build: Build) -> Sequence[float] | None:
-        return ()
-
-    def overdue_reports(self, build: Build) -> Effects:
         return ()
 
 

@@ -14,7 +14,7 @@ from features.groups.messages import FindGroups, GroupClaim, GroupPart, GroupsFo
 from scheduler_worker.extension import (
     Alternative,
     HeldAllocations,
-    NoNarrowing,
+    Narrowing,
     Order,
     Scope,
     prepared_in_parts,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scheduler_worker.extension import Choosing
 
 
-class JoinedGroups(NoNarrowing):
+class JoinedGroups(Narrowing):
     """The narrowing for orders whose instances join a server group, named by the request."""
 
     def __init__(self, find: Ask[FindGroups, GroupsFound], allocations: HeldAllocations) -> None:

@@ -59,7 +59,7 @@ class SimulatedMoves:
         earlier = self._agent.jobs.get(order.build, ("move", order.root))
         if earlier is not None and earlier.step < order.step and self._agent.driven.of(order.root):
             earlier.finish("overtaken")
-        async with self._agent.driven.turn(order):
+        async with self._agent.driven.turn(order.build, order.root):
             return await self._move(order)
 
     async def _move(self, order: MoveOrdered) -> MoveReported | None:

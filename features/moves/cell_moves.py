@@ -11,7 +11,7 @@ from bus.errors import Poison, Retry, Unavailable
 from bus.sql.statement import BoundStatement, Transaction, sql
 from bus.vocabulary import Contended
 from bus.worker import Outcome
-from cell_conductor.extension import Applied, BaseCourseStore, Build, CellBuilds, Event
+from cell_conductor.extension import Applied, Build, CellBuilds, CourseStore, Event
 from features.moves.core.course import undone_unknown
 from features.moves.core.phases import (
     BuildMove,
@@ -120,7 +120,7 @@ MOVES_ENDED = Counter(
 )
 
 
-class MoveStore(BaseCourseStore):
+class MoveStore(CourseStore):
     """Stores each move, also after the end of its build's next move, so that a repeated order is answered."""
 
     async def read(

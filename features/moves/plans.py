@@ -19,7 +19,7 @@ from msgspec import structs
 
 from bus import parts
 from bus.candidates import CandidateSource
-from bus.clock import Clock
+from bus.clock import Clock, set_within
 from bus.errors import UNANSWERED, Retry, Unavailable
 from bus.parts import Part
 from bus.protocol import Ask
@@ -197,9 +197,7 @@ class MovePlans:
                 log.warning("plans of moves: %s", problem)
             except Exception:
                 log.exception("a step of the plans of moves has failed")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STEP_SECONDS):
-                    await self._wake.wait()
+            await set_within(self._wake, STEP_SECONDS)
             self._wake.clear()
 
     async def on_result(self, result: MoveEnded | MoveRefused) -> None:

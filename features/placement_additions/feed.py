@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
+from bus.clock import set_within
 from bus.http import LongRequests
 from bus.replication import PlacementChanged
 from placement_worker.extension import Memory
@@ -44,6 +44,4 @@ class ChangeFeed:
             learned = self._learned
             page, _, _ = await self._memory.changes_after(after, history)
             if not page:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await learned.wait()
+                await set_within(learned, POLL_SECONDS)

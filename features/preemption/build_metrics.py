@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from cell_conductor.extension import Applied, BaseCourseStore
+from cell_conductor.extension import Applied, CourseStore
 from features.preemption.core.courses import Awaited
 
 PREEMPTIONS = Counter(
@@ -12,7 +12,7 @@ PREEMPTIONS = Counter(
 )
 
 
-class PreemptionMetrics(BaseCourseStore):
+class PreemptionMetrics(CourseStore):
     def count(self, applied: Applied) -> None:
         before, after = applied.before, applied.after
         awaited = before is not None and Awaited in before.parts

@@ -37,11 +37,11 @@ from features.preemption.priorities import Priorities
 from features.waiting.messages import WaitPart, priority_of
 from scheduler_worker.extension import (
     PLACEMENT_ASKED,
-    BaseFallback,
     CellQueries,
     Choosing,
     Chosen,
     ClaimPart,
+    Fallback,
     HasReservations,
     Order,
     Pick,
@@ -117,7 +117,7 @@ class Searched:
     why: str  # why no victims were found
 
 
-class VictimSearch(BaseFallback):
+class VictimSearch(Fallback):
     """The fallback that finds instances to preempt for requests that fit no host."""
 
     def __init__(self, classes: Priorities, cells: CellQueries) -> None:

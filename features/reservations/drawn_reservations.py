@@ -32,13 +32,13 @@ from features.reservations.messages import (
     every_reservation,
     reservation_of,
 )
-from scheduler_worker.extension import PLAIN, Alternative, NoNarrowing, Order, Remedies, Scope, attempts_of
+from scheduler_worker.extension import PLAIN, Alternative, Narrowing, Order, Remedies, Scope, attempts_of
 
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
 
 
-class DrawnReservations(NoNarrowing):
+class DrawnReservations(Narrowing):
     """The narrowing for orders that may draw from reservations, with a query for the present slots."""
 
     def __init__(

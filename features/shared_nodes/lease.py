@@ -21,7 +21,15 @@ from features.shared_nodes.messages import (
     NodesReported,
     NodesTaken,
 )
-from ironic_sync.extension import IronicApi, IronicRefused, Malformed, NodeSelection, Standing, from_rest
+from ironic_sync.extension import (
+    IronicApi,
+    IronicRefused,
+    Malformed,
+    NodeRight,
+    NodeSelection,
+    Standing,
+    from_rest,
+)
 
 NEVER = float("-inf")
 
@@ -100,7 +108,7 @@ class NotLeased(Unavailable):
 
 
 @dataclass(eq=False, repr=False)
-class NodeLease:
+class NodeLease(NodeRight):
     """Renews the lease of an agent in a pool, and permits it to change only nodes that are leased to it."""
 
     agent: str

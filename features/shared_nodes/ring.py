@@ -15,7 +15,7 @@ from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
 from bus.vocabulary import Message
 from bus.worker import WorkerRows, answers, every
-from cell_conductor.extension import CellBuilds
+from cell_conductor.extension import CellBuilds, NodeSharing
 from features.shared_nodes import store
 from features.shared_nodes.core.ring import LastRenewals, RingMember, forgotten, moves
 from features.shared_nodes.messages import (
@@ -47,7 +47,7 @@ SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "asked_at")  # 
 FORGOTTEN_AFTER = 7 * 86400.0
 
 
-class Ring:
+class Ring(NodeSharing):
     """Assigns a cell's bare-metal nodes to agents by leases, and executes operators' commands about nodes."""
 
     def __init__(self, cell: str, builds: CellBuilds) -> None:

@@ -1,10 +1,10 @@
 """The part of suggestions in a scheduler: changes of requests without a host."""
 
 from features.suggestions.core.changes import helps
-from scheduler_worker.extension import NoNarrowing, Remedies, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import Narrowing, Remedies, SchedulerNeeds, SchedulerPart
 
 
-class Suggestions(NoNarrowing):
+class Suggestions(Narrowing):
     async def remedies(self) -> Remedies:
         return helps
 

@@ -18,13 +18,13 @@ from features.topology.core.gang_choice import GangChoice, is_gang
 from features.topology.messages import topology_of
 from features.topology.refusals import count_unplaceable
 from features.topology.requests import own_group, own_group_id
-from scheduler_worker.extension import PLAIN, Alternative, Chosen, NoNarrowing, Order, Scope
+from scheduler_worker.extension import PLAIN, Alternative, Chosen, Narrowing, Order, Scope
 
 if TYPE_CHECKING:
     from scheduler_worker.extension import Choosing
 
 
-class Gangs(NoNarrowing):
+class Gangs(Narrowing):
     """Chooses the instances of an order together. The claims of a request with a topology make a server
     group, which the instances join.
     """

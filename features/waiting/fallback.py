@@ -9,10 +9,10 @@ from features.waiting.cancelling import CancelledWaits
 from features.waiting.messages import wait_of
 from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
-from scheduler_worker.extension import BaseFallback, Order, Scheduler, TakenOver
+from scheduler_worker.extension import Fallback, Order, Scheduler, TakenOver
 
 
-class WaitingFallback(BaseFallback):
+class WaitingFallback(Fallback):
     """The fallback that takes orders of requests that may wait; callers of `Scheduler.place` store them."""
 
     def __init__(self, owner: WaitingOwner, cancelling: CancelledWaits) -> None:

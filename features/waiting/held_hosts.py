@@ -14,10 +14,10 @@ from features.waiting.request_sizes import RequestSizes
 from features.waiting.settings import HELD_SHARE
 from features.waiting.start_estimates import StartEstimates
 from features.waiting.tables.queued import QueuedRequest, StoredHold
-from scheduler_worker.extension import HostLimit, KnownHosts, NoNarrowing, Order, Orders, SchedulerOptions
+from scheduler_worker.extension import HostLimit, KnownHosts, Narrowing, Order, Orders, SchedulerOptions
 
 
-class HeldHosts(NoNarrowing):
+class HeldHosts(Narrowing):
     """The narrowing that keeps new requests from hosts held for waiting requests; it has the queues of this
     scheduler's waiting requests.
     """

@@ -8,12 +8,11 @@ them the agent reads it periodically.
 import asyncio
 import logging
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from weakref import WeakValueDictionary
 
 from bus.agent_builds import AgentBuilds, report
-from bus.clock import Clock
+from bus.clock import Clock, set_within
 from bus.errors import Retry, Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from ironic_sync.agent.core import node as metal_node
@@ -263,9 +262,7 @@ class RunningOrders:
         seconds = job.pause * self.clock.chance.uniform(0.75, 1.25)  # spread the checks
         job.pause = min(2 * job.pause, self.longest_pause)
         await asyncio.sleep(job.rest())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await job.woken.wait()
+        await set_within(job.woken, seconds)
 
     def building(self) -> list[OrderProgress]:
         return [job for job in self._jobs.values() if isinstance(job.order, BuildOrdered)]

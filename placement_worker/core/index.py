@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter, lt
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -239,14 +239,6 @@ class ClassArrays:
             self.step = np.concatenate([self.step, minima])
 
 
-class PlacedRows(Protocol):
-    """The rows of the index, as far as arrays of amounts need them."""
-
-    rows: dict[str, Row]  # provider → its row
-    at: list[Row | None]
-    layout: int  # grows when a provider is added, removed, or gets another tree, cell, host or agent
-
-
 class IndexPacking(ProviderPacking):
     """The amounts that one scheduler's tentative choices take, also as arrays over the rows of an index. A
     negative amount counts as free although it is allocated.
@@ -258,7 +250,7 @@ class IndexPacking(ProviderPacking):
         self._count = Counter[str]()  # class → number of rows with taken amounts in its array
         # class → providers whose taken amount has changed, but not yet in `_arrays`
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
-        self._index: PlacedRows | None = None
+        self._index: RowTable | None = None
         self._layout = -1
 
     def _apply(self, sign: int, allocations: Allocations) -> None:
@@ -268,7 +260,7 @@ class IndexPacking(ProviderPacking):
             for name in resources:
                 unwritten[name].add(uuid)
 
-    def arrays(self, index: PlacedRows) -> Mapping[str, Sums]:
+    def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
         """Return, for each resource class, an array of the taken amounts, with one element for each row of
         the index.
         """
@@ -285,7 +277,7 @@ class IndexPacking(ProviderPacking):
         self._unwritten.clear()
         return self._arrays
 
-    def _write(self, index: PlacedRows, name: str, uuids: Collection[str]) -> None:
+    def _write(self, index: "RowTable", name: str, uuids: Collection[str]) -> None:
         taken, rows = self.taken, index.rows
         present = [uuid for uuid in uuids if uuid in rows]
         positions = [rows[uuid].position for uuid in present]

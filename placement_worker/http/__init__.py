@@ -2,5 +2,3 @@
 
 from placement_worker.http.app import Options, http_app
 from placement_worker.http.errors import format_refusal
-
-__all__ = ["Options", "format_refusal", "http_app"]

@@ -24,31 +24,6 @@ from placement_worker.http.api_call import (
 )
 from placement_worker.http.schemas import is_uuid
 
-__all__ = [
-    "LATEST_MINOR",
-    "ApiAnswer",
-    "ApiCall",
-    "Headers",
-    "HttpPart",
-    "Identity",
-    "Operation",
-    "Scope",
-    "TokenChecker",
-    "delete",
-    "digest_of",
-    "empty_answer",
-    "encode",
-    "errors",
-    "get",
-    "is_uuid",
-    "json_answer",
-    "patch",
-    "post",
-    "put",
-    "search_candidates",
-    "why_none",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HttpPart:

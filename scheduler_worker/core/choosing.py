@@ -24,22 +24,26 @@ CHOICES = 3  # hosts named in one claim, best first
 MORE_CHOICES = 8  # the same if schedulers prefer the same few hosts, which often are full at the claim
 
 
-class ChoiceNarrowing(Protocol):
+class ChoiceNarrowing:
     """The methods of a narrowing (`narrowing.Narrowing`) that a choice of hosts calls."""
 
     def concerns(self, order: Order) -> bool:
         """Return whether the other methods must be called for an order."""
+        return False
 
     def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
         """Return how hosts are chosen for the given alternatives of an order."""
+        return PLAIN
 
     def renew(self, alternative: Alternative, several: int, choosing: "Choosing") -> Alternative:
         """Return an alternative with what its filters need to know about the hosts chosen so far, if a host
         must fit `several` instances. Called before each evaluation, for alternatives of all orders.
         """
+        return alternative
 
     def late(self, alternative: Alternative) -> Alternative:
         """Return the alternative by which alternates are searched after the claim."""
+        return alternative
 
 
 class JointChoice(Protocol):

@@ -1,36 +1,40 @@
 """Narrowings: the extension point by which features restrict the choice of an order's hosts."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from bus.claims import ConsumerClaim
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.choosing import ChoiceNarrowing, Choosing
 from scheduler_worker.core.order import Order, choices_of
-from scheduler_worker.core.rule import PLAIN, Alternative, Scope
 from scheduler_worker.core.tally import Tally
 
 # Yields sentences with changes that would make an order fit; called without `await`.
 Remedies = Callable[[Order, Choosing, Tally], Iterator[str]]
 
 
-class Narrowing(ChoiceNarrowing, Protocol):
-    """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others."""
+class Narrowing(ChoiceNarrowing):
+    """A feature that restricts the hosts of orders, or that makes the choices of orders depend on others.
+    This class has no effect; features derive their narrowings from it and replace methods.
+    """
 
     async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
         """Return orders with what the choice of their hosts needs to know, read with one query for all; or
         marked as invalid. The call is repeated, with `again`, for orders with refused claims.
         """
+        return orders
 
     def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
         """Return orders with the limits (`HostLimit`) that hold now; called directly before each choice."""
+        return orders
 
     def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
         """Return the claims of an order with this feature's parts."""
+        return claims
 
     async def remedies(self) -> Remedies:
         """Return a function that suggests changes of orders without a host; read here what it needs."""
+        return lambda order, choosing, tally: iter(())
 
     def count_refused(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
         """Count requests that ended without a host, in the feature's metrics."""
@@ -39,39 +43,6 @@ class Narrowing(ChoiceNarrowing, Protocol):
         """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it
         depends.
         """
-
-
-class NoNarrowing:
-    """A narrowing without effect: the base class of narrowings, which replace the methods they need."""
-
-    def concerns(self, order: Order) -> bool:
-        return False
-
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
-        return orders
-
-    def limit(self, orders: Sequence[Order]) -> Sequence[Order]:
-        return orders
-
-    def scope(self, order: Order, alternatives: Sequence[Alternative]) -> Scope:
-        return PLAIN
-
-    def add_parts(self, order: Order, claims: Sequence[ConsumerClaim]) -> Sequence[ConsumerClaim]:
-        return claims
-
-    def renew(self, alternative: Alternative, several: int, choosing: Choosing) -> Alternative:
-        return alternative
-
-    def late(self, alternative: Alternative) -> Alternative:
-        return alternative
-
-    async def remedies(self) -> Remedies:
-        return lambda order, choosing, tally: iter(())
-
-    def count_refused(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        pass
-
-    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
         return None, frozenset()
 
 

@@ -244,7 +244,7 @@ async def test_a_message_sent_to_a_queue_by_name_with_a_foreign_key_is_a_dead_le
     async with serving(connect, worker):
         for cell in ("c2", "c1"):
             message = envelope_of(BuildDeleteRequested(build=BUILD, cell=cell), bus.clock)
-            await bus.transport.send(queue, message, expected=True)
+            await bus.transport.delay(queue, message, 0.0)
         (letter,) = await buried(bus.transport)
         await until(lambda: bool(events.messages))
     assert "build.delete.c2" in letter.reason

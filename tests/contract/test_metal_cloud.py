@@ -19,7 +19,7 @@ from bus.worker import Worker
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.simulation import Simulation
-from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.worker import ironic_sync
 from tests.support.bus_notifier import BusNotifier
@@ -53,7 +53,7 @@ class MetalCloud(MetalCell):
             ),
             "ironic_sync": lambda bus: ironic_sync(),
             "agent": lambda bus: metal_agent(
-                AGENT, CELL, self.line.api(self.clock), EveryNode(), clock=self.clock
+                AGENT, CELL, self.line.api(self.clock), NodeRight(), clock=self.clock
             ),
         }
 

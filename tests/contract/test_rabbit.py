@@ -195,18 +195,6 @@ async def test_a_queue_with_other_properties_is_refused_by_name(
     await transport.declare(QueueSpec("other", ("build.requested",)))  # the connection is still usable
 
 
-async def test_a_queue_of_an_earlier_version_is_used_without_spreading_its_leader(
-    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
-) -> None:
-    arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000_000}
-    await channel.declare_queue(f"{bus_name}:q", durable=True, arguments=arguments)
-    await transport.declare(QUEUE, QUEUE)
-    await transport.publish([an_envelope(1)], expected=[True])
-    await transport.declare(QueueSpec("new", ("build.requested",)))
-    arguments["x-queue-leader-locator"] = "balanced"
-    await channel.declare_queue(f"{bus_name}:new", durable=True, arguments=arguments)
-
-
 async def test_classic_queues_are_used_without_quorum(amqp_url: str, bus_name: str) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, quorum=False)
     await transport.open()
@@ -242,7 +230,7 @@ async def test_a_refused_publication_does_not_affect_other_publications(
     inbox = await transport.consume(QUEUE, 1000)
     outcomes = await asyncio.gather(
         *(publish(transport, an_envelope(number, f"k.{number}")) for number in range(3)),
-        *(transport.send("q", an_envelope(number, framed=False)) for number in range(20)),
+        *(transport.delay("q", an_envelope(number, framed=False), 0.0) for number in range(20)),
         return_exceptions=True,
     )
     for refused in outcomes[:3]:

@@ -99,7 +99,7 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
 
     async def all_of_it() -> bool:
         try:
-            await transport.send("q", an_envelope(2), expected=True)
+            await transport.delay("q", an_envelope(2), 0.0)
             await transport.delay("q", an_envelope(3), 0.1)
             await publish(transport, an_envelope(1))
             await transport.store_dead_letter(letter)

@@ -12,7 +12,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from placement_worker import Placement, SharedMemory
+from placement_worker import Memory, Placement
 from placement_worker.core.search import search_steps
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -87,7 +87,7 @@ ONE = uid(1, "a")
 
 
 async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> None:
-    shared = SharedMemory()
+    shared = Memory()
     place = candidate_source(Bus(LocalTransport(LocalBroker())), shared)
     assert place.workers == ()
     events: list[str] = []
@@ -96,12 +96,11 @@ async def test_a_scheduler_in_the_process_of_placement_searches_its_index() -> N
         events.extend(roots)
 
     place.source.watch(handle)
-    with pytest.raises(Unavailable, match="has not read"):
+    with pytest.raises(Unavailable, match="has not been read"):
         place.source.hosts()
-    async with a_placement("sqlite+aiosqlite://") as placement:
+    async with a_placement("sqlite+aiosqlite://", shared=shared) as placement:
         await report(placement, a_report(1))
-        shared.give(placement.memory)
         await in_time(place.loaded())
         assert [host.uuid for host in place.source.hosts()] == [ONE]
         await claim(placement, an_order(a_claim(1, on_hosts(1))))
-        assert place.source.seen == placement.memory.index.seen and events == [ONE]
+        assert place.source.seen == placement.memory.index.seen and events == [ONE, ONE]

@@ -112,10 +112,9 @@ async def test_messages_with_the_same_id_are_routed_by_their_own_keys(transport:
     assert [type(outcome) for outcome in outcomes] == [Unroutable, type(None), Unroutable]
 
 
-async def test_a_message_to_a_deleted_queue_is_dropped_unless_expected(transport: Transport) -> None:
-    await transport.send("reply:gone", an_envelope())
+async def test_a_message_to_a_deleted_queue_is_refused(transport: Transport) -> None:
     with pytest.raises(Unroutable):
-        await transport.send("reply:gone", an_envelope(), expected=True)
+        await transport.delay("reply:gone", an_envelope(), 0.0)
 
 
 async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
@@ -383,7 +382,8 @@ async def test_a_letter_that_cannot_be_replayed_does_not_block_later_letters(tra
 async def test_a_body_that_is_not_json_does_not_close_the_connection(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)
     with suppress(Undecodable):
-        await transport.send("hears", msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad")))
+        bad = msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad"))
+        await transport.delay("hears", bad, 0.0)
         assert bytes((await take(inbox)).envelope.body) == b"\x00bad"
-    await transport.send("hears", an_envelope(2))
+    await transport.delay("hears", an_envelope(2), 0.0)
     assert number_in(await take(inbox)) == 2

@@ -18,7 +18,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from deploy.ironic import IronicServer
-from ironic_sync.agent.right import EveryNode
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.selection import NodeSelection
@@ -79,7 +79,7 @@ class IronicCloud:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
-                EveryNode(),
+                NodeRight(),
                 notifications=notification_source(
                     Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
                 ),

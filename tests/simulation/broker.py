@@ -176,12 +176,6 @@ class SimulatedTransport(LocalTransport):
         await super().publish(envelopes, expected=expected)
         await self._confirmed(queues, refused)
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        queues = [self.broker.queues[queue]] if queue in self.broker.queues else []
-        refused = self._refuses(queues)
-        await super().send(queue, envelope, expected=expected)
-        await self._confirmed(queues, refused)
-
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         known = self.broker.queues.get(queue)
         if known is None:

@@ -28,7 +28,7 @@ from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.simulation import Simulation
-from ironic_sync.agent.right import EveryNode, NodeRight
+from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
 from ironic_sync.openstack import Access
@@ -99,7 +99,7 @@ class MetalWorld:
         self._process: asyncio.Task[None] | None = None
         self.retry = True
         self.leftover = False
-        self.right: NodeRight = EveryNode()
+        self.right = NodeRight()
         self.more: dict[str, Any] = {}  # arguments for agents that are started from now on
 
     def start(self) -> None:

@@ -21,7 +21,7 @@ from bus.requests import ResourceGroup
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations, Resources
-from placement_worker import Placement
+from placement_worker import Memory, Placement
 from placement_worker.core.index import Index
 from placement_worker.store import changes
 from placement_worker.store.changes import LAST_REPORTED
@@ -102,12 +102,16 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 
 @asynccontextmanager
 async def a_placement(
-    url: str, clock: Clock | None = None, settings: Settings | None = None, **options: Any
+    url: str,
+    clock: Clock | None = None,
+    settings: Settings | None = None,
+    shared: Memory | None = None,
+    **options: Any,
 ) -> AsyncIterator[Placement]:
     database = Database(url, namespace="placement" if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, *packages("placement"))
-        placement = open_placement(settings or Settings(), database, clock or Clock())
+        placement = open_placement(settings or Settings(), database, clock or Clock(), shared)
         await placement.start()
         yield placement
     finally:

@@ -10,7 +10,7 @@ from bus.messages import BuildDeleteRequested, BuildPlaced
 from bus.parts import Part
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.step import BaseCourse, Postponed, overdue_reports, step, time_limits
+from cell_conductor.core.step import Course, Postponed, overdue_reports, step, time_limits
 from tests.support.conductor_builders import a_build_order, a_delete, a_placed, an_agent_report
 
 LIMITS = AttemptLimits()
@@ -29,7 +29,7 @@ class Pause(Struct, frozen=True):
     until: float
 
 
-class PauseCourse(BaseCourse):
+class PauseCourse(Course):
     """Has active builds until a time, and postpones their deletion."""
 
     events = (Pause,)

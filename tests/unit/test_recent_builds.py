@@ -11,7 +11,7 @@ from cell_conductor import builds
 from cell_conductor.builds import EventApplier
 from cell_conductor.core.build import Build, BuildParts, Status
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.step import BaseCourse, Postponed
+from cell_conductor.core.step import Course, Postponed
 from cell_conductor.store import BuildStore
 from tests.support.conductor_builders import CELL, a_delete, a_placed
 
@@ -39,7 +39,7 @@ class PausedBuild(Struct, frozen=True):
     """The state of a course that postpones all events."""
 
 
-class PausedCourse(BaseCourse):
+class PausedCourse(Course):
     state = PausedBuild
 
     def step(self, *event: Any) -> Any:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
 from bus.messages import BuildPlaced
 from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
-from cell_conductor.extension import AttemptLimits, BaseCourse, Build, Effects, Step, builds, with_allocations
+from cell_conductor.extension import AttemptLimits, Build, Course, Effects, Step, builds, with_allocations
 from features.adoption.messages import BuildAdopted, BuildAdoptRequested
 
 
@@ -23,7 +23,7 @@ class Adoption(Struct, frozen=True):
     why: str = ""
 
 
-class AdoptionCourse(BaseCourse):
+class AdoptionCourse(Course):
     events = (Adoption,)
 
     def step(

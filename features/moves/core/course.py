@@ -22,8 +22,8 @@ from bus.parts import PlacedParts
 from bus.vocabulary import MAX_CAUSE, Contended
 from cell_conductor.extension import (
     AttemptLimits,
-    BaseCourse,
     Build,
+    Course,
     Effects,
     Event,
     HeldStatuses,
@@ -865,7 +865,7 @@ def resumed(build: Build, problem: str, now: float) -> Stepped:
 LATER = 5.0  # seconds before a retry if the build is in another move
 
 
-class MovesCourse(BaseCourse):
+class MovesCourse(Course):
     events = (MovePlaced, MoveReported, MoveSteered, HandoverProgress, MoveImpossible, MoveEndedBefore)
     state = MovePart
     name = "moves"

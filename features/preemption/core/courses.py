@@ -18,8 +18,8 @@ from bus.parts import waits_since
 from bus.vocabulary import Compact, Contended, Message, seconds_of
 from cell_conductor.extension import (
     AttemptLimits,
-    BaseCourse,
     Build,
+    Course,
     Effects,
     Leftover,
     Step,
@@ -53,7 +53,7 @@ class Awaited(Compact, frozen=True):
     builds: tuple[str, ...]
 
 
-class VictimCourse(BaseCourse):
+class VictimCourse(Course):
     """The side of an instance that is preempted: deletes or shelves it, and reports that it has left."""
 
     name = "victim"
@@ -198,7 +198,7 @@ def left(victim: str, by: str, cell: str) -> Vacating:
     return Vacating(build=by, other=victim, cell=cell, say="vacated")
 
 
-class PreemptorCourse(BaseCourse):
+class PreemptorCourse(Course):
     """The side of a build that preempts instances: orders them to leave, and is ordered after they left."""
 
     name = "preemptor"

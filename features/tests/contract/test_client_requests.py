@@ -60,7 +60,7 @@ from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.scheduler import of_clients as what_ifs_of_clients
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.extension import BaseFallback, Owners, SchedulerPart
+from scheduler_worker.extension import Fallback, Owners, SchedulerPart
 from scheduler_worker.store import decisions
 from tests.support.ids import uid
 from tests.support.request_parts import changed
@@ -166,7 +166,7 @@ class Host:
     cell: str
 
 
-class TakenRequests(BaseFallback):
+class TakenRequests(Fallback):
     """A fallback that has taken over requests, given with their projects."""
 
     def __init__(self, projects: dict[Id, str]) -> None:
