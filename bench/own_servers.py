@@ -46,12 +46,12 @@ def broker_at(url: str | None) -> Iterator[str]:
 @contextmanager
 def running(*words: str, **options: Any) -> Iterator["subprocess.Popen[Any]"]:
     """Run `python -m` with these words until the block ends; `options` are of `subprocess.Popen`."""
-    process = started(*words, **options)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
+    with started(*words, **options) as process:  # closes its pipes
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def started(*words: str, env: Mapping[str, str] = os.environ, **options: Any) -> "subprocess.Popen[Any]":

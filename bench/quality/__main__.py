@@ -4,14 +4,16 @@
     python -m bench.quality --gpu FOLDER --workloads default,gpushare40 --seeds 1-5
     python -m bench.quality --numa Huawei-East-1-lt.csv --starts valid_random_time_150.npy
     python -m bench.quality --vm batched_relevant-vm-1pcnt_1.csv --factors 1.0,1.04
+    python -m bench.quality --live --policies balanced --seeds 1    # also on RabbitMQ and PostgreSQL
 
-The real decision code runs over placement's index in memory; claims are granted immediately. docs/quality.md
-says where the traces are from, and what the figures mean.
+The real decision code runs over placement's index in memory; claims are granted immediately. With --live,
+traces of GPUs and virtual machines are also replayed through processes of berth, with durable claims and
+builds. docs/quality.md says where the traces are from, and what the figures mean.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,10 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.quality import gpu_trace, numa_trace, vm_trace
+from bench.quality.cloud import OpenCloud, TraceCloud
+from bench.quality.live import LiveCloud
 from scheduler_worker import SPREAD, ChoicePolicy
 
 EPISODES = 20  # of the synthetic trace of NUMA nodes
 UNLIMITED = 1_000_000  # builds in progress on a host: no agent reports that they have ended
+# Requests follow each other faster than in the trace, so builds of the last seconds must not count.
+NO_BUILDS: Mapping[str, float] = {"+io_ops": 0.0, "+load": 0.0}
 
 
 class Line(NamedTuple):
@@ -43,8 +49,8 @@ class Line(NamedTuple):
 Run = Callable[[int], dict[str, float]]
 
 
-def policy_named(name: str) -> ChoicePolicy:
-    """Return a policy by its name: a profile, changes of its weighers, or both: `spread,ram=-1,cpu=-1`."""
+def parts_of_policy(name: str) -> tuple[str, dict[str, float]]:
+    """Return the profile that the name of a policy contains, and its changes of weighers."""
     profile, changes = SPREAD, {}
     for part in map(str.strip, name.split(",")):
         weigher, is_change, multiplier = part.partition("=")
@@ -52,7 +58,48 @@ def policy_named(name: str) -> ChoicePolicy:
             changes[f"+{weigher}"] = float(multiplier)
         elif part != "default":
             profile = part
+    return profile, changes
+
+
+def policy_named(name: str) -> ChoicePolicy:
+    """Return a policy by its name: a profile, changes of its weighers, or both: `spread,ram=-1,cpu=-1`."""
+    profile, changes = parts_of_policy(name)
     return ChoicePolicy.from_names(weighers=changes or None, max_builds=UNLIMITED, profile=profile)
+
+
+def in_memory(name: str) -> OpenCloud:
+    """Return how a cloud in memory is opened that chooses hosts by a named policy."""
+    policy = policy_named(name)
+    return lambda hosts, seed: TraceCloud(hosts, policy, seed)
+
+
+def live(name: str) -> OpenCloud:
+    """Return how a berth on RabbitMQ and PostgreSQL is opened that chooses hosts by a named policy."""
+    profile, changes = parts_of_policy(name)
+    weighers = {**NO_BUILDS, **changes}
+    settings = {
+        "placement_profile": profile,
+        "scheduler_weighers": ",".join(f"{weigher}={by}" for weigher, by in weighers.items()),
+        "scheduler_rules": f"io_ops.max_io_ops_per_host={UNLIMITED}",
+    }
+    return lambda hosts, seed: LiveCloud(hosts, settings, seed)
+
+
+class ComparedPolicies(NamedTuple):
+    """The compared policies, and the clouds that choose hosts by them, each by its name in the table."""
+
+    policies: Mapping[str, ChoicePolicy]
+    clouds: Mapping[str, OpenCloud]
+
+
+def compared_policies(names: str, also_live: bool) -> ComparedPolicies:
+    clouds: dict[str, OpenCloud] = {}
+    each = [name.strip() for name in names.split(";")]
+    for name in each:
+        clouds[name] = in_memory(name)
+        if also_live:
+            clouds[f"{name}, live"] = live(name)
+    return ComparedPolicies({name: policy_named(name) for name in each}, clouds)
 
 
 def means(workload: str, metric: str, policy: str, run: Run, seeds: Sequence[int], by: str = "berth") -> Line:
@@ -62,7 +109,7 @@ def means(workload: str, metric: str, policy: str, run: Run, seeds: Sequence[int
 
 
 def gpu_lines(
-    name: str, trace: gpu_trace.GpuTrace, compared: dict[str, ChoicePolicy], seeds: Sequence[int]
+    name: str, trace: gpu_trace.GpuTrace, clouds: Mapping[str, OpenCloud], seeds: Sequence[int]
 ) -> Iterator[Line]:
     metric = "allocated"
     if name in gpu_trace.PUBLISHED:
@@ -70,15 +117,15 @@ def gpu_lines(
         yield Line(name, metric, "best fit", best_fit, "published")
         yield Line(name, metric, "FGD", fgd, "published")
     yield means(name, metric, "best fit", lambda seed: gpu_trace.with_best_fit(trace, seed), seeds, "here")
-    for policy, chosen in compared.items():
-        yield means(name, metric, policy, partial(gpu_trace.with_berth, trace, policy=chosen), seeds)
+    for policy, opened in clouds.items():
+        yield means(name, metric, policy, partial(gpu_trace.with_berth, trace, open_cloud=opened), seeds)
 
 
 def numa_lines(
     name: str,
     trace: Sequence[numa_trace.NumaInstance],
     starts: Sequence[int],
-    compared: dict[str, ChoicePolicy],
+    policies: Mapping[str, ChoicePolicy],
 ) -> Iterator[Line]:
     metric = "wait"
     for policy, figure in numa_trace.PUBLISHED.get(name, {}).items():
@@ -87,12 +134,12 @@ def numa_lines(
         hosts = numa_trace.PlainHosts(choose)
         run = lambda seed, hosts=hosts: numa_trace.waiting(trace, starts, hosts)  # noqa: E731
         yield means(name, metric, policy, run, [0], "here")
-    for policy, chosen in compared.items():
+    for policy, chosen in policies.items():
         yield means(name, metric, policy, partial(numa_trace.with_berth, trace, starts, chosen), [0])
 
 
 def vm_lines(
-    name: str, trace: vm_trace.VmTrace, factors: Sequence[float], compared: dict[str, ChoicePolicy]
+    name: str, trace: vm_trace.VmTrace, factors: Sequence[float], clouds: Mapping[str, OpenCloud]
 ) -> Iterator[Line]:
     metric = "rejected"
     for factor in factors:
@@ -103,26 +150,24 @@ def vm_lines(
                 trace, vm_trace.PlainFleet(hosts, best)
             )
             yield means(workload, metric, policy, run, [0], "here")
-        for policy, chosen in compared.items():
-            run_berth = partial(vm_trace.with_berth, trace, hosts, chosen)
+        for policy, opened in clouds.items():
+            run_berth = partial(vm_trace.with_berth, trace, hosts, opened)
             yield means(workload, metric, policy, run_berth, [0])
 
 
-def synthetic_lines(compared: dict[str, ChoicePolicy], seeds: Sequence[int]) -> Iterator[Line]:
+def synthetic_lines(compared: ComparedPolicies, seeds: Sequence[int]) -> Iterator[Line]:
     """Yield the figures on small traces that are made here, so that nothing must be downloaded."""
-    yield from gpu_lines("gpu (synthetic)", gpu_trace.synthetic(1), compared, seeds)
+    yield from gpu_lines("gpu (synthetic)", gpu_trace.synthetic(1), compared.clouds, seeds)
     trace = numa_trace.synthetic(1)
     starts = numa_trace.random_starts(trace, EPISODES, 1)
-    yield from numa_lines("numa (synthetic)", trace, starts, compared)
-    yield from vm_lines("vm (synthetic)", vm_trace.synthetic(1), [1.0], compared)
+    yield from numa_lines("numa (synthetic)", trace, starts, compared.policies)
+    yield from vm_lines("vm (synthetic)", vm_trace.synthetic(1), [1.0], compared.clouds)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     given = _arguments(words)
-    compared = {name.strip(): policy_named(name.strip()) for name in given.policies.split(";")}
-    seeds = _seeds(given.seeds)
     lines: list[Line] = []
-    for line in _lines(given, compared, seeds):
+    for line in _lines(given, compared_policies(given.policies, given.live), _seeds(given.seeds)):
         lines.append(line)
         if given.verbose:
             print(line, file=sys.stderr, flush=True)
@@ -130,23 +175,21 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _lines(
-    given: argparse.Namespace, compared: dict[str, ChoicePolicy], seeds: Sequence[int]
-) -> Iterator[Line]:
+def _lines(given: argparse.Namespace, compared: ComparedPolicies, seeds: Sequence[int]) -> Iterator[Line]:
     if not (given.gpu or given.numa or given.vm):
         yield from synthetic_lines(compared, seeds)
     for workload in given.workloads.split(",") if given.gpu else ():
-        yield from gpu_lines(workload, gpu_trace.read(given.gpu, workload), compared, seeds)
+        yield from gpu_lines(workload, gpu_trace.read(given.gpu, workload), compared.clouds, seeds)
     if given.numa:
         trace = numa_trace.read(given.numa)
         if given.starts:
-            yield from numa_lines("valid", trace, np.load(given.starts).tolist(), compared)
+            yield from numa_lines("valid", trace, np.load(given.starts).tolist(), compared.policies)
         else:
             starts = numa_trace.random_starts(trace, 150, seeds[0])
-            yield from numa_lines(f"150 random starts, seed {seeds[0]}", trace, starts, compared)
+            yield from numa_lines(f"150 random starts, seed {seeds[0]}", trace, starts, compared.policies)
     for path in given.vm:
         factors = [float(factor) for factor in given.factors.split(",")]
-        yield from vm_lines(path.stem, vm_trace.read(path), factors, compared)
+        yield from vm_lines(path.stem, vm_trace.read(path), factors, compared.clouds)
 
 
 def table_of(lines: Sequence[Line]) -> Table:
@@ -191,6 +234,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         help="profiles, or changes of weighers, such as spread,ram=-1,cpu=-1; separated by semicolons",
     )
     parser.add_argument("--seeds", default="1-3", help="FROM-TO, for the order of arrivals (default: 1-3)")
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="also replay GPUs and virtual machines through processes of berth on new servers, which takes "
+        "about 0.05 s for each request and deletion",
+    )
     parser.add_argument("--verbose", action="store_true", help="print each result when it is there")
     given = parser.parse_args(words)
     for option, path in (

@@ -1,14 +1,16 @@
-"""The hosts and requests of a trace, for which a real scheduler decides in memory.
+"""The hosts and requests of a trace, and a cloud in memory for which a real scheduler decides.
 
-One request is decided at a time, as in the published simulations with which the results are compared. The
-clock of the scheduler is that of the trace.
+One request is decided at a time, as in the published simulations with which the results are compared.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
 
-from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
+from berth.instant_cloud import InstantCloud, InstantPlacement
+from bus.clock import Clock
 from bus.messages import BuildRequested
 from bus.reports import Inventory
 from bus.requests import Flavor, ResourceGroup
@@ -45,46 +47,80 @@ class Asked:
     groups: tuple[ResourceGroup, ...] = ()
 
 
+class PlacingCloud(Protocol):
+    """Hosts of a trace, and what decides for them."""
+
+    def advance(self, to: float) -> None:
+        """Set the time in seconds since the trace began."""
+
+    def place(self, asked: Asked) -> Any:
+        """Place an instance, and return what `release` needs; None if no host fits."""
+
+    def release(self, held: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+OpenCloud = Callable[[Sequence[HostSpec], int], PlacingCloud]  # from hosts and a seed
+
+
+def request_ids(seed: int) -> Clock:
+    """Return the source of the ids of requests, which decide between equal hosts."""
+    return Clock(chance=Random(seed))
+
+
+def request_for(asked: Asked, ids: Clock, reply_to: str = "") -> BuildRequested:
+    return BuildRequested(
+        request=ids.uuid(),
+        instances=(ids.uuid(),),
+        flavor=asked.flavor,
+        groups=asked.groups,
+        alternates=0,
+        reply_to=reply_to,
+    )
+
+
+def provider_id(host: int, device: int | None = None) -> str:
+    """Return the id of a host's root provider, or of one of its devices."""
+    return f"{host:08x}-{0 if device is None else device + 1:04x}-4000-8000-{host:012x}"
+
+
 @dataclass(eq=False)
 class TraceCloud:
-    """Hosts, and the scheduler that decides for them."""
+    """A cloud in memory. The clock of its scheduler is that of the trace."""
 
     hosts: Sequence[HostSpec]
     policy: ChoicePolicy
     seed: int = 1
-    time: SteppedTime = field(default_factory=SteppedTime)
 
     def __post_init__(self) -> None:
         index = Index()
         self.devices: dict[str, tuple[int, int]] = {}  # provider → number of its host, number of the device
+        self._ids = request_ids(self.seed)
         for number, spec in enumerate(self.hosts):
             index.put(self._tree(number, spec), 0)
         self.placement = InstantPlacement(index)
-        self._cloud = InstantCloud(self.placement, self.policy, seed=self.seed, time=self.time)
-        self.scheduler, self.clock = self._cloud.scheduler, self._cloud.clock
+        self._cloud = InstantCloud(self.placement, self.policy, seed=self.seed)
+        self.scheduler = self._cloud.scheduler
         self._loop = asyncio.new_event_loop()
         self._loop.run_until_complete(self._cloud.open())
 
     def _tree(self, number: int, spec: HostSpec) -> Tree:
-        root = _uuid(number, 0)
+        root = provider_id(number)
         providers = [_provider(root, None, f"host-{number}", spec.resources, spec.traits)]
         for nth, device in enumerate(spec.devices):
-            uuid = _uuid(number, nth + 1)
+            uuid = provider_id(number, nth)
             self.devices[uuid] = number, nth
             providers.append(_provider(uuid, root, f"host-{number}-{nth}", device.resources, device.traits))
         agent = f"agent-{number % AGENTS}"
         return Tree(root, f"host-{number}", "cell-1", agent, "az1", 1, False, tuple(providers))
 
+    def advance(self, to: float) -> None:
+        self._cloud.time.advance(to)
+
     def place(self, asked: Asked) -> Allocations | None:
         """Place an instance, and return its allocations; None if no host fits."""
-        request = BuildRequested(
-            request=self.clock.uuid(),
-            instances=(self.clock.uuid(),),
-            flavor=asked.flavor,
-            groups=asked.groups,
-            alternates=0,
-        )
-        placed = self._loop.run_until_complete(self._cloud.place(request))
+        placed = self._loop.run_until_complete(self._cloud.place(request_for(asked, self._ids)))
         return placed[0].chosen.choice.allocations if placed else None
 
     def release(self, held: Allocations) -> None:
@@ -92,10 +128,6 @@ class TraceCloud:
 
     def close(self) -> None:
         self._loop.close()
-
-
-def _uuid(host: int, provider: int) -> str:
-    return f"{host:08x}-{provider:04x}-4000-8000-{host:012x}"
 
 
 def _provider(

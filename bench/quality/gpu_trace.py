@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
+from bench.quality.cloud import Asked, DeviceSpec, HostSpec, OpenCloud
 from bus.packing import Floats
 from bus.requests import Flavor, ResourceGroup
-from scheduler_worker import ChoicePolicy
 
 GPU = "CUSTOM_GPU_MILLI"  # thousandths of a GPU
 WHOLE = 1000
@@ -125,8 +124,8 @@ def allocated(trace: GpuTrace, seed: int, place: Place) -> dict[str, float]:
     return {"allocated": sum(ends) / len(ends), "refused": refused}
 
 
-def with_berth(trace: GpuTrace, seed: int, policy: ChoicePolicy) -> dict[str, float]:
-    cloud = TraceCloud(_hosts(trace.nodes), policy, seed)
+def with_berth(trace: GpuTrace, seed: int, open_cloud: OpenCloud) -> dict[str, float]:
+    cloud = open_cloud(_hosts(trace.nodes), seed)
     asked: dict[Pod, Asked] = {}
 
     def place(pod: Pod) -> bool:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.quality.cloud import Asked, DeviceSpec, HostSpec, TraceCloud
-from berth.instant_cloud import SteppedTime
 from bus.packing import Bools, Floats
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
@@ -128,8 +127,7 @@ class BerthHosts:
 
     def __init__(self, policy: ChoicePolicy, seed: int) -> None:
         node = DeviceSpec({"VCPU": CPU, "MEMORY_MB": MEMORY}, ("HW_NUMA_ROOT",))
-        self._time = SteppedTime()
-        self.cloud = TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed, self._time)
+        self.cloud = TraceCloud([HostSpec({}, (), (node,) * NODES)] * HOSTS, policy, seed)
         self._asked: dict[tuple[int, int, bool], Asked] = {}
         self._held: dict[int, Allocations] = {}
         self._known = PlainHosts(first_fit)
@@ -150,7 +148,7 @@ class BerthHosts:
             self._asked[key] = Asked(
                 Flavor(name=name, vcpus=instance.cpu, memory_mb=instance.memory, extra_specs=specs)
             )
-        self._time.advance(float(now))
+        self.cloud.advance(float(now))
         held = self.cloud.place(self._asked[key])
         assert held is not None, f"no host for {instance}, which fits"
         self._change(held, -1)
@@ -158,7 +156,7 @@ class BerthHosts:
         return held
 
     def release(self, held: Any, now: int) -> None:
-        self._time.advance(float(now))
+        self.cloud.advance(float(now))
         self.cloud.release(held)
         self._change(held, 1)
         del self._held[id(held)]

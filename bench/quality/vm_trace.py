@@ -15,11 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.quality.cloud import Asked, HostSpec, TraceCloud
-from berth.instant_cloud import SteppedTime
+from bench.quality.cloud import Asked, HostSpec, OpenCloud
 from bus.packing import Floats, are_free
 from bus.requests import Flavor
-from scheduler_worker import ChoicePolicy
 
 CPU, MEMORY = 9600, 2250  # of a host: hundredths of a processor, and memory in the trace's unit
 DAY = 86_400.0  # the trace counts time in days
@@ -101,10 +99,8 @@ class PlainFleet:
 
 
 class BerthFleet:
-    def __init__(self, hosts: int, policy: ChoicePolicy, seed: int) -> None:
-        self._time = SteppedTime()
-        host = HostSpec({"VCPU": CPU, "MEMORY_MB": MEMORY})
-        self.cloud = TraceCloud([host] * hosts, policy, seed, self._time)
+    def __init__(self, hosts: int, open_cloud: OpenCloud, seed: int) -> None:
+        self.cloud = open_cloud([HostSpec({"VCPU": CPU, "MEMORY_MB": MEMORY})] * hosts, seed)
         self._asked: dict[tuple[int, int], Asked] = {}
 
     def place(self, machine: VirtualMachine) -> Any:
@@ -113,11 +109,11 @@ class BerthFleet:
             self._asked[key] = Asked(
                 Flavor(name=f"vm-{machine.cpu}-{machine.memory}", vcpus=machine.cpu, memory_mb=machine.memory)
             )
-        self._time.advance(machine.begins * DAY)
+        self.cloud.advance(machine.begins * DAY)
         return self.cloud.place(self._asked[key])
 
     def release(self, held: Any, now: float) -> None:
-        self._time.advance(now * DAY)
+        self.cloud.advance(now * DAY)
         self.cloud.release(held)
 
 
@@ -137,8 +133,8 @@ def rejected(trace: VmTrace, fleet: VmFleet) -> dict[str, float]:
     return {"rejected": refused, "rejected_cores_percent": 100 * cores / total}
 
 
-def with_berth(trace: VmTrace, hosts: int, policy: ChoicePolicy, seed: int) -> dict[str, float]:
-    fleet = BerthFleet(hosts, policy, seed)
+def with_berth(trace: VmTrace, hosts: int, open_cloud: OpenCloud, seed: int) -> dict[str, float]:
+    fleet = BerthFleet(hosts, open_cloud, seed)
     try:
         return rejected(trace, fleet)
     finally:

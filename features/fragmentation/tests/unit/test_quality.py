@@ -3,12 +3,12 @@
 import pytest
 
 from bench.quality import gpu_trace, numa_trace, vm_trace
-from bench.quality.__main__ import main, policy_named
+from bench.quality.__main__ import in_memory, main, policy_named
 
 
 def test_gpus_are_filled_at_least_as_well_as_by_best_fit() -> None:
     trace = gpu_trace.synthetic(1)
-    berth = gpu_trace.with_berth(trace, 1, policy_named("balanced"))
+    berth = gpu_trace.with_berth(trace, 1, in_memory("balanced"))
     assert berth["allocated"] >= gpu_trace.with_best_fit(trace, 1)["allocated"] + 1
 
 
@@ -25,7 +25,7 @@ def test_instances_are_rejected_no_more_than_with_best_fit() -> None:
     trace = vm_trace.trace_of(vm_trace.synthetic(1).machines[:600])
     hosts = trace.hosts(1.05)
     best_fit = vm_trace.rejected(trace, vm_trace.PlainFleet(hosts, best=True))
-    berth = vm_trace.with_berth(trace, hosts, policy_named("balanced"), 1)
+    berth = vm_trace.with_berth(trace, hosts, in_memory("balanced"), 1)
     assert berth["rejected"] <= best_fit["rejected"]
 
 
