@@ -160,7 +160,7 @@ def helps_of(
 
 def all_helps(order: Order, choosing: Choosing, late: Late, remedies: Sequence[Remedies]) -> tuple[str, ...]:
     """Return sentences with changes that would make an order fit."""
-    tally = Tally(order.request.request, MOST_SEARCHES, late, needed=order.needed)
+    tally = Tally(MOST_SEARCHES, late, needed=order.needed)
     return tuple([sentence for remedy in remedies for sentence in remedy(order, choosing, tally)])
 
 

@@ -361,7 +361,7 @@ class _Search:
         order = only_on(order, reading.hosts)
         asked = sections_of(order.request, order.current, order.instances)
         for row, part in zip(fits, asked, strict=True):
-            found = choosing.rank(part.alternative, order.request.request).found
+            found = choosing.find(part.alternative)
             for index, at in enumerate(found.positions.tolist()):
                 row[at] = found.admits(index) and bool(found.ways(index, 1, order.tried.avoided))
         return fits

@@ -20,9 +20,9 @@ from scheduler_worker.extension import (
     Alternative,
     CapacityReservation,
     Choosing,
+    FoundHosts,
     Order,
     Pick,
-    Ranking,
     RuleError,
     Scheduler,
     Shortage,
@@ -104,7 +104,7 @@ class WhatIfs:
             # Further instances of a gang are not counted: their number is not the sum over hosts.
             if not question.room or answer.refusal or self._is_chosen_jointly(order, supposing):
                 return answer
-            found, cut = await self._room(order.alternative, question.request.request, supposing)
+            found, cut = await self._room(order.alternative, supposing)
             capacity = tuple(
                 CapacityLeft(cell=cell, zone=zone, hosts=found.hosts[cell, zone], instances=instances)
                 for (cell, zone), instances in sorted(found.instances.items())
@@ -199,7 +199,7 @@ class WhatIfs:
         scheduler = self._scheduler
         return Supposing(scheduler.source, scheduler.book, scheduler.clock.monotonic(), free)
 
-    async def _room(self, alternative: Alternative, seed: str, supposing: Supposing) -> tuple[_Counted, str]:
+    async def _room(self, alternative: Alternative, supposing: Supposing) -> tuple[_Counted, str]:
         clock = self._scheduler.clock
         counted, spent, layout = _Counted(), 0.0, self._scheduler.source.layout
         while not counted.done:
@@ -210,19 +210,19 @@ class WhatIfs:
                 return counted, "counting stopped: hosts came or went meanwhile"
             began = clock.monotonic()
             with self._choosing_with(supposing) as choosing:
-                self._count(choosing.rank(alternative, seed), counted, supposing)
+                self._count(choosing.find(alternative), counted, supposing)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
         cut = f"at most {TRIED:,} are counted on a host of several providers"
         return counted, cut if counted.capped else ""
 
-    def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing) -> None:
+    def _count(self, hosts: FoundHosts, counted: _Counted, supposing: Supposing) -> None:
         clock = self._scheduler.clock
         until = clock.monotonic() + SLICE
-        for index in ranking.admitted(beyond=counted.after):
-            if counted.host is not None and counted.host.uuid != ranking.found.host(index).uuid:
+        for index in hosts.passing_after(counted.after):
+            if counted.host is not None and counted.host.uuid != hosts.host(index).uuid:
                 self._finish(counted, supposing)  # the counted instances filled the host
-            if not self._count_host(ranking, index, counted, supposing, until):
+            if not self._count_host(hosts, index, counted, supposing, until):
                 return
             if clock.monotonic() > until:
                 return
@@ -230,12 +230,12 @@ class WhatIfs:
         counted.done = True
 
     def _count_host(
-        self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
+        self, hosts: FoundHosts, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
         """Count the instances that fit on a host; return False if this is not finished at `until`."""
-        ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
-        host, most = ranking.found.host(index), ON_ONE_HOST
-        if (further := ranking.alternative.most_on(host.uuid)) is not None:
+        ways = hosts.find_ways(index, 1) if hosts.admits(index) else ()
+        host, most = hosts.host(index), ON_ONE_HOST
+        if (further := hosts.alternative.most_on(host.uuid)) is not None:
             most = max(further - supposing.on(host.uuid), 0)
         if ways and not ways[0].free_by_provider:
             (asked,) = ways[0].allocations.values()
@@ -248,7 +248,7 @@ class WhatIfs:
             tries -= 1
             if self._scheduler.clock.monotonic() > until:
                 return False
-            ways = ranking.found.find_ways(index, 1)
+            ways = hosts.find_ways(index, 1)
         counted.capped |= bool(ways) and len(counted.tried) == TRIED
         self._finish(counted, supposing)
         return True

@@ -246,9 +246,13 @@ class Choosing:
         """Return the hosts for a flavor, best first; `seed` decides the order of hosts with equal scores. If
         an order needs hosts that fit `several` instances together, only such hosts are returned.
         """
+        return Ranking(self.find(alternative, several), self.pending, seed)
+
+    def find(self, alternative: Alternative, several: int = 1) -> FoundHosts:
+        """Return the hosts for a flavor, without an order: no weigher is computed."""
         alternative = self.renewed(alternative, several)
         search = self.source.search(alternative.question)
-        return Ranking(FoundHosts(alternative, search, self.now, self.hosts, self.policy), self.pending, seed)
+        return FoundHosts(alternative, search, self.now, self.hosts, self.policy)
 
     def renewed(self, alternative: Alternative, several: int = 1) -> Alternative:
         """Return an alternative with what its filters need to know about the hosts chosen so far."""

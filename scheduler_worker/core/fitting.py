@@ -156,7 +156,9 @@ class FoundHosts:
 
     @cached_property
     def passing(self) -> Ints:
-        """Return the indices of hosts that all filters on arrays accept."""
+        """Return the indices of hosts that all filters on arrays accept. Filters for single hosts may still
+        reject some of them.
+        """
         return np.flatnonzero(reduce(and_, [mask for _, mask in self.masks]))
 
     def host(self, index: int) -> PlacedHost:
@@ -239,6 +241,19 @@ class FoundHosts:
         """Drop cached candidates that use several providers, because shared resources may have changed."""
         self._tree_ways.clear()
 
+    def passing_after(self, position: int) -> Sequence[int]:
+        """Return those of the `passing` hosts that come after a position in placement's index."""
+        first = np.searchsorted(self.positions[self.passing], position, side="right")
+        indices: list[int] = self.passing[first:].tolist()
+        return indices
+
+    def any_way(self, index: int) -> Candidate | None:
+        """Return an allocation candidate of a host, not always the best; None if no candidate fits or a
+        filter rejects the host.
+        """
+        ways = self.find_ways(index, 1) if self.admits(index) else ()
+        return ways[0] if ways else None
+
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
         """Return a host's best allocation candidate that uses no provider in `avoid`; None if no candidate
         fits or a filter rejects the host.
@@ -272,7 +287,7 @@ class FoundHosts:
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
         within = self._within.get(self.host(index).uuid, ()) if self._within else ()
-        weighed = self.way_values and most <= MOST_WEIGHED
+        weighed = 1 < most <= MOST_WEIGHED and self.way_values
         find = self.search.distinct_ways if weighed else self.search.ways
         return tuple(find(self.positions.item(index), most, within))
 

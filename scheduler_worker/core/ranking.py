@@ -768,14 +768,6 @@ class Ranking:
             self._alternates[cell] = alternates
         return alternates.take(several, excluding, avoid)
 
-    def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices of hosts that pass all filters on arrays of hosts, without hosts up to the
-        position `beyond` in placement's index. Filters for single hosts may still reject some of them.
-        """
-        first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
-        indices: list[int] = self._order.admitted[first:].tolist()
-        return indices
-
     def _next(self) -> Entry | None:
         found, pop = self.found, self._next_in_order
         admitted, lone_ways, keeps_together = found.admitted, found.lone_ways, found.keeps_together

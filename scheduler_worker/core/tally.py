@@ -7,8 +7,7 @@ from typing import Self
 from bus.candidates import SenselessQuery
 from bus.queries import Candidate
 from scheduler_worker.core.choosing import Choosing
-from scheduler_worker.core.fitting import capacities
-from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.fitting import FoundHosts, capacities
 from scheduler_worker.core.rule import Alternative
 
 Late = Callable[[], bool]  # returns whether the time limit of the search has passed
@@ -32,43 +31,42 @@ class Found:
 class Tally:
     """Counts the hosts that would fit after each suggested change, within a limit of searches and time."""
 
-    def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
+    def __init__(self, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
         self.left = searches
         self.needed = needed
-        self._seed = seed
         self._late = late
 
     def another(self, searches: int) -> Self:
         """Return a tally with a limit of searches of its own, and the same limit of time."""
-        return type(self)(self._seed, searches, self._late, needed=self.needed)
+        return type(self)(searches, self._late, needed=self.needed)
 
     @property
     def spent(self) -> bool:
         return self.left <= 0 or self._late()
 
     def count(self, alternative: Alternative, choosing: Choosing) -> Found:
-        ranking = self.ranking(alternative, choosing)
-        return Found(0) if ranking is None else self.counted(ranking)
+        hosts = self.find(alternative, choosing)
+        return Found(0) if hosts is None else self.counted(hosts)
 
-    def ranking(self, alternative: Alternative, choosing: Choosing) -> Ranking | None:
+    def find(self, alternative: Alternative, choosing: Choosing) -> FoundHosts | None:
         if self.spent:
             return None
         self.left -= 1
         try:
-            return choosing.rank(alternative, self._seed)
+            return choosing.find(alternative)
         except SenselessQuery:
             return None
 
-    def counted(self, ranking: Ranking) -> Found:
-        indices, examined, fitting, instances = ranking.admitted(), 0, 0, 0
+    def counted(self, hosts: FoundHosts) -> Found:
+        indices, examined, fitting, instances = hosts.passing.tolist(), 0, 0, 0
         for index in indices[:_EXAMINED]:
             if examined and self._late():
                 break
             examined += 1
-            way = ranking.found.way(index)
+            way = hosts.any_way(index)
             if way is not None:
                 fitting += 1
-                instances += _instances(ranking.alternative, way) if self.needed > 1 else 1
+                instances += _instances(hosts.alternative, way) if self.needed > 1 else 1
         if instances < self.needed:
             return Found(0)
         if fitting == min(len(indices), _EXAMINED):

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus.host_health import DISABLED
 from bus.queries import FindCandidates
-from scheduler_worker.extension import MOST_SEARCHES, Alternative, Choosing, Found, Order, Ranking, Tally
+from scheduler_worker.extension import MOST_SEARCHES, Alternative, Choosing, Found, FoundHosts, Order, Tally
 
 _T = TypeVar("_T")
 
@@ -164,14 +164,14 @@ class Helps:
 def by_less(tally: Tally, less: Lessened, choosing: Choosing) -> Helps | None:
     """Suggest a resource class's largest amount that fits, or to leave it out; None if neither helps."""
     without = _without_class(less)
-    ranking = tally.ranking(without, choosing)
-    if ranking is None:
+    hosts = tally.find(without, choosing)
+    if hosts is None:
         return None
-    for amount in _amounts(ranking, less):
+    for amount in _amounts(hosts, less):
         found = tally.count(less.with_amount(amount), choosing)
         if found.hosts:
             return Helps(found, less.says(amount), f"{found} would fit {less.says(amount)}")
-    found = tally.counted(ranking)
+    found = tally.counted(hosts)
     if found.hosts and without is less.alternative and less.resource_class not in NEVER_WITHOUT:
         return _helps(found, less.says(0))
     return None
@@ -184,11 +184,10 @@ def _without_class(reduction: Lessened) -> Alternative:
     return reduction.alternative if asks else reduction.with_amount(1)
 
 
-def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
-    indices = ranking.admitted()
-    if not len(indices):
+def _amounts(hosts: FoundHosts, less: Lessened) -> Sequence[int]:
+    if not hosts.passing.size:
         return ()
-    free = int(np.max(ranking.found.search.free(less.resource_class)[list(indices)]))
+    free = int(np.max(hosts.search.free(less.resource_class)[hosts.passing]))
     most = min(free, less.asked - 1)
     # `most` may not fit because of other limits, so smaller amounts are tried too.
     halves = {amount >> shift for amount in (most, less.asked) for shift in range(4)}
@@ -229,8 +228,8 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
                 return
-            ranking = tally.ranking(_without_class(second), choosing)
-            for amount in _amounts(ranking, first) if ranking is not None else ():
+            hosts = tally.find(_without_class(second), choosing)
+            for amount in _amounts(hosts, first) if hosts is not None else ():
                 less_too = lessened(first.with_amount(amount))
                 other = [less for less in less_too if less.resource_class == second.resource_class]
                 fits = next(filter(None, (by_less(tally, less, choosing) for less in other)), None)

@@ -103,11 +103,12 @@ class BerthOfNova:
         roots: set[str] = set()
         for alternative in order.alternatives:
             try:
-                ranking = scheduler.choosing().rank(alternative, question.request.request)
+                found = scheduler.choosing().find(alternative)
             except SenselessQuery as problem:
                 return FeasibleHosts(frozenset(), str(problem))
-            found = ranking.found
-            roots |= {found.host(index).uuid for index in ranking.admitted() if found.way(index) is not None}
+            roots |= {
+                found.host(index).uuid for index in found.passing.tolist() if found.way(index) is not None
+            }
         return FeasibleHosts(frozenset(roots))
 
 

@@ -10,7 +10,7 @@ from bus.messages import BuildRequested, BuildUnplaceable
 from bus.requests import Hints
 from features.suggestions.core.changes import helps
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.extension import HostFacts
+from scheduler_worker.core.extension import HostFacts, View, Weigher
 from scheduler_worker.extension import Alternative, Order, Tally
 from tests.support.ranking_builders import Hall, a_hall
 from tests.support.refused_worlds import HOSTS, RandomCloud, a_question, a_world, of
@@ -20,7 +20,7 @@ from tests.support.virtual_time import TurnedClock
 
 
 def suggested(hall: Hall, order: Order) -> list[str]:
-    return list(helps(order, hall.choosing(), Tally("s", 0, needed=order.needed)))
+    return list(helps(order, hall.choosing(), Tally(0, needed=order.needed)))
 
 
 STATES = (a_state(1), a_state(2, enabled=False), a_state(3))
@@ -75,9 +75,20 @@ def near(host: HostFacts, alternative: Alternative) -> str | None:
     return "too far" if alternative.request.hints.build_near_host_ip else None
 
 
+def never(*, multiplier: float = 1.0) -> Weigher:
+    def fail(view: View, alternative: Alternative) -> float:
+        raise AssertionError("to count hosts needs no weigher, which would take most of a refusal's time")
+
+    return Weigher("never", fail, multiplier)
+
+
 @pytest.mark.parametrize(("request_", "reply"), HELPS.values(), ids=HELPS)
 def test_suggestions_of_refused_requests(request_: BuildRequested, reply: tuple[str, ...]) -> None:
-    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "near"), custom={"near": near})
+    policy = ChoicePolicy.from_names(
+        ("up", "enabled", "zone", "near"),
+        weighers={"mine:never": 1.0},
+        custom={"near": near, "mine:never": never},
+    )
     hall = a_hall(*HOSTS, policy=policy)
     for host_state, host in zip(STATES, HOSTS, strict=True):
         hall.handle(host_state, cell=host.cell)
