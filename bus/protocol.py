@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from bus import parts
-from bus.errors import NOT_JSON, TooBig, Undecodable
+from bus.errors import NOT_JSON, AnswerRefused, TooBig, Undecodable
 from bus.vocabulary import Message
 
 A = TypeVar("A", bound=Message, contravariant=True)
@@ -272,6 +272,16 @@ class AskMany(Protocol[A, R]):
     """Like `Ask`, for several questions of one type: made by `Bus.asker_of_many`."""
 
     def __call__(self, questions: Sequence[A], /) -> Awaitable[Sequence[R]]: ...
+
+
+async def ask_each(ask: AskMany[A, R], questions: Sequence[A]) -> Sequence[R | AnswerRefused]:
+    """Return the answer to each question, or why it was refused; send each alone if the batch is refused."""
+    try:
+        return await ask(questions)
+    except AnswerRefused as refused:
+        if len(questions) == 1:
+            return [refused]
+    return [answer for question in questions for answer in await ask_each(ask, [question])]
 
 
 M = TypeVar("M", bound=Message)

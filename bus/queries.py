@@ -12,7 +12,6 @@ from bus.vocabulary import (
     MAX_GROUPS,
     Allocations,
     Cause,
-    ClassName,
     Compact,
     Count,
     Id,
@@ -21,7 +20,6 @@ from bus.vocabulary import (
     LongList,
     Mappings,
     Message,
-    Number,
     Ordinal,
     ReplyTo,
     Seconds,
@@ -30,7 +28,6 @@ from bus.vocabulary import (
     Text,
     TraitName,
     Value,
-    Weight,
     Whole,
     Word,
     Zone,
@@ -59,27 +56,9 @@ class Candidate(Compact, frozen=True):
     capacity_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
 
 
-class OrderBy(Value, frozen=True, kw_only=True):
-    """A criterion for sorting candidates: the free or total amount of one resource class, with a multiplier.
-
-    A host's score is the sum of multiplier × (amount − lowest) / (highest − lowest) over all criteria. By
-    default, `lowest` and `highest` are the lowest and highest amount of all hosts that fit.
-    """
-
-    resource_class: ClassName
-    of: Literal["free", "total"] = "free"
-    multiplier: Weight = 1.0
-    lowest: Number | None = None  # lower end of the scale: smaller amounts count as `lowest`
-    highest: Number | None = None  # upper end of the scale
-
-
 class FindCandidates(Message, frozen=True, kw_only=True):
     """A query for a page of candidates: hosts with complete allocations that would fit now. `after` is `more`
-    of the previous page (0: first page).
-
-    To get each host on exactly one page, send the same query for every page, but with the `order` from the
-    first answer, in which the lowest and highest amounts are filled in. If the free capacity of a host
-    changes between two pages, the host may appear twice or not at all.
+    of the previous page (0: first page); with an otherwise equal query, each host is on exactly one page.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
@@ -97,9 +76,6 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     zone: Zone = ""  # availability zone that the agent reported, or that one of the host's aggregates sets
     roots: LongList[Id] = ()  # only hosts with these roots; empty: any
     not_roots: LongList[Id] = ()
-    # Criteria for sorting the hosts, best first; equal hosts are shuffled by the seed.
-    # Empty: hosts in the order of the index, from a start that the seed determines.
-    order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
     isolated: ShortList[Text] = ()  # suffixes of groups that must be on different providers
     root_member_of: ShortList[ShortList[Id]] = ()  # the host is in at least one aggregate of every inner list
     root_not_member_of: ShortList[Id] = ()
@@ -117,7 +93,6 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
     cut: bool = False  # too many combinations: the search stopped early
-    order: LongList[OrderBy] = ()  # the query's criteria, with the scale (lowest, highest) that was used
 
 
 class HeldHost(Value, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, ReleaseAnswered, ReleaseRequested
 from bus.errors import AnswerRefused, Unavailable
-from bus.protocol import AskMany
+from bus.protocol import AskMany, ask_each
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import CleanedUp, Event, ReleaseAnswer, SwapAnswered
 
@@ -36,14 +36,8 @@ class BuildClaims:
 
     async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
         """Send claims to placement; return for each its result, or a text why placement refused to answer."""
-        if not questions:
-            return []
-        try:
-            return [answer.results[0] for answer in await self.claim_many(questions)]
-        except AnswerRefused as refused:
-            if len(questions) == 1:
-                return [str(refused)]
-        return [(await self.claim_each([question]))[0] for question in questions]
+        answers = await ask_each(self.claim_many, questions) if questions else ()
+        return [str(one) if isinstance(one, AnswerRefused) else one.results[0] for one in answers]
 
     async def release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
         if not releases:

@@ -64,9 +64,8 @@ class IronicServer(Server):
         *,
         drivers: Drivers | None = None,
         settings: Mapping[str, Mapping[str, str]] | None = None,
-        port: int | None = None,
     ) -> None:
-        super().__init__(directory, port)
+        super().__init__(directory)
         self._amqp_url = amqp_url
         self._drivers = drivers or Drivers()
         self._settings = settings or {}

@@ -88,11 +88,10 @@ class Postgres(Server):
     def __init__(
         self,
         directory: Path,
-        port: int | None = None,
         certificate: Certificate | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(directory, port, certificate)
+        super().__init__(directory, certificate)
         self._options = dict(options or {})  # configuration parameters
         self._data = self.directory / "data"
         self._sockets = self.directory / "run"

@@ -171,12 +171,10 @@ class Server(Startable):
 
     name = "server"
 
-    def __init__(
-        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
-    ) -> None:
+    def __init__(self, directory: Path, certificate: Certificate | None = None) -> None:
         self.certificate = certificate
         self.directory = Path(directory).resolve()
-        self.port = free_port() if port is None else port
+        self.port = free_port()
         self.log_path = self.directory / f"{self.name.lower()}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog | None = None

@@ -110,7 +110,6 @@ class RabbitMQ(Server):
     def __init__(
         self,
         directory: Path,
-        port: int | None = None,
         certificate: Certificate | None = None,
         member: Membership | None = None,
         *,
@@ -119,7 +118,7 @@ class RabbitMQ(Server):
         plugins: Sequence[str] = (),
         unpacked: Path | None = None,
     ) -> None:
-        super().__init__(directory, port, certificate)
+        super().__init__(directory, certificate)
         self._unpacked = unpacked  # the directory of another version of RabbitMQ
         self._management_port = free_port() if management else 0
         self._samples_often = samples_often
@@ -296,11 +295,11 @@ def make_virtual_hosts(broker: RabbitMQ, *names: str) -> None:
 class RabbitMQCluster(Startable):
     """Three RabbitMQ nodes on loopback that form a cluster, each with a separate process and directory."""
 
-    def __init__(self, directory: Path, size: int = 3) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = Path(directory).resolve()
         self._epmd_port = free_port()
         cookie = secrets.token_hex(10)
-        names = [f"n{number}" for number in range(1, size + 1)]
+        names = [f"n{number}" for number in range(1, 4)]
         self.nodes = [
             RabbitMQ(
                 self._directory / name,

@@ -5,9 +5,7 @@ step compares both, so nothing is stored here: the next step completes an interr
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from bus.errors import UNANSWERED, Unavailable
 from bus.host_health import HELD
@@ -15,7 +13,7 @@ from bus.protocol import Ask
 from bus.requests import ResourceGroup
 from bus.resources import PROCESSORS, FindProviders, ProvidersFound
 from bus.vocabulary import portions
-from ironic_sync.api import IronicRefused, Json
+from ironic_sync.api import IronicApi, IronicRefused, Json
 
 STEP_SECONDS = 10.0
 REASON = "berth: maintenance window"
@@ -27,19 +25,9 @@ PAGE = 200
 log = logging.getLogger(__name__)
 
 
-class NodeMaintenance(Protocol):
-    """The methods of a client of Ironic's API that read nodes and set their maintenance flag."""
-
-    def nodes(self, *, fields: Sequence[str], **filters: Any) -> AsyncIterator[list[Json]]: ...
-
-    def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Json | None]: ...
-
-    def set_maintenance(self, uuid: str, on: bool, reason: str = "") -> Awaitable[None]: ...
-
-
 @dataclass(frozen=True)
 class MaintenanceFlags:
-    api: NodeMaintenance
+    api: IronicApi
     find: Ask[FindProviders, ProvidersFound]
 
     async def step(self) -> None:

@@ -1,4 +1,4 @@
-"""Provides a scheduler's settings, its claims, the times of its retries, and the ends of its requests."""
+"""Provides a scheduler's settings, the times of its retries, and the ends of its requests."""
 
 import asyncio
 import logging
@@ -58,18 +58,6 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in results if not isinstance(result, BaseException)]
-
-
-async def claim_each(
-    placement: PlacementQueries, questions: list[claims.ClaimRequested]
-) -> Sequence[claims.ClaimAnswered | AnswerRefused]:
-    """Send claims to placement, and return its answer to each; send each alone if the batch is refused."""
-    try:
-        return await placement.claim_many(questions)
-    except AnswerRefused as problem:
-        if len(questions) == 1:
-            return [problem]
-    return [answer for question in questions for answer in await claim_each(placement, [question])]
 
 
 async def providers_of(

@@ -24,6 +24,7 @@ from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
 from bus.projects import ClientQuery
+from bus.protocol import ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
@@ -720,7 +721,7 @@ class Scheduler:
             return
         taken: dict[Id, Allocations] = {}
         questions = [ClaimRequested(claims=claims_of(each.order, taken, self.narrowings)) for each in placed]
-        answers = await dependencies.claim_each(self.placement, questions)
+        answers = await ask_each(self.placement.claim_many, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)
         for each, answer in zip(placed, answers, strict=True):

@@ -1,4 +1,4 @@
-"""Wide trees: bounded work and memory. Ordered pages: each host once, the best first."""
+"""Wide trees: bounded work and memory. Pages: each host once."""
 
 import tracemalloc
 from random import Random
@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
-from bus.reports import Inventory
+from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import fits
 from placement_worker.core import search as searching
@@ -17,7 +16,7 @@ from placement_worker.core.search import TOGETHER
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch, all_pages, as_way
-from tests.support.provider_trees import CLASSES, a_query, a_world, an_index, page, search, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, search, state, tree
 
 
 def wide(number: int, children: int, units: int = 8, **stock: int) -> Tree:
@@ -100,49 +99,17 @@ def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatc
     )
 
 
-WORLDS, QUERIES, MANY = 120, 8, 10_000
+def candidates(index: Index, query: FindCandidates) -> list[Candidate]:
+    return [candidate for found in all_pages(index, query) for candidate in found.candidates]
 
 
-def some_order(chance: Random) -> tuple[OrderBy, ...]:
-    return tuple(
-        OrderBy(
-            resource_class=chance.choice((*CLASSES, "CUSTOM_NONE")),
-            of=chance.choice(("free", "total")),
-            multiplier=chance.choice((1.0, -1.0, 0.5, 2.0, 0.0)),
-            lowest=chance.choice((None, None, 0.0, 2.0)),
-            highest=chance.choice((None, None, None, 5.0)),
-        )
-        for _ in range(chance.choice((1, 1, 2, 3)))
-    )
-
-
-def amount(tree: Tree, order: OrderBy) -> float:
-    total = 0
-    for provider in tree.providers:
-        if (stock := provider.inventories.get(order.resource_class)) is not None:
-            free = stock.capacity - provider.used.get(order.resource_class, 0)
-            total += (
-                stock.capacity if order.of == "total" else free if len(tree.providers) == 1 else max(free, 0)
-            )
-    return total
-
-
-def all_in_order(index: Index, query: FindCandidates) -> list[CandidatesFound]:
-    """Every page, each asked for with the scale of the first."""
-    pages = [page(index, query)]
-    while (more := pages[-1].more) is not None:
-        assert len(pages) < 100
-        pages.append(page(index, structs.replace(query, after=more, order=pages[0].order)))
-    return pages
-
-
-def test_a_shared_provider_is_offered_once_in_ordered_pages() -> None:
+def test_a_shared_provider_is_offered_once_in_pages() -> None:
     chance = Random(9)
-    for _ in range(WORLDS):
+    for _ in range(120):
         world = a_world(chance)
         plain, index = PlainSearch(world), an_index(world)
-        for _ in range(QUERIES):
-            query = structs.replace(a_query(chance, world), order=some_order(chance), limit=MANY)
+        for _ in range(8):
+            query = structs.replace(a_query(chance, world), limit=10_000)
             sent = [(candidate.allocations, candidate.mappings) for candidate in candidates(index, query)]
             assert len(sent) == len(set(map(str, sent))) == len(plain.search(query))
             query = structs.replace(query, per_host=1, limit=chance.choice((1, 2, 9)))
@@ -150,47 +117,13 @@ def test_a_shared_provider_is_offered_once_in_ordered_pages() -> None:
             assert len(roots) == len(set(roots))
 
 
-def candidates(index: Index, query: FindCandidates) -> list[Candidate]:
-    return [candidate for found in all_in_order(index, query) for candidate in found.candidates]
-
-
-def flat(count: int, of: int = 64) -> Index:
-    return an_index([tree(state(number, None, {"VCPU": of})) for number in range(count)])
-
-
-def fullest(limit: int, **more: object) -> FindCandidates:
-    group = ResourceGroup(resources={"VCPU": 1})
-    order = (OrderBy(resource_class="VCPU", multiplier=-1.0),)
-    return structs.replace(FindCandidates(groups=(group,), limit=limit, order=order), **more)
-
-
-def test_equal_hosts_are_ordered_by_the_seed() -> None:
-    index = flat(300)
-    sent = [
-        [candidate.root for candidate in page(index, fullest(300, seed=f"s{n}")).candidates]
-        for n in range(40)
-    ]
-    assert len({tuple(some) for some in sent}) == 40
-    assert all(len(set(some)) == 300 for some in sent)
-    assert len({some[0] for some in sent}) > 30
-    again = [candidate.root for candidate in page(index, fullest(300, seed="s7")).candidates]
-    assert again == sent[7]
-
-
-def test_an_order_is_paged_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_limited_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "PAGE_BYTES", 2000)
-    index = flat(50)
-    pages = all_in_order(index, fullest(50))
+    index = an_index([tree(state(number, None, {"VCPU": 64})) for number in range(50)])
+    pages = all_pages(index, FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=50))
     assert len(pages) > 5
-    assert len({candidate.root for found in pages for candidate in found.candidates}) == 50
-
-
-def test_a_scale_of_huge_amounts_and_of_equal_ones() -> None:
-    huge = Inventory(total=2**31 - 1, allocation_ratio=3.4e38)
-    world = [tree(state(n, None, {"VCPU": huge if n % 2 else 4})) for n in range(9)]
-    first = page(an_index(world), structs.replace(fullest(9), order=(OrderBy(resource_class="VCPU"),)))
-    assert [int(candidate.root[-12:]) % 2 for candidate in first.candidates] == [1] * 4 + [0] * 5
-    assert len(page(flat(9), fullest(9)).candidates) == 9
+    roots = [candidate.root for found in pages for candidate in found.candidates]
+    assert len(set(roots)) == len(roots) == 50
 
 
 CELLS = tree(

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from bus.candidates import Bools, Floats, Ints
+from bus.candidates import Floats, Ints
 from bus.packing import RowPacking
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, PlannedMove, lost_by
 from features.planning.core.room_demand import RoomDemand
@@ -55,13 +55,13 @@ class _Kind:
 
 
 def search_all(
-    cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools, below: tuple[int, float, int] | None
+    cloud: CloudState, demand: RoomDemand, budget: int, below: tuple[int, float, int] | None
 ) -> ExactRoom | None:
     """Return the least disruptive plan of at most `budget` moves with a cost less than `below`; None if the
-    cloud is too large for this search. Hosts in `closed` are neither targets nor destinations. If plans of
-    equal cost differ by what they leave usable, the cost may be that of `below`.
+    cloud is too large for this search. If plans of equal cost differ by what they leave usable, the cost may
+    be that of `below`.
     """
-    rows = _rows(cloud, demand, closed)
+    rows = _rows(cloud, demand)
     if len(rows) > MOST_HOSTS:
         return None
     needed = np.sum([part.amounts * part.count for part in demand.parts], axis=0)
@@ -76,12 +76,12 @@ def search_all(
     return result if result.complete or below is not None else search.run(budget, below, HASTE)
 
 
-def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
+def _rows(cloud: CloudState, demand: RoomDemand) -> Ints:
     """Return the hosts that can receive a build or an instance, or that have a movable instance. If there are
     more than MOST_HOSTS, return only enough of them to show it.
     """
-    concerned = demand.could_hold(cloud) & ~closed
-    concerned[[host for host, there in cloud.instances.items() if there and not closed[host]]] = True
+    concerned = demand.could_hold(cloud).copy()
+    concerned[[host for host, there in cloud.instances.items() if there]] = True
     judged = set[object]()
     for there in cloud.instances.values():
         for each in there:
@@ -90,7 +90,7 @@ def _rows(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Ints:
             kind = id(each.accepted), each.amounts.tobytes()
             if kind not in judged:
                 judged.add(kind)
-                concerned |= each.accepted & ~closed & cloud.packing.fits_empty(each.amounts)
+                concerned |= each.accepted & cloud.packing.fits_empty(each.amounts)
     return np.flatnonzero(concerned)
 
 

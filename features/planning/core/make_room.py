@@ -59,19 +59,15 @@ def cost_of(moves: Sequence[PlannedMove], scale: Floats) -> Cost:
     return len(moves), round(size, 9), sum(not move.instance.lives for move in moves)
 
 
-def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools | None = None) -> RoomPlan:
-    """Return the least disruptive plan with at most `budget` moves, or the part of it that is possible.
-
-    Hosts in `closed` are neither targets nor destinations.
-    """
-    closed = np.zeros(len(cloud.packing), np.bool_) if closed is None else closed
-    hosts = int((demand.could_hold(cloud) & ~closed).sum())
+def plan_room(cloud: CloudState, demand: RoomDemand, budget: int) -> RoomPlan:
+    """Return the least disruptive plan with at most `budget` moves, or the part of it that is possible."""
+    hosts = int(demand.could_hold(cloud).sum())
     best: RoomPlan | None = None
-    for domain, kept, shared in _attempts(cloud, demand, closed):
+    for domain, kept, shared in _attempts(cloud, demand):
         if shared and best is not None and not best.code:
             continue
         most = budget if best is None or best.code else len(best.moves)
-        plan = _plan_within(cloud, demand, domain & ~closed, closed | kept, most, shared=shared)
+        plan = _plan_within(cloud, demand, domain, kept, most, shared=shared)
         if best is None or _disruption(plan, cloud.packing.scale) < _disruption(best, cloud.packing.scale):
             best = plan
         if not best.code and not best.moves:
@@ -79,20 +75,20 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
     best = best or RoomPlan(code="no_host")
     if best.code or best.moves:
         below = None if best.code else cost_of(best.moves, cloud.packing.scale)
-        exact = search_all(cloud, demand, budget, closed, below)
+        exact = search_all(cloud, demand, budget, below)
         if exact is not None and exact.found:
             plan = RoomPlan(exact.moves, exact.targets, lost=exact.lost)
             best = min(plan, best, key=lambda each: _disruption(each, cloud.packing.scale))
     return replace(best, hosts=hosts)
 
 
-def _attempts(cloud: CloudState, demand: RoomDemand, closed: Bools) -> Iterator[tuple[Bools, Bools, bool]]:
+def _attempts(cloud: CloudState, demand: RoomDemand) -> Iterator[tuple[Bools, Bools, bool]]:
     """Yield for each attempt the hosts that may be targets, hosts that are no destinations, and whether
     instances may move to targets. In a packed domain, moves to a host can prevent a further build there, so
     other destinations are tried first. Targets are closed while a plan is carried out, unless an instance
     moves there, so they are tried last.
     """
-    nowhere = np.zeros_like(closed)
+    nowhere = np.zeros(len(cloud.packing), np.bool_)
     for domain in demand.domains(cloud):
         if demand.packed is not None and demand.count > 1:
             yield domain, domain, False

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.reports import Inventory
 from features.maintenance.windows import CAUSE
 from features.moves.host_traits import cause_trait
+from ironic_sync.api import IronicApi
 from ironic_sync.maintenance import REASON, TRAIT, MaintenanceFlags
 from tests.support.buses import serving
 from tests.support.ids import uid
@@ -65,10 +66,14 @@ def ironic(**of_first: Any) -> FlaggedNodes:
     return FlaggedNodes({N1: {"uuid": N1, **free, **of_first}, N2: {"uuid": N2, **free}})
 
 
+def flags_on(nodes: FlaggedNodes, bus: Bus) -> MaintenanceFlags:
+    return MaintenanceFlags(cast(IronicApi, nodes), bus.asker(topics.PROVIDERS))
+
+
 async def test_a_window_sets_the_flag_once_and_removes_it_at_the_end(bus: Bus) -> None:
     assert cause_trait(CAUSE) == TRAIT
     nodes = ironic()
-    flags = MaintenanceFlags(nodes, bus.asker(topics.PROVIDERS))
+    flags = flags_on(nodes, bus)
     await flags.step()
     assert nodes.calls == []
     for name in ("host-1", "host-3"):  # host-3 is no node of Ironic
@@ -77,7 +82,7 @@ async def test_a_window_sets_the_flag_once_and_removes_it_at_the_end(bus: Bus) -
     await flags.step()
     nodes.fails = False
     for _ in range(2):  # also by another process, after a kill
-        await MaintenanceFlags(nodes, bus.asker(topics.PROVIDERS)).step()
+        await flags_on(nodes, bus).step()
     assert nodes.calls == [(N1, True)] and nodes.nodes_by_id[N1]["maintenance_reason"] == REASON
     await enabling(CAUSE)(bus, await host_named(bus, "host-1"))
     for _ in range(2):
@@ -95,7 +100,7 @@ async def test_a_window_sets_the_flag_once_and_removes_it_at_the_end(bus: Bus) -
 )
 async def test_flags_of_operators_and_nodes_at_work_are_left_alone(bus: Bus, state: dict[str, Any]) -> None:
     nodes = ironic(**state)
-    flags = MaintenanceFlags(nodes, bus.asker(topics.PROVIDERS))
+    flags = flags_on(nodes, bus)
     await disabling(CAUSE)(bus, await host_named(bus, "host-1"))
     await flags.step()
     await enabling(CAUSE)(bus, await host_named(bus, "host-1"))
