@@ -136,8 +136,8 @@ class Memory:
     reader: MemoryReader
 
     def __init__(self, reader: MemoryReader | None = None) -> None:
-        """`reader`: None if placement, which sets it before it loads the index, starts later than others use
-        the memory.
+        """`reader` reads the trees and changes. None: placement is not there yet, and sets the reader when it
+        starts; a scheduler in the same process may wait for the index before.
         """
         if reader is not None:
             self.reader = reader

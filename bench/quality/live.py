@@ -65,9 +65,8 @@ def sim_host(number: int, spec: HostSpec) -> SimHost:
 
 @dataclass(eq=False)
 class LiveCloud:
-    """Implements `PlacingCloud` by a berth with the given settings. Its time is not that of the trace.
-
-    The client waits for the end of each build and deletion.
+    """A cloud that is a new berth with these settings. The times of the trace are ignored: the client waits
+    for the end of each build and deletion.
     """
 
     hosts: Sequence[HostSpec]

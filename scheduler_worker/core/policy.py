@@ -513,12 +513,12 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer hosts with little free capacity; then alternates are soon full."""
+        """Return whether weighers prefer hosts with little free capacity: alternates are soon full."""
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     @cached_property
     def prefers_few(self) -> bool:
-        """Return whether equal requests compete for the same few hosts, also those of other schedulers."""
+        """Return whether all schedulers choose the same few hosts for equal requests: claims compete."""
         return self.packs or any(each.multiplier for each in self.of_ways)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:

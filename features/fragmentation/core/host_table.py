@@ -16,7 +16,7 @@ from bus.candidates import Bools, Floats, Ints, ProviderArrays
 
 MOST_DEVICES = 64  # of a host; further ones are ignored
 MOST_TRAITS = 256  # that are kept at once
-LOGGED = 32  # changes whose hosts are kept; to compare all versions is faster than to join more of them
+LOGGED = 32  # changes whose hosts are kept; for more, comparing all hosts is faster
 NO_HOST = -1
 
 
