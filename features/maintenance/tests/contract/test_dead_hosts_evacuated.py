@@ -274,7 +274,7 @@ async def test_agents_confirm_that_a_host_is_off_only_if_none_reaches_it_for_the
 
     scheduler = world.schedulers[0]
     quorum = scheduler.quorum
-    quorum.options, quorum.pause, quorum.publish = QuorumOptions(votes=3, seconds=120.0), 0.0, publish
+    quorum.options, quorum.pause, quorum.publish = QuorumOptions(votes=3, seconds=120.0), 0.01, publish
     scheduler.dead_hosts.confirm = quorum.confirm
     await world.passes(30, 1)
     assert asked == []
