@@ -118,16 +118,23 @@ def a_worker(environment: dict[str, str], *words: str) -> AbstractContextManager
     return running("berth", "run", *words, env=environment, stderr=subprocess.DEVNULL)
 
 
-async def all_up(bus: Bus) -> None:
-    """Wait until the scheduler has received a heartbeat of every agent. It prefers hosts of agents whose
-    heartbeats it has received, so an earlier load may go to one cell of four, which costs a tenth less
-    processor time.
+async def all_up(bus: Bus, hosts: int = 0) -> None:
+    """Wait until the scheduler has received a heartbeat of every agent, and knows at least `hosts` hosts. It
+    prefers hosts of agents whose heartbeats it has received, so an earlier load may go to one cell of four,
+    which costs a tenth less processor time.
     """
     find = bus.asker(topics.HOST_HEALTH, timeout=5.0)
-    late = time.monotonic() + _PATIENCE
-    while not_up := (await find(FindHostHealth(limit=1))).hosts:
+    late = time.monotonic() + _PATIENCE + hosts / 10
+    while True:
+        found = await find(FindHostHealth(limit=1, counted=True))
+        up = sum(of_cell.get("up", 0) for of_cell in found.counts.values())
+        if not found.hosts and up >= hosts:
+            return
         if time.monotonic() > late:
-            raise NotClean(f"host {not_up[0].host} did not come up: {not_up[0].why or 'no heartbeat'}")
+            if found.hosts:
+                down = found.hosts[0]
+                raise NotClean(f"host {down.host} did not come up: {down.why or 'no heartbeat'}")
+            raise NotClean(f"only {up} of {hosts} hosts came up")
         await asyncio.sleep(0.2)
 
 

@@ -85,6 +85,10 @@ def provider_id(host: int, device: int | None = None) -> str:
     return f"{host:08x}-{0 if device is None else device + 1:04x}-4000-8000-{host:012x}"
 
 
+def inventories(resources: Mapping[str, int]) -> dict[str, Inventory]:
+    return {resource_class: Inventory(total=total) for resource_class, total in resources.items()}
+
+
 @dataclass(eq=False)
 class TraceCloud:
     """A cloud in memory. The clock of its scheduler is that of the trace."""
@@ -133,6 +137,6 @@ class TraceCloud:
 def _provider(
     uuid: str, parent: str | None, name: str, resources: Mapping[str, int], traits: tuple[str, ...]
 ) -> ProviderState:
-    stock = {resource_class: Inventory(total=total) for resource_class, total in resources.items()}
+    stock = inventories(resources)
     used = dict.fromkeys(stock, 0)
     return ProviderState(0, uuid, name, parent, 1, 1, stock, used, tuple(sorted(traits)), ())

@@ -15,18 +15,24 @@ from typing import Any
 
 import uvloop
 
-from bench.loading import BenchBerth, a_worker, berth_on, placement_answers
+from bench.loading import BenchBerth, a_worker, all_up, berth_on, placement_answers
 from bench.own_servers import broker_and_database, own_directory
-from bench.quality.cloud import Asked, DeviceSpec, HostSpec, provider_id, request_for, request_ids
+from bench.quality.cloud import (
+    Asked,
+    DeviceSpec,
+    HostSpec,
+    inventories,
+    provider_id,
+    request_for,
+    request_ids,
+)
 from berth import composition
 from berth.commands.run import ready
 from berth.loadtest import percentile
 from berth.operations.publishing import each_message, publish
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.host_health import FindHostHealth
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.reports import Inventory
 from bus.vocabulary import Id
 from compute_sim.core.drivers import InUse
 from compute_sim.core.provider_tree import ProviderTree
@@ -50,17 +56,15 @@ class SpecDriver:
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
         for nth, device in enumerate(self.devices):
             name = tree.add(f"{tree.name}-{nth}")
-            tree.give(name, **_inventories(device))
+            tree.give(name, **inventories(device.resources))
             tree.mark(name, *device.traits)
-
-
-def _inventories(spec: HostSpec | DeviceSpec) -> dict[str, Inventory]:
-    return {name: Inventory(total=total) for name, total in spec.resources.items()}
 
 
 def sim_host(number: int, spec: HostSpec) -> SimHost:
     drivers = (SpecDriver(spec.devices),)
-    return SimHost(provider_id(number), f"host-{number}", _inventories(spec), spec.traits, drivers=drivers)
+    return SimHost(
+        provider_id(number), f"host-{number}", inventories(spec.resources), spec.traits, drivers=drivers
+    )
 
 
 @dataclass(eq=False)
@@ -114,18 +118,11 @@ class LiveCloud:
             for topic in ANSWERS:
                 answers = await bus.listen(topic.at(reply_to=CLIENT))
                 receiving.append(group.create_task(each_message(answers, self._answers.put_nowait)))
-            async with asyncio.timeout(PATIENCE + len(self.hosts) / 10):
-                await self._all_up(bus)
+            await all_up(bus, len(self.hosts))
             opened.set_result((asyncio.get_running_loop(), bus))
             await serving
             for task in receiving:
                 task.cancel()
-
-    async def _all_up(self, bus: Bus) -> None:
-        find = bus.asker(topics.HOST_HEALTH, timeout=5.0)
-        question = FindHostHealth(limit=1, counted=True)
-        while (await find(question)).counts.get(CELL, {}).get("up", 0) < len(self.hosts):
-            await asyncio.sleep(0.2)
 
     def advance(self, to: float) -> None: ...
 

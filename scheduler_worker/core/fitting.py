@@ -285,7 +285,9 @@ class FoundHosts:
         return ways[:most]
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
-        """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
+        """Return at most `most` allocation candidates of a host from a new search, not from the cache. A
+        single one is not compared with others, so weighers of candidates are not computed for it.
+        """
         within = self._within.get(self.host(index).uuid, ()) if self._within else ()
         weighed = 1 < most <= MOST_WEIGHED and self.way_values
         find = self.search.distinct_ways if weighed else self.search.ways

@@ -58,8 +58,8 @@ class Tally:
             return None
 
     def counted(self, hosts: FoundHosts) -> Found:
-        indices, examined, fitting, instances = hosts.passing.tolist(), 0, 0, 0
-        for index in indices[:_EXAMINED]:
+        passing, examined, fitting, instances = hosts.passing, 0, 0, 0
+        for index in passing[:_EXAMINED].tolist():
             if examined and self._late():
                 break
             examined += 1
@@ -69,9 +69,9 @@ class Tally:
                 instances += _instances(hosts.alternative, way) if self.needed > 1 else 1
         if instances < self.needed:
             return Found(0)
-        if fitting == min(len(indices), _EXAMINED):
-            return Found(len(indices))
-        return Found(fitting, more=len(indices) > examined and fitting > 0)
+        if fitting == min(passing.size, _EXAMINED):
+            return Found(passing.size)
+        return Found(fitting, more=passing.size > examined and fitting > 0)
 
 
 def _instances(alternative: Alternative, way: Candidate) -> int:
