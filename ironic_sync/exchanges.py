@@ -31,7 +31,7 @@ from bus.rabbit.connection import (
     reason,
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
-from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, Post, Properties
+from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NotTaken, Post, Properties
 
 log = logging.getLogger(__name__)
 
@@ -270,7 +270,8 @@ class ForeignPublisher:
     """Publishes messages to another system's exchange, for parts of berth that replace or simulate the
     system. A missing exchange is declared with the arguments that the system uses.
 
-    If the broker is unreachable, `publish` raises Unavailable, and all messages must be published again.
+    If the broker is unreachable or refuses a message, `publish` raises Unavailable, and all messages must be
+    published again.
     """
 
     def __init__(self, url: str, exchange: str, name: str, durable: bool = False) -> None:
@@ -335,7 +336,7 @@ class ForeignPublisher:
             await channel.declare_exchange(self._exchange, ExchangeType.TOPIC, durable=self._durable)
 
     async def _broke_off(self, problem: BaseException) -> None:
-        if cancelled_by_us(problem) or not isinstance(problem, (*BROKEN, RequestRefused)):
+        if cancelled_by_us(problem) or not isinstance(problem, (*BROKEN, NotTaken, RequestRefused)):
             raise problem
         await self.close()
         raise Unavailable(f"{self.place} broke off: {reason(problem)}") from None

@@ -247,7 +247,7 @@ class FramesOfChannel:
             self._coming = _Coming(consumer, tag, exchange, key, bool(redelivered))
         elif method in (_ACK, _NACK):
             tag, how = _SETTLED.unpack_from(data, at)
-            problem = None if method == _ACK else NotTaken()
+            problem = None if method == _ACK else NotTaken("the broker refuses a message")
             several = how & 1  # the frame is about this message and all earlier messages
             for confirmed in list(takewhile(tag.__ge__, self._unconfirmed)) if several else (tag,):
                 self._settled(confirmed, problem)

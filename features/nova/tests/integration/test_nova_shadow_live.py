@@ -126,6 +126,22 @@ async def test_a_stopped_shadow_does_not_fill_novas_rabbitmq(
         await until(is_missing, "the period is in the report")
 
 
+async def test_a_notification_that_the_broker_refuses_is_reported(
+    amqp_url: str, bus_name: str, nova: ForeignPublisher
+) -> None:
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        full = await channel.declare_queue(
+            f"{bus_name}.full", exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+        await full.bind(f"{bus_name}.nova", INFO)
+        await nova.publish([(INFO, asked(1))])
+        with pytest.raises(Unavailable, match="the broker refuses a message"):
+            await nova.publish([(INFO, asked(2)), (INFO, asked(3))])
+        await full.purge()
+        await nova.publish([(INFO, asked(2))])
+
+
 async def test_notifications_are_repeated_until_they_are_stored(
     amqp_url: str,
     bus_name: str,
