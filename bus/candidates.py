@@ -5,7 +5,7 @@ together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
@@ -54,15 +54,15 @@ class PlacedHost(Protocol):
     def aggregates(self) -> tuple[str, ...]: ...
 
 
-class FreeProvider(PlacedHost, Protocol):
-    """A provider in the tree of a host, with its free amounts."""
+class FreeProvider(NamedTuple):
+    """A provider in the tree of a host, with what is free of it now."""
 
-    @property
-    def parent(self) -> str | None: ...
-    @property
-    def free(self) -> Mapping[str, int]: ...
-    @property
-    def capacity(self) -> Mapping[str, int]: ...
+    position: int  # its row in placement's index
+    uuid: str
+    parent: str | None
+    free: Mapping[str, int]
+    capacity: Mapping[str, int]
+    traits: tuple[str, ...]
 
 
 class PlacedProvider(PlacedHost, Protocol):
@@ -99,6 +99,15 @@ class ProviderArrays(Protocol):
     @property
     def shaped(self) -> object:
         """Return a value that changes whenever anything but the used amounts changes."""
+
+    @property
+    def uses(self) -> int:
+        """Return a number that grows whenever the free amounts of a provider change."""
+
+    def used_since(self, uses: int) -> Ints | None:
+        """Return the rows whose free amounts may have changed since `uses` had this value, and perhaps
+        others; None: any may have.
+        """
 
     def any_of(self, resource_class: str) -> bool:
         """Return whether any provider has an inventory of this resource class."""
@@ -148,7 +157,7 @@ class CandidateSearch(HostAmounts, Protocol):
 
     def providers(self) -> ProviderArrays: ...
 
-    def tree(self, position: int) -> Sequence["FreeProvider"]:
+    def tree(self, position: int) -> Sequence[FreeProvider]:
         """Return the providers of a host, the root first, as of now."""
 
     def distinct_ways(

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import ALIKE, Bools, Floats, Ints, OnChange, OnWakes
+from bus.candidates import ALIKE, Bools, Floats, FreeProvider, Ints, OnChange, OnWakes
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.domains import HOST
@@ -365,7 +365,7 @@ class PackedSnapshot(Snapshot):
 
     def __init__(self, index: Index, packing: IndexPacking) -> None:
         super().__init__(index)
-        self._packing = packing
+        self.packing = packing
         high = index.high  # number of rows in use; the arrays of resource classes are longer
         self._left: dict[str, Sums] = {
             name: index.classes[name].left[:high] - taken[:high]
@@ -379,12 +379,13 @@ class PackedSnapshot(Snapshot):
             if row is not None and name in row.inventories:
                 self._raised.setdefault(name, {})[row.position] = row.inventories[name].max_unit
         excluding = index.traits.get(EXCLUDES_SIBLINGS)
+        self.excludes = bool(excluding)  # whether a choice can take siblings of its provider, too
         self._excluded = self._excluded_by_choices() if excluding else frozenset()
         self._changes = packing.changes
 
     def _excluded_by_choices(self) -> frozenset[str]:
         index, excluded = self.index, set[str]()
-        for uuid in self._packing.taken:
+        for uuid in self.packing.taken:
             row = index.rows.get(uuid)
             if row is None or EXCLUDES_SIBLINGS not in row.traits:
                 continue
@@ -399,7 +400,7 @@ class PackedSnapshot(Snapshot):
     @property
     def current(self) -> bool:
         """Return whether the tentative choices are unchanged since this snapshot was made."""
-        return self._packing.changes == self._changes
+        return self.packing.changes == self._changes
 
     def top(self, name: str) -> Tops:
         left = self._left.get(name)
@@ -432,7 +433,7 @@ class PackedSnapshot(Snapshot):
     def alter(self, row: Row) -> Row:
         if row.uuid in self._excluded:
             row = replace(row, summary=None, known_free=None, excluded=True)
-        taken: Mapping[str, int] | None = self._packing.taken.get(row.uuid)
+        taken: Mapping[str, int] | None = self.packing.taken.get(row.uuid)
         if not taken:
             return row
         used = row.used  # may contain removed resource classes that are still in use
@@ -638,8 +639,18 @@ class HostSearch:
     def providers(self) -> "PackedProviders":
         return PackedProviders(self._index, self._packed)
 
-    def tree(self, position: int) -> Sequence[Row]:
-        return self._trees.rows_of(self.host(position).uuid)
+    def tree(self, position: int) -> Sequence[FreeProvider]:
+        trees, index, uuid = self._trees, self._index, self.host(position).uuid
+        if trees is self._packed and not self._packed.excludes:  # faster than altered rows
+            rows = [index.rows[each] for each in index.trees[uuid]]
+            free = [self._free_now(row) for row in rows]
+        else:
+            rows = trees.rows_of(uuid)
+            free = [row.free for row in rows]
+        return [
+            FreeProvider(row.position, row.uuid, row.parent, left, row.capacity, row.traits)
+            for row, left in zip(rows, free, strict=True)
+        ]
 
     def host(self, position: int) -> Row:
         row = self._index.at[position]
@@ -783,12 +794,18 @@ class PackedProviders:
     def __init__(self, index: Index, packed: PackedSnapshot) -> None:
         self._index = index
         self._packed = packed
-        self.layout = index, index.layout
+        self.layout = index, packed.packing, index.layout
         self.shaped = index, index.shaped
+        self.uses = index.uses
 
     @property
     def host(self) -> Ints:
         return self._index.root_of[: self._index.high]
+
+    def used_since(self, uses: int) -> Ints | None:
+        # A choice of one provider also takes the siblings that it excludes.
+        rows = None if self._index.traits.get(EXCLUDES_SIBLINGS) else self._index.used_since(uses)
+        return None if rows is None else np.array(sorted(set(rows)), np.intp)
 
     def any_of(self, resource_class: str) -> bool:
         kind = self._index.classes.get(resource_class)

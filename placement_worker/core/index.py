@@ -4,11 +4,12 @@ Each provider has a row; a tree is identified by its root's row. The index may b
 the database; so a claim checks capacity again, in the database.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from operator import attrgetter, lt
 from typing import Any
 
@@ -281,6 +282,7 @@ class IndexPacking(ProviderPacking):
         taken, rows = self.taken, index.rows
         present = [uuid for uuid in uuids if uuid in rows]
         positions = [rows[uuid].position for uuid in present]
+        index.note_used(positions)
         array = self._arrays.get(name)
         if array is None:
             array = self._arrays[name] = np.zeros(len(index.at))
@@ -372,6 +374,7 @@ class LabelColumn:
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
+USES = 8192  # changes of used amounts whose rows are kept
 FIXED_BYTES = 160  # size of the ids, numbers and brackets in a candidate, which is alike for all providers
 
 _encode = msgspec.json.Encoder().encode
@@ -403,6 +406,8 @@ class RowTable:
         self._interned: dict[Any, Any] = {}
         self.layout = 0  # grows when a provider is added, removed, or gets another tree, cell, host or agent
         self.shaped = 0  # grows when anything except the usage of a provider changes
+        self.uses = 0  # grows when the usage of a provider changes, or what tentative choices take of it
+        self._used = deque[int](maxlen=USES)  # the rows of the latest of these changes
 
     def reach(self, position: int) -> Ints:
         """Return the index rows of the roots of other trees that may use the resources of the sharing
@@ -599,9 +604,21 @@ class RowTable:
         else:
             row.amounts = used
         row.summary = row.known_free = None
+        self.uses += 1
+        self._used.append(position)
         if EXCLUDES_SIBLINGS in row.traits:
             self._exclude(row)
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
+
+    def note_used(self, positions: Collection[int]) -> None:
+        """Remember that the usage of providers changed, or what tentative choices take of them."""
+        self.uses += len(positions)
+        self._used.extend(positions)
+
+    def used_since(self, uses: int) -> list[int] | None:
+        """Return the rows of providers that changed after `uses` had this value; None: too many."""
+        several = self.uses - uses
+        return None if several > len(self._used) else list(islice(reversed(self._used), several))
 
     def _exclude(self, row: Row) -> None:
         together = [row, *self.excluded_by(row)]

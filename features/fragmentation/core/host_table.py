@@ -5,7 +5,7 @@ arrays (`SlotArrays`), and a host with many devices does not widen those of the 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -101,9 +101,11 @@ class HostTable:
         self.changes = 0  # counts the calls of `follow` that found changed hosts
         self._log: deque[Ints] = deque(maxlen=LOGGED)  # the hosts of the latest changes
         self._shaped: object = None
-        self._free: dict[str, Floats] = {}  # class → the array of the index at the last call of `follow`
-        self._whole: dict[str, Floats] = {}
-        self._masks: dict[str, Bools] = {}  # trait → likewise
+        self._uses = 0
+        # [row, c]: amounts in the rows of the index at the last call of `follow`
+        self._free: Floats = np.zeros((0, 0))
+        self._whole: Floats = np.zeros((0, 0))
+        self._masks: dict[str, Bools] = {}  # trait → its rows, likewise
         self._pooled: dict[str, Bools] = {}  # class → likewise: the hosts that can use a sharing provider
 
     def follow(self, providers: ProviderArrays, classes: Collection[str], traits: Collection[str]) -> None:
@@ -124,12 +126,12 @@ class HostTable:
                 self._masks[trait] = providers.has(trait).copy()
                 for group in self.groups:
                     group.traits[trait] = _having(group.rows, self._masks[trait])
-        changed = np.zeros(len(providers.host), np.bool_)
-        for name, known in self._free.items():
-            self._compare(self._free, name, known, _column(providers, name), changed)
+        rows = providers.used_since(self._uses) if self._shaped == providers.shaped else None
+        self._uses = providers.uses
+        changed = self._used(providers, np.arange(len(providers.host)) if rows is None else rows)
         if self._shaped != providers.shaped:
-            self._reshape(providers, changed)
-        if changed.any():
+            changed = np.union1d(changed, self._reshape(providers))
+        if changed.size:
             self._take_over(self._slots(providers, changed))
 
     def changed_since(self, change: int) -> Ints:
@@ -140,25 +142,32 @@ class HostTable:
         latest = list(islice(reversed(self._log), several))
         return np.concatenate(latest) if latest else np.zeros(0, np.intp)
 
-    def _reshape(self, providers: ProviderArrays, changed: Bools) -> None:
-        """Take over the present capacities and traits, and mark the rows that differ in them."""
+    def _used(self, providers: ProviderArrays, rows: Ints) -> Ints:
+        """Take over the present free amounts of some rows, and return those that differ."""
+        now = np.array([_column(providers, name).take(rows) for name in self.classes]).T
+        changed: Ints = rows.compress((now != self._free[rows]).any(axis=1))
+        self._free[rows] = now
+        return changed
+
+    def _reshape(self, providers: ProviderArrays) -> Ints:
+        """Take over the present capacities and traits, and return the rows that differ in them."""
         self._shaped = providers.shaped
-        reshaped = np.zeros(len(changed), np.bool_)
-        for name, known in self._whole.items():
-            self._compare(self._whole, name, known, _column(providers, name, whole=True), reshaped)
+        whole = _columns(providers, self.classes, whole=True)
+        reshaped: Bools = (whole != self._whole).any(axis=1)
+        self._whole = whole
         for trait, mask in self._masks.items():
             self._compare(self._masks, trait, mask, providers.has(trait), reshaped)
         for name, pooled in self._pooled.items():
             self._compare(self._pooled, name, pooled, providers.shared(name), reshaped)
         if not reshaped.any():
-            return
+            return np.zeros(0, np.intp)
         self.reshaped += 1
-        changed |= reshaped
         for group in self.groups:
-            group.whole = self._amounts(self._whole, group.rows)
+            group.whole = _gathered(self._whole, group.rows)
             group.shared = self._shared(group)
             group.traits = {trait: _having(group.rows, mask) for trait, mask in self._masks.items()}
         self.total_whole = self._total(group.whole for group in self.groups)
+        return np.flatnonzero(reshaped)
 
     def _compare(self, columns: dict[str, Any], name: str, known: Any, now: Any, changed: Bools) -> None:
         """Mark the rows with other values than at the last call, and remember the present ones."""
@@ -167,13 +176,11 @@ class HostTable:
             changed |= differs
             columns[name] = now.copy()
 
-    def _slots(self, providers: ProviderArrays, rows: Bools) -> Ints:
+    def _slots(self, providers: ProviderArrays, rows: Ints) -> Ints:
         assert self.layout is not None
-        roots = providers.host[np.flatnonzero(rows)]
-        slots = self.layout.slot_at[roots[roots >= 0]]
-        there = np.zeros(len(self.versions), np.bool_)
-        there[slots[slots >= 0]] = True
-        return np.flatnonzero(there)
+        roots = providers.host.take(rows)
+        slots = self.layout.slot_at.take(roots[roots >= 0])
+        return np.unique(slots[slots >= 0])
 
     def _take_over(self, slots: Ints) -> None:
         """Take over the present free amounts of some hosts."""
@@ -183,25 +190,24 @@ class HostTable:
         self._log.append(slots)
         for number, _, hosts in self.layout.by_group(slots):
             group = self.groups[number]
-            rows = group.rows[hosts]
-            for c, name in enumerate(self.classes):
-                now = _gathered(self._free[name], rows)
-                self.total_free[c] += now.sum() - group.free[hosts, :, c].sum()
-                group.free[hosts, :, c] = now
+            now = _gathered(self._free, group.rows[hosts])
+            self.total_free += (now - group.free[hosts]).sum(axis=(0, 1))
+            group.free[hosts] = now
 
     def _begin(self, providers: ProviderArrays, classes: tuple[str, ...], traits: Collection[str]) -> None:
         self.layout = layout = Layout.of(providers)
         self.classes, self.number = classes, {name: c for c, name in enumerate(classes)}
         self._shaped = providers.shaped
-        self._free = {name: _column(providers, name).copy() for name in classes}
-        self._whole = {name: _column(providers, name, whole=True).copy() for name in classes}
+        self._uses = providers.uses
+        self._free = _columns(providers, classes)
+        self._whole = _columns(providers, classes, whole=True)
         self._masks = {trait: providers.has(trait).copy() for trait in sorted(traits)}
         self._pooled = {name: providers.shared(name) for name in classes}
         self.groups = [
             SlotArrays(
                 rows=rows,
-                free=self._amounts(self._free, rows),
-                whole=self._amounts(self._whole, rows),
+                free=_gathered(self._free, rows),
+                whole=_gathered(self._whole, rows),
                 traits={trait: _having(rows, mask) for trait, mask in self._masks.items()},
                 shared=np.zeros((len(rows), len(classes)), np.bool_),
             )
@@ -218,16 +224,7 @@ class HostTable:
 
     def balances(self, rows: Ints) -> Floats:
         """Return the free amounts of providers, which are negative if they are overcommitted."""
-        found = np.zeros((*rows.shape, len(self.classes)))
-        for number, name in enumerate(self.classes):
-            found[:, :, number] = np.where(rows >= 0, self._free[name][rows], 0.0)
-        return found
-
-    def _amounts(self, columns: dict[str, Floats], rows: Ints) -> Floats:
-        found = np.zeros((*rows.shape, len(self.classes)))
-        for number, name in enumerate(self.classes):
-            found[:, :, number] = _gathered(columns[name], rows)
-        return found
+        return _of_providers(self._free, rows)
 
     def _total(self, amounts: Iterable[Floats]) -> Floats:
         """Return the sum of each class over all hosts."""
@@ -241,14 +238,27 @@ class HostTable:
         return shared
 
 
-def _gathered(column: Floats, rows: Ints) -> Floats:
-    found: Floats = np.where(rows >= 0, column[rows], 0.0)
+def _of_providers(amounts: Floats, rows: Ints) -> Floats:
+    found: Floats = amounts[rows]
+    found[rows < 0] = 0.0
+    return found
+
+
+def _gathered(amounts: Floats, rows: Ints) -> Floats:
+    found = _of_providers(amounts, rows)
     return np.maximum(found, 0.0, out=found)
 
 
 def _having(rows: Ints, mask: Bools) -> Bools:
     """Return which providers of hosts have a trait, given which rows of the index have it."""
     found: Bools = (rows >= 0) & mask[rows]
+    return found
+
+
+def _columns(providers: ProviderArrays, classes: Sequence[str], *, whole: bool = False) -> Floats:
+    found = np.zeros((len(providers.host), len(classes)))
+    for number, name in enumerate(classes):
+        found[:, number] = _column(providers, name, whole=whole)
     return found
 
 

@@ -44,14 +44,16 @@ class KnownCosts:
         """Return those of the pending hosts whose costs are to be computed now: at most `most`, half of them
         those with the highest former costs, the others in turn. Only fitting hosts count.
         """
-        due = fitting[self.pending[fitting]]
+        fits = np.zeros(len(self.best), np.bool_)
+        fits[fitting] = True
+        due = np.flatnonzero(fits & self.pending)
         if due.size > most:
-            order = np.argpartition(-self.best[due], most // 2)
-            highest, others = due[order[: most // 2]], due[order[most // 2 :]]
-            turns, several = (others - self.turn) % len(self.best), most - highest.size
-            first = np.argpartition(turns, several)[:several]
-            self.turn += int(turns[first].max(initial=-1)) + 1
-            due = np.concatenate((highest, others[first]))
+            several = most // 2
+            in_turn = np.roll(due, -int(np.searchsorted(due, self.turn)))[:several]
+            self.turn = int(in_turn[-1]) + 1
+            former, lower = self.best.take(due), due.size - several
+            highest = due.compress(former >= np.partition(former, lower)[lower])[:several]
+            due = np.union1d(in_turn, highest)
         self.pending[due] = False
         return due
 
@@ -191,7 +193,7 @@ class HostValues:
     def slots(self, positions: Ints) -> Ints:
         """Return the slots of hosts in the table, given the rows of their roots in placement's index."""
         assert self.table.layout is not None
-        return self.table.layout.slot_at[positions]
+        return self.table.layout.slot_at.take(positions)
 
     def best_of(self, asked: Shape, slots: Ints) -> Floats:
         """Return the values of the best candidates for a shape on the hosts in these slots."""
@@ -215,7 +217,7 @@ class HostValues:
         for low in range(0, len(renewed), AT_ONCE):
             some = renewed[low : low + AT_ONCE]
             costs.best[some] = np.round(self._computed(asked, some), DIGITS)
-        return costs.best[slots]
+        return costs.best.take(slots)
 
     def _computed(self, asked: Shape, slots: Ints) -> Floats:
         assert self.table.layout is not None

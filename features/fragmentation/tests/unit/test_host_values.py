@@ -9,6 +9,7 @@ from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import SHARES, Inventory
 from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
 from features.fragmentation.core.host_table import HostTable
 from features.fragmentation.core.values import HostValues, KnownCosts
 from placement_worker import IndexedSource
@@ -52,6 +53,16 @@ def change(chance: Random, index: Index) -> None:
     index.accept(number, [ProviderChange(row.uuid, row.root, row.generation + 1, used)])
 
 
+def choose_or_drop(chance: Random, source: IndexedSource, chosen: list[Allocations], index: Index) -> None:
+    """Take amounts of a provider for a tentative choice, or give them back."""
+    if chosen and chance.random() < 0.5:
+        source.packing.release(chosen.pop())
+        return
+    row = chance.choice(list(index.rows.values()))
+    chosen.append({row.uuid: {name: chance.randrange(1, amount) for name, amount in row.capacity.items()}})
+    source.packing.claim(chosen[-1])
+
+
 def query(chance: Random) -> FindCandidates:
     groups = [ResourceGroup(resources={"VCPU": chance.choice((1, 2)), "MEMORY_MB": 4})]
     if chance.random() < 0.6:
@@ -65,12 +76,15 @@ def test_values_that_follow_changes_are_those_of_a_new_computation(seed: int) ->
     chance = Random(seed)
     index = an_index([a_tree(chance, number, 0) for number in range(8)])
     source, followed = IndexedSource(FilledMemory(index)), HostValues(0.0)
-    usual = UsualShapes()
+    usual, chosen = UsualShapes(), list[Allocations]()
     for version in range(60):
         if version % 20 == 0:
             shapes: tuple[Shape, ...] = tuple({shape_of(query(chance)) for _ in range(4)})
             usual = UsualShapes(shapes, (1 / len(shapes),) * len(shapes), version + 1)
-        change(chance, index)
+        if chance.random() < 0.5:
+            change(chance, index)
+        else:
+            choose_or_drop(chance, source, chosen, index)
         asked = query(chance)
         found, new = source.search(asked), HostValues(0.0)
         followed.follow(found.providers(), usual, shape_of(asked))
