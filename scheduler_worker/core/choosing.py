@@ -21,7 +21,7 @@ from scheduler_worker.core.ranking import NOTHING_HELD, CapacityReservation, Has
 from scheduler_worker.core.rule import PLAIN, Alternative, Scope
 
 CHOICES = 3  # hosts named in one claim, best first
-MORE_CHOICES = 8  # the same if schedulers prefer the same few hosts, which often are full at the claim
+MORE_CHOICES = 8  # the same if hosts with little capacity are preferred, which often are full at the claim
 
 
 class ChoiceNarrowing:
@@ -311,7 +311,7 @@ class _EqualOrders:
         self._scope = scope
         self._alternative = first.alternative
         self._seed = first.request.request
-        self._choices = MORE_CHOICES if choosing.policy.prefers_few else CHOICES
+        self._choices = MORE_CHOICES if choosing.policy.packs else CHOICES
         self._draws = choosing.policy.subset > 1
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None

@@ -513,13 +513,10 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer hosts with little free capacity: alternates are soon full."""
+        """Return whether weighers prefer hosts with little free capacity. All schedulers choose the same few
+        hosts then: claims compete, and alternates are soon full.
+        """
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
-
-    @cached_property
-    def prefers_few(self) -> bool:
-        """Return whether all schedulers choose the same few hosts for equal requests: claims compete."""
-        return self.packs or any(each.multiplier for each in self.of_ways)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
         """Return the filters that apply to a request. For a forced host only the filter `up` applies."""

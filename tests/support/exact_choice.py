@@ -333,7 +333,7 @@ class PlainBatch:
     def _checked(self, alternative: Alternative, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
         assert roots == expected[: len(roots)]
-        named = MORE_CHOICES if self.hall.policy.prefers_few else CHOICES
+        named = MORE_CHOICES if self.hall.policy.packs else CHOICES
         assert len(roots) == min(named, len(expected)) or len(pick.choices) == 64
         way, there = pick.choices[0], self.room.ways(alternative.question)
         amounts = {(one, name, n) for one, given in way.allocations.items() for name, n in given.items()}

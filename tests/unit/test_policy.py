@@ -114,17 +114,6 @@ def test_a_profile_sets_multipliers_and_options_that_the_settings_do_not_name(
         ChoicePolicy.from_names(profile="loud")
 
 
-def test_with_weighers_of_candidates_equal_requests_compete_for_few_hosts() -> None:
-    def of_ways(*, weight: float = 1.0) -> Weigher:
-        return Weigher("mine", lambda view, alternative: 0.0, weight, of_ways=lambda view, alternative: None)  # type: ignore[arg-type, return-value]
-
-    def prefers_few(multiplier: float) -> bool:
-        named = {"mine:w": multiplier}
-        return ChoicePolicy.from_names(weighers=named, custom={"mine:w": of_ways}).prefers_few
-
-    assert (prefers_few(1.0), prefers_few(0.0)) == (True, False)
-
-
 def no_thirteen(host: HostFacts, alternative: Alternative) -> str | None:
     return "unlucky" if host.host == "host13" else None
 
