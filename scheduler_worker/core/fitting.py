@@ -19,6 +19,7 @@ from scheduler_worker.core.rule import (
     Alternative,
     HostFacts,
     Number,
+    OneHost,
     Rule,
     RuleError,
     View,
@@ -151,7 +152,9 @@ class FoundHosts:
         return [
             WeighedWays(weigher, weigher.of_ways(self.view, self.alternative), self.passing, hosts)
             for weigher in self.policy.of_ways
-            if weigher.of_ways is not None and weigher.multiplier and hosts
+            if weigher.of_ways is not None
+            and hosts
+            and (weigher.multiplier or self.view.now.limits(weigher.key))  # an aggregate's multiplier
         ]
 
     @cached_property
@@ -305,10 +308,11 @@ class FoundHosts:
         if not self.way_values:
             return best_first(ways, self.policy.of_candidates)
         values = self._values_of(index, ways)
-        scores = [0.0] * len(ways)
+        scores, host = [0.0] * len(ways), OneHost(self.facts(index))
         for weighed, of_weigher in zip(self.way_values, values, strict=True):
+            multiplier = max(host.override(weighed.weigher.key, weighed.weigher.multiplier), 0.0)
             for number, value in enumerate(of_weigher):
-                scores[number] -= weighed.weigher.multiplier * value
+                scores[number] -= multiplier * value
         for multiplier, value_of in self.policy.of_candidates:
             for number, way in enumerate(ways):
                 scores[number] -= multiplier * value_of(way)

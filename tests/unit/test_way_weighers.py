@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bus.aggregates import Aggregate
 from bus.candidates import ALIKE, FreeProvider
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
@@ -19,7 +20,7 @@ from scheduler_worker.core.ranking import MOST_CORRECTED, replay
 from scheduler_worker.core.rule import Alternative, View, Weigher
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
-from tests.support.provider_trees import an_index, state, tree
+from tests.support.provider_trees import AGGREGATES, an_index, state, tree
 from tests.support.ranking_builders import Hall, take
 from tests.support.scheduler_builders import a_request
 
@@ -45,21 +46,28 @@ def least_left(estimate: float | Sequence[float]) -> Weigher:
     return Weigher("least_left", lambda view, alternative: 0.0, 1.0, of_ways=of_ways)
 
 
-def host(number: int, *cards: int) -> Tree:
+def host(number: int, *cards: int, aggregates: Sequence[int] = ()) -> Tree:
     """Return a host with cards of ten units, of which the given ones are free."""
     root = 10 * number
     children = [
         state(root + nth, root, {CARD: 10}, {CARD: 10 - free}) for nth, free in enumerate(cards, start=1)
     ]
-    return tree(state(root, None, {"VCPU": 8}), *children)
+    return tree(state(root, None, {"VCPU": 8}, aggregates=aggregates), *children)
 
 
-def hall_of(*hosts: Tree, estimate: float | Sequence[float] = 0.0, multiplier: float = 1.0) -> Hall:
+def hall_of(
+    *hosts: Tree,
+    estimate: float | Sequence[float] = 0.0,
+    multiplier: float = 1.0,
+    aggregates: Sequence[Aggregate] = (),
+) -> Hall:
     policy = ChoicePolicy.from_names(
         weighers={"mine:least_left": multiplier, "build_failure": 6.0},
         custom={"mine:least_left": lambda: least_left(estimate)},
     )
-    return Hall(IndexedSource(FilledMemory(an_index(hosts))), policy)
+    index = an_index(hosts)
+    index.aggregate_facts.update({aggregate.id: aggregate for aggregate in aggregates})
+    return Hall(IndexedSource(FilledMemory(index)), policy)
 
 
 def request() -> BuildRequested:
@@ -137,6 +145,14 @@ def test_the_best_candidate_counts_1_and_a_failed_build_more_than_any_candidate(
     pick = take(hall.rank(request()))
     assert card_of(pick.choices[0]) == uid(21, "a")
     assert pick.scores == {"build_failure": 2.0, "least_left": 0.090909, "total": 2.090909}
+
+
+def test_an_aggregate_sets_the_multiplier_of_its_hosts() -> None:
+    aggregate = Aggregate(id=AGGREGATES[1], metadata={"least_left_weight_multiplier": "1"})
+    hosts = host(2, 2, 10), host(1, 10, 3, aggregates=(1,))
+    pick = hall_of(*hosts, multiplier=0.0, aggregates=[aggregate]).rank(request()).take()
+    assert pick is not None
+    assert card_of(pick.choices[0]) == uid(12, "a"), "the other host counts 0, and so would its first card"
 
 
 def test_a_weigher_of_candidates_has_no_negative_multiplier() -> None:
