@@ -353,26 +353,18 @@ async def ended(connection: AbstractConnection) -> str:
 
 async def hang_up(connection: AbstractConnection) -> None:
     """Close a connection to the broker; all calls that wait for a reply on it raise an error."""
-    transport, connection.transport = connection.transport, None
-    await connection.close()  # does not wait, because there is no transport
-    if transport is None:
+    if connection.transport is None:
         return
-    under = transport.connection
     # In a separate task, which continues if the caller is cancelled.
-    closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
+    closing = asyncio.create_task(_closed(connection))  # noqa: TID251  there is no group that outlives us
     try:
         await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
     finally:
         if not closing.done():  # the broker does not read: close the connection without a handshake
             streams_of(connection)[1].transport.abort()
     await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    # Empty the bounded queue of outgoing frames: tasks that wait for space in it would wait forever.
-    while not under.write_queue.empty():
-        while not under.write_queue.empty():
-            under.write_queue.get_nowait()
-        await asyncio.sleep(0)
 
 
-async def _closed(under: Any) -> None:
+async def _closed(connection: AbstractConnection) -> None:
     with suppress(*BROKEN):
-        await under.close(ConnectionClosed(0, "closed by us"))
+        await connection.close(ConnectionClosed(0, "closed by us"))
