@@ -29,6 +29,7 @@ from aio_pika.exceptions import (
 from bus.broker_urls import addresses, place, single_urls
 from bus.errors import BadCredentials, BrokerRefused, Unavailable
 from bus.masking import distrusted
+from bus.protocol import QueueDepth
 from bus.rabbit.fast_channels.frames import Wire
 
 # Section: finds the addresses of a broker's URL, and orders them for connection attempts.
@@ -251,16 +252,8 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool) -> Abs
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
 
-@dataclass(frozen=True)
-class QueueState:
-    """The number of undelivered messages in a queue, and the number of its consumers."""
-
-    messages: int
-    consumers: int
-
-
-async def queue_state(connection: AbstractConnection, name: str) -> QueueState | None:
-    """Return the state of a queue, or None if the queue does not exist; raise RequestRefused if the broker
+async def queue_depth(connection: AbstractConnection, name: str) -> QueueDepth | None:
+    """Return the depth of a queue, or None if the queue does not exist; raise RequestRefused if the broker
     refuses for another reason.
     """
     channel = await open_channel(connection, confirms=False)
@@ -272,7 +265,7 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
         if refused.code != "NOT_FOUND":
             raise
         return None
-    return QueueState(found.message_count or 0, found.consumer_count or 0)
+    return QueueDepth(found.message_count or 0, found.consumer_count or 0)
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
