@@ -26,7 +26,7 @@ from bus.rabbit.connection import (
     hang_up,
     open_channel,
     plainly,
-    queue_state,
+    queue_depth,
     raising_refusals,
     reason,
 )
@@ -157,11 +157,11 @@ class ForeignListener:
         connection = await dial(self._url)
         try:
             with plainly(self._url):
-                found = {name: await queue_state(connection, name) for name in queues}
+                found = {name: await queue_depth(connection, name) for name in queues}
         finally:
             await hang_up(connection)
         return {
-            name: state.messages for name, state in found.items() if state is not None and not state.consumers
+            name: depth.messages for name, depth in found.items() if depth is not None and not depth.readers
         }
 
     async def _check_length(self, connection: AbstractConnection) -> None:
@@ -169,7 +169,7 @@ class ForeignListener:
         if self.most_messages is None:
             return
         try:
-            found = await queue_state(connection, self.queue)
+            found = await queue_depth(connection, self.queue)
         except RequestRefused as refused:
             if refused.code != "ACCESS_REFUSED":
                 raise

@@ -29,6 +29,7 @@ from aio_pika.exceptions import (
 from bus.broker_urls import addresses, place, single_urls
 from bus.errors import BadCredentials, BrokerRefused, Unavailable
 from bus.masking import distrusted
+from bus.protocol import QueueDepth
 from bus.rabbit.fast_channels.frames import Wire
 
 # Section: finds the addresses of a broker's URL, and orders them for connection attempts.
@@ -251,16 +252,8 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool) -> Abs
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
 
-@dataclass(frozen=True)
-class QueueState:
-    """The number of undelivered messages in a queue, and the number of its consumers."""
-
-    messages: int
-    consumers: int
-
-
-async def queue_state(connection: AbstractConnection, name: str) -> QueueState | None:
-    """Return the state of a queue, or None if the queue does not exist; raise RequestRefused if the broker
+async def queue_depth(connection: AbstractConnection, name: str) -> QueueDepth | None:
+    """Return the depth of a queue, or None if the queue does not exist; raise RequestRefused if the broker
     refuses for another reason.
     """
     channel = await open_channel(connection, confirms=False)
@@ -272,7 +265,7 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
         if refused.code != "NOT_FOUND":
             raise
         return None
-    return QueueState(found.message_count or 0, found.consumer_count or 0)
+    return QueueDepth(found.message_count or 0, found.consumer_count or 0)
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
@@ -353,26 +346,18 @@ async def ended(connection: AbstractConnection) -> str:
 
 async def hang_up(connection: AbstractConnection) -> None:
     """Close a connection to the broker; all calls that wait for a reply on it raise an error."""
-    transport, connection.transport = connection.transport, None
-    await connection.close()  # does not wait, because there is no transport
-    if transport is None:
+    if connection.transport is None:
         return
-    under = transport.connection
     # In a separate task, which continues if the caller is cancelled.
-    closing = asyncio.create_task(_closed(under))  # noqa: TID251  there is no group that outlives us
+    closing = asyncio.create_task(_closed(connection))  # noqa: TID251  there is no group that outlives us
     try:
         await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
     finally:
         if not closing.done():  # the broker does not read: close the connection without a handshake
             streams_of(connection)[1].transport.abort()
     await asyncio.wait([closing], timeout=_HANGING_UP_SECONDS)
-    # Empty the bounded queue of outgoing frames: tasks that wait for space in it would wait forever.
-    while not under.write_queue.empty():
-        while not under.write_queue.empty():
-            under.write_queue.get_nowait()
-        await asyncio.sleep(0)
 
 
-async def _closed(under: Any) -> None:
+async def _closed(connection: AbstractConnection) -> None:
     with suppress(*BROKEN):
-        await under.close(ConnectionClosed(0, "closed by us"))
+        await connection.close(ConnectionClosed(0, "closed by us"))

@@ -29,7 +29,7 @@ from bus.rabbit.connection import (
     hang_up,
     open_channel,
     plainly,
-    queue_state,
+    queue_depth,
     reason,
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
@@ -257,7 +257,7 @@ class RpcServer:
     async def _queue(
         self, connection: AbstractConnection, name: str, *, durable: bool, arguments: dict[str, Any]
     ) -> None:
-        if await queue_state(connection, name) is not None:
+        if await queue_depth(connection, name) is not None:
             return
         channel = await open_channel(connection, confirms=False)
         async with answered():

@@ -14,7 +14,7 @@ from bus.rabbit.connection import (
     hang_up,
     open_channel,
     plainly,
-    queue_state,
+    queue_depth,
 )
 from features.nova.oslo.server import RpcAddress
 
@@ -48,8 +48,8 @@ async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
 
 async def _observed(connection: AbstractConnection, address: RpcAddress) -> TopicQueue:
     try:
-        servers = await queue_state(connection, address.servers_queue)
-        found = await queue_state(connection, address.topic)
+        servers = await queue_depth(connection, address.servers_queue)
+        found = await queue_depth(connection, address.topic)
     except RequestRefused as refused:
         return TopicQueue(problem=str(refused))
     if found is None:
@@ -63,5 +63,5 @@ async def _observed(connection: AbstractConnection, address: RpcAddress) -> Topi
             )
     except RequestRefused as refused:
         mismatch = str(refused)
-    ours = servers.consumers if servers is not None else 0
-    return TopicQueue(True, found.messages, found.consumers, min(ours, found.consumers), mismatch)
+    ours = servers.readers if servers is not None else 0
+    return TopicQueue(True, found.messages, found.readers, min(ours, found.readers), mismatch)
