@@ -167,6 +167,8 @@ class Session:
             except RequestRefused as refused:
                 # The broker has not noticed yet that the previous connection has ended; the reader retries.
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
+            except BrokerRefused as refused:  # the reader retries; other queues must not wait for this queue
+                log.warning("%s", refused)
 
     async def settle_in(self) -> None:
         """Declare all exchanges, queues and bindings of this process on a new connection.

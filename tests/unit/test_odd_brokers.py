@@ -50,6 +50,7 @@ _HEAD_BYTES = 7
 class OddBroker:
     silent: Callable[[Any], bool] = lambda _: False
     refuses: Callable[[int], bool] = lambda channel: False  # all messages that are published on this channel
+    refused_queue: str = ""  # a queue with this name exists with other properties
     events: Counter[str] = field(default_factory=Counter)
     url: str = ""
     consumers: int = 1  # of each queue
@@ -90,6 +91,9 @@ class OddBroker:
                 if asked.name == "ContentBody":
                     settle = commands.Basic.Nack if self.refuses(channel) else commands.Basic.Ack
                     say(settle(published[channel]), channel)
+                elif asked.name == "Queue.Declare" and asked.queue == self.refused_queue:
+                    why = f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue {asked.queue!r}"
+                    say(commands.Channel.Close(406, why, 50, 10), channel)
                 elif isinstance(asked, commands.Queue.Declare):
                     say(commands.Queue.DeclareOk(asked.queue, 0, self.consumers), channel)
                 elif asked.name in _ANSWERS:
@@ -183,6 +187,20 @@ async def test_a_message_that_every_channel_refuses_is_published_again_later() -
         broker.refuses = lambda _: False
         await in_time(publishing)
         assert broker.events["Channel.Close"] == broker.events["Confirm.Select"] - 1
+
+
+async def test_a_queue_that_cannot_be_declared_again_does_not_stop_the_others() -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        await transport.consume(QueueSpec("q", ("build.requested",)), 10)
+        await transport.consume(QueueSpec("r", ("build.delete.c1",)), 10)
+        consumers = broker.events["Basic.Consume"]
+        broker.refused_queue = "x:r"
+        for writer in list(broker.there):
+            writer.transport.abort()
+        await in_time(transport.publish([an_envelope(1)], expected=[True]))
+        await until(lambda: broker.events["Basic.Consume"] == consumers + 1, "messages of q are read")
+        broker.refused_queue = ""
+        await until(lambda: broker.events["Basic.Consume"] == consumers + 2, "messages of r are read, too")
 
 
 async def test_a_blocked_broker_gets_no_repeated_messages() -> None:
