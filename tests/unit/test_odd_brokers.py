@@ -91,7 +91,7 @@ class OddBroker:
                 if asked.name == "ContentBody":
                     settle = commands.Basic.Nack if self.refuses(channel) else commands.Basic.Ack
                     say(settle(published[channel]), channel)
-                elif asked.name == "Queue.Declare" and asked.queue == self.refused_queue:
+                elif isinstance(asked, commands.Queue.Declare) and asked.queue == self.refused_queue:
                     why = f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue {asked.queue!r}"
                     say(commands.Channel.Close(406, why, 50, 10), channel)
                 elif isinstance(asked, commands.Queue.Declare):
