@@ -313,9 +313,6 @@ class PowerSupply:
         self._back.set()
 
 
-# Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices.
-
-
 # Section: stores the state that an agent needs after a restart in an SQLite file, a row for each build.
 #
 # A report waits until the transaction with the change of its guest is committed: a guest reported as built
