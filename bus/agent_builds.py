@@ -142,8 +142,8 @@ class AgentBuilds:
             self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
     def known(self, build: str) -> tuple[tuple[AgentReported, ...], tuple[Span, ...]]:
-        """Return the recorded outcomes of a build's attempts, and its destroyed attempts, for the agent's
-        storage.
+        """Return what an agent stores about a build: the outcomes of its attempts, and the ranges of attempts
+        whose guests were destroyed.
         """
         return self._finished.get(build, ()), self._void.get(build, ())
 

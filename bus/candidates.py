@@ -55,7 +55,7 @@ class PlacedHost(Protocol):
 
 
 class FreeProvider(NamedTuple):
-    """A provider in the tree of a host, with what is free of it now."""
+    """A provider in the tree of a host, with the free amount of each resource class now."""
 
     position: int  # its row in placement's index
     uuid: str
@@ -105,8 +105,8 @@ class ProviderArrays(Protocol):
         """Return a number that grows whenever the free amounts of a provider change."""
 
     def used_since(self, uses: int) -> Ints | None:
-        """Return the rows whose free amounts may have changed since `uses` had this value, and perhaps
-        others; None: any may have.
+        """Return the rows whose free amounts may have changed after the property `uses` had the given value;
+        None: any row may have.
         """
 
     def any_of(self, resource_class: str) -> bool:

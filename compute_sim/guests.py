@@ -328,7 +328,7 @@ _DAMAGED = (
 
 
 class BuildState(Compact, frozen=True):
-    """The content of an agent's file of guests about one build, encoded as JSON."""
+    """What an agent's guest file stores about one build, as one JSON object."""
 
     guests: tuple[GuestRecord, ...] = ()
     failed: tuple[AgentReported, ...] = ()
@@ -343,7 +343,7 @@ GuestRows = list[tuple[str, bytes | None]]  # builds and their encoded states; N
 
 
 class GuestFile:
-    """An agent's SQLite file of guests; only one process may open it at a time."""
+    """An agent's guest file, in SQLite; only one process may open it at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -355,8 +355,9 @@ class GuestFile:
         self._in_use = threading.RLock()
 
     def open(self, state_of: Callable[[str], BuildState]) -> Iterator[tuple[str, BuildState]]:
-        """Open an agent's file of guests and yield its content by build. Raise Unavailable if another process
-        has the file open, or if it is damaged. `state_of` returns what is to be stored about a build.
+        """Open an agent's guest file and yield each build in it with its state. Raise Unavailable if another
+        process has the file open, or if it is damaged. Before each write, `state_of` is called with each
+        changed build, and returns the state to store.
         """
         self._state_of = state_of
         try:
@@ -406,7 +407,9 @@ class GuestFile:
             self._database = None
 
     def _begin(self, done: asyncio.Future[str]) -> None:
-        """Begin a transaction with all changes so far. If it fails, the next one includes them."""
+        """Begin to write all changes since the last transaction; `done` gets the error, or "" when they are
+        committed. After an error, the next transaction writes them, too.
+        """
         until, builds, self._changed = self._changes, self._changed, {}
 
         def end(commit: asyncio.Future[None]) -> None:
@@ -442,12 +445,12 @@ class GuestFile:
 
 
 class OrderMemory(Protocol):
-    """A feature's record of the orders of an agent, with entries in the agent's file of guests."""
+    """A feature's record of the orders of an agent, with entries in the agent's guest file."""
 
     entry: ClassVar[type[Any]]  # is stored as JSON
 
     def __init__(self, *, dropped: Callable[[str], None]) -> None:
-        """`dropped` must be called with each build whose entries are dropped."""
+        """Subclasses call `dropped` with the id of a build when they drop entries of it."""
 
     def recall(self, entry: Any) -> None:
         """Remember what an entry of the file says."""

@@ -611,12 +611,16 @@ class RowTable:
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
 
     def note_used(self, positions: Collection[int]) -> None:
-        """Remember that the usage of providers changed, or what tentative choices take of them."""
+        """Record that the free amounts of the providers in these rows changed, because of their usage or of
+        tentative choices.
+        """
         self.uses += len(positions)
         self._used.extend(positions)
 
     def used_since(self, uses: int) -> list[int] | None:
-        """Return the rows of providers that changed after `uses` had this value; None: too many."""
+        """Return the rows whose free amounts changed after `uses` had the given value, some several times;
+        None: they are too many to be recorded.
+        """
         several = self.uses - uses
         return None if several > len(self._used) else list(islice(reversed(self._used), several))
 

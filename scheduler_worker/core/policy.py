@@ -513,8 +513,8 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer hosts with little free capacity. All schedulers choose the same few
-        hosts then: claims compete, and alternates are soon full.
+        """Return whether weighers prefer hosts with little free capacity. If so, all schedulers choose the
+        same few hosts: their claims compete, and alternates are soon full.
         """
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 

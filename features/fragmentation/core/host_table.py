@@ -128,7 +128,7 @@ class HostTable:
                     group.traits[trait] = _having(group.rows, self._masks[trait])
         rows = providers.used_since(self._uses) if self._shaped == providers.shaped else None
         self._uses = providers.uses
-        changed = self._used(providers, np.arange(len(providers.host)) if rows is None else rows)
+        changed = self._copy_free(providers, np.arange(len(providers.host)) if rows is None else rows)
         if self._shaped != providers.shaped:
             changed = np.union1d(changed, self._reshape(providers))
         if changed.size:
@@ -142,15 +142,15 @@ class HostTable:
         latest = list(islice(reversed(self._log), several))
         return np.concatenate(latest) if latest else np.zeros(0, np.intp)
 
-    def _used(self, providers: ProviderArrays, rows: Ints) -> Ints:
-        """Take over the present free amounts of some rows, and return those that differ."""
+    def _copy_free(self, providers: ProviderArrays, rows: Ints) -> Ints:
+        """Copy the present free amounts of some rows, and return the rows whose amounts have changed."""
         now = np.array([_column(providers, name).take(rows) for name in self.classes]).T
         changed: Ints = rows.compress((now != self._free[rows]).any(axis=1))
         self._free[rows] = now
         return changed
 
     def _reshape(self, providers: ProviderArrays) -> Ints:
-        """Take over the present capacities and traits, and return the rows that differ in them."""
+        """Copy the present capacities and traits, and return the rows in which they have changed."""
         self._shaped = providers.shaped
         whole = _columns(providers, self.classes, whole=True)
         reshaped: Bools = (whole != self._whole).any(axis=1)
