@@ -328,7 +328,7 @@ _DAMAGED = (
 
 
 class BuildState(Compact, frozen=True):
-    """What an agent's guest file stores about one build, as one JSON object."""
+    """The part of an agent's guest file about one build, stored as one JSON object."""
 
     guests: tuple[GuestRecord, ...] = ()
     failed: tuple[AgentReported, ...] = ()
