@@ -604,8 +604,7 @@ class RowTable:
         else:
             row.amounts = used
         row.summary = row.known_free = None
-        self.uses += 1
-        self._used.append(position)
+        self.note_used((position,))
         if EXCLUDES_SIBLINGS in row.traits:
             self._exclude(row)
         return not isinstance(was, tuple) or any(map(lt, amounts, was))

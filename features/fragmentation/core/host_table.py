@@ -126,10 +126,11 @@ class HostTable:
                 self._masks[trait] = providers.has(trait).copy()
                 for group in self.groups:
                     group.traits[trait] = _having(group.rows, self._masks[trait])
-        rows = providers.used_since(self._uses) if self._shaped == providers.shaped else None
+        reshaped = self._shaped != providers.shaped
+        rows = None if reshaped else providers.used_since(self._uses)
         self._uses = providers.uses
         changed = self._copy_free(providers, np.arange(len(providers.host)) if rows is None else rows)
-        if self._shaped != providers.shaped:
+        if reshaped:
             changed = np.union1d(changed, self._reshape(providers))
         if changed.size:
             self._take_over(self._slots(providers, changed))
