@@ -2,10 +2,13 @@
 process are handed over in memory if they are not needed, or are sent again, after a crash of the process:
 
 - queries and answers: a process that still needs an answer repeats the query;
-- messages whose publisher waits until they are handled, and only then acknowledges its own message;
+- messages whose publisher waits until they are handled, and only then acknowledges its own message, which was
+  not handed over in memory;
 - orders to agents, which a conductor stores and repeats when it starts.
 
-All other messages, and messages that their reader cannot handle soon, go to the broker.
+All other messages, and messages that their reader cannot handle soon, go to the broker: also the reports of
+agents. After the conductor has stored that a build is active, it repeats no order, so only the report can
+make it publish the end of the build again.
 """
 
 import asyncio
@@ -15,7 +18,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 
 from prometheus_client import Counter
 
-from bus.context import envelopes_handled
 from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Receipt, Transport
 from bus.topics import TOPIC_NAMED, matches
 
@@ -102,7 +104,6 @@ class _Reader:
     def __init__(self, queue: QueueSpec, inbox: OpenInbox) -> None:
         self.queue = queue
         self.inbox = inbox
-        self.worker = queue.name.partition(":")[0]
 
 
 class DirectTransport:
@@ -170,17 +171,7 @@ class DirectTransport:
                 bound = (it for pattern, it in self._readers.items() if matches(pattern, key))
                 self._found[key] = next(bound, None)
             reader = self._found[key]
-        if topic.direct == "handled" and reader is not None and self._handles_now(reader.worker):
-            return None  # the worker would wait for itself
         return reader
-
-    def _handles_now(self, worker: str) -> bool:
-        """Return whether the current task handles a message of the worker with this name."""
-        for envelope in envelopes_handled():
-            reader = self._readers.get(envelope.key)
-            if (envelope.key.partition(":")[0] if reader is None else reader.worker) == worker:
-                return True
-        return False
 
     async def _until_handled(self, awaited: Sequence[Handed], receipt: Receipt) -> None:
         """Wait until the messages are handled. Messages that their reader has not received within PATIENCE

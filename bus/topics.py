@@ -49,8 +49,9 @@ class Topic(Generic[M]):
     without `reply_to` is sent as a separate AMQP message.
 
     `direct`: messages to a worker of the publisher's process bypass the broker. With "handled", the publisher
-    waits until the message is handled; with "stored", the publisher has stored the data from which it can
-    send the message again.
+    waits until the message is handled: the publisher must be another worker, and the message that it handles
+    must be at the broker. With "stored", the publisher has stored the data from which it can send the message
+    again.
 
     `relayed`: an order to one agent; if agents share queues, the gateway of their cell relays it.
     """
@@ -210,7 +211,7 @@ AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
     "delete a guest and everything left of it", ANYONE, "agent", direct="stored", relayed=True)
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor", direct="handled")
+    "conductor")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
     "query its guests, or the hosts that it reaches", ANYONE, "agent", relayed=True)
 AGENT_GUESTS = outcome("agent.guests.{cell}", guests.GuestsReported,

@@ -499,7 +499,7 @@ AGENT_MOVE = Topic("agent.move.{cell}.{agent}", MoveOrdered, "carry out one phas
     "conductor", "agent", direct="stored", relayed=True)
 AGENT_MOVED = Topic("agent.moved.{cell}", MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor", direct="handled")
+    "conductor")
 FIND_MOVES = Query("cell.moves.{cell}", FindMoves, MovesFound,
     "moves of a cell, active and ended", ANYONE, CONDUCTOR)
 START_PLAN = Query("scheduler.start_plan", StartPlan, PlanStarted,

@@ -171,6 +171,7 @@ class SimulatedTransport(LocalTransport):
         return inbox
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        await self.broker.world.before_publishing()
         queues = [queue for envelope in envelopes for queue in self.broker.route(envelope.key)]
         refused = self._refuses(queues)
         await super().publish(envelopes, expected=expected)

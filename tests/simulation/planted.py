@@ -1,5 +1,6 @@
 """Bugs planted on purpose: each removes one fence of the product. The simulation must find each of them."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from bus import topics
 from bus.agent_builds import AgentBuilds
 from bus.claims import MIGRATION, ConsumerClaim, Full, Released
 from bus.delivery.settling import Emitter, ServedRow
@@ -218,6 +220,11 @@ def _handed_over_and_forgotten() -> Sequence[Any]:
     return [patch.object(DirectTransport, "_until_handled", forget)]
 
 
+def _reports_in_memory() -> Sequence[Any]:
+    in_memory = dataclasses.replace(topics.AGENT_REPORT, direct="handled")
+    return [patch.dict(topics.TOPIC_NAMED, {AgentReported.__name__: in_memory})]
+
+
 def _slots_anywhere() -> Sequence[Any]:
     def lacks(counts: Any, domain: str) -> bool:
         return bool(counts.total < counts.needed[domain])
@@ -284,6 +291,10 @@ PLANTED: Mapping[str, PlantedBug] = {
     "handed-over": PlantedBug(
         "bus.direct.DirectTransport: a message is published when its reader in the process has handled it",
         _handed_over_and_forgotten, moves=False,
+    ),
+    "report-in-memory": PlantedBug(
+        "bus.topics.AGENT_REPORT: a report stays at the broker until the build's end is published",
+        _reports_in_memory, faults="crashes=20", moves=False, complaint="never ended",
     ),
     "move-source": PlantedBug(
         "placement_worker.core.capacity.ClaimWorld.leave: a move holds its source",

@@ -100,6 +100,7 @@ class SimulatedWorld:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.server_chance = random.Random(f"servers of {self.seed}")
+        self._publishing_chance = random.Random(f"publishing of {self.seed}")
         self.history: list[str] = []
         self.client = SimulatedClient(self)
         self.off: set[str] = set()  # agents without power
@@ -333,6 +334,11 @@ class SimulatedWorld:
     def _failed(self, statement: str) -> None:
         self.happened["statements"] += 1
         self.note(statement)
+
+    async def before_publishing(self) -> None:
+        """Wait a moment, now and then, before messages reach the broker: a kill can come meanwhile."""
+        if self._publishing_chance.random() < 0.5:
+            await asyncio.sleep(self._publishing_chance.random() * 0.002)
 
     async def _pause(self) -> None:
         if self.chance.random() < 0.5:
