@@ -53,13 +53,14 @@ REMEMBERED_SECONDS = 7 * 86400.0
 
 class _Memory(OrderedDict[str, V]):
     """A dictionary by build id that drops entries unchanged for `seconds`, and the oldest entries if there
-    are more than REMEMBERED.
+    are more than REMEMBERED. `dropped` is called with the build of a dropped entry.
     """
 
-    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, now: Callable[[], float], dropped: Callable[[str], None]) -> None:
         super().__init__()
         self._seconds = seconds
         self._now = now
+        self._dropped = dropped
         self._changed: dict[str, float] = {}  # the time of each entry's last change
 
     def __setitem__(self, build: str, value: V) -> None:
@@ -71,6 +72,7 @@ class _Memory(OrderedDict[str, V]):
             if len(self) <= REMEMBERED and now - self._changed[oldest] <= self._seconds:
                 break
             del self._changed[oldest], self[oldest]
+            self._dropped(oldest)
 
 
 class AgentBuilds:
@@ -78,9 +80,12 @@ class AgentBuilds:
 
     def __init__(self, seconds: float = REMEMBERED_SECONDS, now: Callable[[], float] = monotonic) -> None:
         self.running: set[Key] = set()
-        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(seconds, now)
+        self.dropped: Callable[[str], None] = lambda build: (
+            None
+        )  # called with a build whose record is dropped
+        self._finished = _Memory[tuple[AgentReported, ...]](seconds, now, self._drop)
         # build → disjoint spans of destroyed attempts, lowest first
-        self._void: _Memory[tuple[Span, ...]] = _Memory(seconds, now)
+        self._void = _Memory[tuple[Span, ...]](seconds, now, self._drop)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
         """Record a new build attempt and return "start". For a known attempt return "running" or its recorded
@@ -136,11 +141,14 @@ class AgentBuilds:
         if outcomes:
             self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
-    def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return the recorded outcomes of all build attempts, and each build's destroyed attempts, for the
-        agent's storage."""
-        finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
-        return finished, dict(self._void)
+    def known(self, build: str) -> tuple[tuple[AgentReported, ...], tuple[Span, ...]]:
+        """Return what an agent stores about a build: the outcomes of its attempts, and the ranges of attempts
+        whose guests were destroyed.
+        """
+        return self._finished.get(build, ()), self._void.get(build, ())
+
+    def _drop(self, build: str) -> None:
+        self.dropped(build)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
         """Return the running attempts that a destroy order names: numbers above `order.above`, up to

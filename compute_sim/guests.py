@@ -1,27 +1,26 @@
 """Holds a simulated agent's guests and cached images by host, and its jobs."""
 
 import asyncio
-import fcntl
-import logging
-import os
+import sqlite3
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
-from zlib import crc32
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from bus.agent_builds import AgentBuilds, GuestOrder, allocations_of, reshaped_mappings
+from bus.agent_builds import AgentBuilds, GuestOrder, Span, allocations_of, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.errors import Unavailable
 from bus.messages import AgentReported, DestroyOrdered
 from bus.requests import BuildSpec
+from bus.sql.failures import reason, result_code
+from bus.sql.sqlite import open_file
 from bus.vocabulary import Allocations, Compact
 from compute_sim.core.device_book import DeviceBook, GuestKey
 from compute_sim.core.faults import CrashPlan
@@ -314,277 +313,150 @@ class PowerSupply:
         self._back.set()
 
 
-# Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices.
-
-
-# Section: stores the state that an agent needs after a restart in an append-only file, which is compacted at
-# times.
+# Section: stores the state that an agent needs after a restart in an SQLite file, a row for each build.
 #
-# Each change of a guest adds a line, and a report waits until its line is on disk (fdatasync): a guest
-# reported as built survives a power failure. Lines added in one turn of the event loop, or during a write,
-# are written together, so a thousand builds per second cost some dozens of writes. A line cut short by a
-# crash is dropped: it is the last line, and was never reported.
+# A report waits until the transaction with the change of its guest is committed: a guest reported as built
+# survives a power failure. Changes made in one turn of the event loop, or during a transaction, are committed
+# together, so a thousand builds per second cost some dozens of transactions.
+
+_TABLE = "CREATE TABLE IF NOT EXISTS builds (build TEXT PRIMARY KEY, state BLOB NOT NULL)"
+_READ = "SELECT build, state FROM builds ORDER BY rowid"  # the builds that changed last are the last
+_DAMAGED = (
+    "the file is damaged, or another version of berth wrote it. Restore it, or move it away: the agent then"
+    " starts without these guests"
+)
 
 
-log = logging.getLogger(__name__)
+class BuildState(Compact, frozen=True):
+    """The part of an agent's guest file about one build, stored as one JSON object."""
 
-SLACK = 20_000  # obsolete lines before the file is compacted
-
-
-class GuestThere(Compact, frozen=True, tag=True):
-    guest: GuestRecord
-    built: bool  # False: the guest is still being built, or its attempt has failed
-
-
-class OrderFailed(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: a build attempt has failed."""
-
-    build: str
-    attempt: int
-    cell: str
-    agent: str
-    root: str
-    host: str
-    cause: str
-    retry: bool
-    leftover: bool
+    guests: tuple[GuestRecord, ...] = ()
+    failed: tuple[AgentReported, ...] = ()
+    void: tuple[Span, ...] = ()  # destroyed attempts
+    # entries of features, by the name of the memory's type
+    memories: dict[str, tuple[msgspec.Raw, ...]] = msgspec.field(default_factory=dict)
 
 
-class OrdersVoid(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: the guests of some attempts of a build have been destroyed."""
-
-    build: str
-    attempt: int  # the last destroyed attempt
-    above: int = 0  # the last attempt before the destroyed attempts
-
-
-class GuestRenamed(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: a guest got another attempt number."""
-
-    guest: GuestRecord
-    was: int
-
-
-class GuestGone(Compact, frozen=True, tag=True):
-    """An entry in an agent's file of guests: a guest was removed because its build or a later order
-    failed.
-    """
-
-    build: str
-    attempt: int
-
-
-class FeatureEntry(NamedTuple):
-    """An entry of a feature in an agent's file of guests."""
-
-    tag: str  # first element of the entry
-    encoded: bytes  # JSON
-
-
-GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone
-Line = GuestLine | FeatureEntry
-_TAGS = frozenset(type_.__name__ for type_ in get_args(GuestLine))
 _encode = msgspec.json.Encoder().encode
-_decode_entry = msgspec.json.Decoder(GuestLine).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-def feature_entry(entry: msgspec.Struct) -> FeatureEntry:
-    """Return the entry of a feature, from a struct that is encoded as an array with its tag."""
-    return FeatureEntry(type(entry).__name__, _encode(entry))
-
-
-def _decode(content: bytes) -> Line:
-    tag = msgspec.json.decode(_decode_list(content)[0], type=str)
-    return _decode_entry(content) if tag in _TAGS else FeatureEntry(tag, content)
+_decode = msgspec.json.Decoder(BuildState).decode
+GuestRows = list[tuple[str, bytes | None]]  # builds and their encoded states; None: nothing is to be stored
 
 
 class GuestFile:
-    """An agent's append-only file of guests; only one process may open it at a time."""
+    """An agent's guest file, in SQLite; only one process may open it at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._snapshot: Callable[[], Iterable[Line]] = tuple
-        self._lines = 0  # in the file
-        self._long = SLACK  # above this size, check whether compaction is worthwhile
-        self._waiting: list[bytes] = []
-        self._added = self._kept = 0  # lines ever added, and lines on disk
-        self._writing: asyncio.Future[None] | None = None
-        self._file = -1
-        self._sound = 0  # bytes of whole lines in the file
-        self._lock = -1
-        self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
+        self._state_of: Callable[[str], BuildState]
+        self._changed: dict[str, None] = {}  # builds with changes that are not committed
+        self._changes = self._committed = 0  # changes ever made, and those committed
+        self._committing: asyncio.Future[str] | None = None  # result: the error; empty: none
+        self._database: sqlite3.Connection | None = None
+        self._in_use = threading.RLock()
 
-    def open(self) -> list[Line]:
-        """Open an agent's file of guests, cut it off at the first damaged entry, and return the entries.
-        Raise Unavailable if another process has it open.
+    def open(self, state_of: Callable[[str], BuildState]) -> Iterator[tuple[str, BuildState]]:
+        """Open an agent's guest file and yield each build in it with its state. Raise Unavailable if another
+        process has the file open, or if it is damaged. Before each write, `state_of` is called with each
+        changed build, and returns the state to store.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._state_of = state_of
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise Unavailable(f"another agent of this name is running: it has {self.path}") from None
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        lines, sound = _read(self.path.read_bytes())
-        self._cut(sound)
-        self._sound = os.lseek(self._file, 0, os.SEEK_END)
-        self._lines = len(lines)
-        return lines
+            self._database = self._connect()
+            self._database.execute(_TABLE)
+            (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+            for build, state in self._database.execute(_READ):
+                yield build, _decode(state)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            self.close()
+            match result_code(error):
+                case sqlite3.SQLITE_BUSY:
+                    why = f"another agent of this name is running: it has {self.path}"
+                case 0 | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+                    why = f"{self.path}: {reason(error)}: {_DAMAGED}"
+                case _:
+                    why = f"{self.path}: {reason(error)}"
+            raise Unavailable(why) from None
 
-    def _cut(self, sound: int) -> None:
-        # Of a crash only the last line is cut short. Other damage is saved to a second file for inspection.
-        rest = self.path.read_bytes()[sound:]
-        if not rest:
-            return
-        if rest.count(b"\n") > 1:
-            damaged = self.path.with_suffix(".damaged")
-            damaged.write_bytes(rest)
-            log.error(
-                "%s: unreadable from byte %d on: guests may be unknown; see %s", self.path, sound, damaged
-            )
-        else:
-            log.warning("%s: its last line was never written whole, and is left out", self.path)
-        os.ftruncate(self._file, sound)
-
-    def shorten_by(self, snapshot: Callable[[], Iterable[Line]]) -> None:
-        """Set the function that returns the agent's whole state as lines, which replace a file that is too
-        long.
-        """
-        self._snapshot = snapshot
-
-    def add(self, *lines: Line) -> None:
-        self._waiting += [_line(line) for line in lines]
-        self._added += len(lines)
+    def change(self, build: str) -> None:
+        """Store the state of a build with the next transaction."""
+        self._changed[build] = None
+        self._changes += 1
 
     async def settled(self) -> None:
-        """Wait until all lines added so far to the agent's file of guests are on disk."""
-        until = self._added
-        while self._kept < until:
-            if self._writing is None:
+        """Wait until all changes so far are committed."""
+        until = self._changes
+        while self._committed < until:
+            if self._committing is None:
                 loop = asyncio.get_running_loop()
-                self._writing = loop.create_future()
-                # lines added in this turn of the event loop are included
-                loop.call_soon(self._begin, self._writing)
-            await asyncio.shield(self._writing)
+                self._committing = loop.create_future()
+                # changes made in this turn of the event loop are included
+                loop.call_soon(self._begin, self._committing)
+            if problem := await asyncio.shield(self._committing):
+                raise Unavailable(f"{self.path}: {problem}")
 
     def close(self) -> None:
-        """Write the lines that are not written yet, and close the file."""
+        """Commit the changes that are not committed yet, and close the file."""
         with self._in_use:
-            if self._file < 0:
+            if self._database is None:
                 return
-            if self._waiting:
-                self._append(self._waiting)
-            os.close(self._file)
-            os.close(self._lock)
-            self._file = -1
+            if self._changed:
+                self._write(self._rows(self._changed))
+            self._database.close()
+            self._database = None
 
-    def _begin(self, done: asyncio.Future[None]) -> None:
-        lines, self._waiting = self._waiting, []
-        loop = asyncio.get_running_loop()
-        anew = None
-        if self._lines + len(lines) > self._long:
-            known = list(self._snapshot())
-            self._long = 2 * len(known) + SLACK
-            if self._lines + len(lines) > self._long:
-                anew = known
-        work = loop.run_in_executor(None, self._write, lines, anew)
+    def _begin(self, done: asyncio.Future[str]) -> None:
+        """Begin to write all changes since the last transaction; `done` gets the error, or "" when they are
+        committed. After an error, the next transaction writes them, too.
+        """
+        until, builds, self._changed = self._changes, self._changed, {}
 
-        def on_written(written: asyncio.Future[int]) -> None:
-            self._writing = None
-            if written.cancelled() or (problem := written.exception()) is not None:
-                self._waiting[:0] = lines
-                if not done.done():
-                    why = "cut short" if written.cancelled() else problem
-                    done.set_exception(Unavailable(f"{self.path}: {why}"))
-                    done.exception()  # mark the exception as retrieved: there may be no waiter
-                return
-            self._lines = written.result()
-            self._kept += len(lines)
-            if not done.done():
-                done.set_result(None)
+        def end(commit: asyncio.Future[None]) -> None:
+            self._committing = None
+            error = asyncio.CancelledError() if commit.cancelled() else commit.exception()
+            if error is None:
+                self._committed = until
+            else:
+                self._changed = builds | self._changed
+            done.set_result(reason(error) if error is not None else "")
 
-        work.add_done_callback(on_written)
+        self._commit(self._rows(builds)).add_done_callback(end)
 
-    def _write(self, lines: list[bytes], anew: list[Line] | None) -> int:
+    def _connect(self) -> sqlite3.Connection:
+        return open_file(self.path, 0.0, "PRAGMA locking_mode = EXCLUSIVE")
+
+    def _commit(self, rows: GuestRows) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(None, self._write, rows)
+
+    def _rows(self, builds: Iterable[str]) -> GuestRows:
+        states = ((build, self._state_of(build)) for build in builds)
+        return [(build, _encode(state) if state != BuildState() else None) for build, state in states]
+
+    def _write(self, rows: GuestRows) -> None:
         with self._in_use:
-            if self._file < 0:
+            if self._database is None:
                 raise OSError("it was closed")
-            if anew is None:
-                self._append(lines)
-                return self._lines + len(lines)
-            self._replace([_line(line) for line in anew])
-            return len(anew)
-
-    def _append(self, lines: list[bytes]) -> None:
-        """Append lines; after an error, the next call cuts off what was written of them."""
-        if os.lseek(self._file, 0, os.SEEK_CUR) != self._sound:
-            os.ftruncate(self._file, self._sound)
-            os.lseek(self._file, self._sound, os.SEEK_SET)
-        self._sound += _write(self._file, lines)
-
-    def _replace(self, lines: list[bytes]) -> None:
-        path = self.path.with_suffix(".new")
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            written = _write(file, lines)
-            os.rename(path, self.path)
-        except BaseException:
-            os.close(file)
-            raise
-        before, self._file, self._sound = self._file, file, written  # also if the next step fails
-        os.close(before)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-def _line(line: Line) -> bytes:
-    text = line.encoded if isinstance(line, FeatureEntry) else _encode(line)
-    return b"%08x %s\n" % (crc32(text), text)
-
-
-def _read(text: bytes) -> tuple[list[Line], int]:
-    found: list[Line] = []
-    sound = 0
-    while (end := text.find(b"\n", sound)) >= 0:
-        check, _, content = text[sound:end].partition(b" ")
-        try:
-            if int(check, 16) != crc32(content):
-                break
-            found.append(_decode(content))
-        except (ValueError, msgspec.DecodeError):
-            break
-        sound = end + 1
-    return found, sound
-
-
-def _write(file: int, lines: list[bytes]) -> int:
-    """Write lines at the file's position; return their size as soon as they are on disk."""
-    content = b"".join(lines)
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
-    os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)
-    return len(content)
-
-
-S = TypeVar("S", bound=msgspec.Struct)
+            with self._database as database:
+                database.execute("BEGIN")
+                database.executemany("DELETE FROM builds WHERE build = ?", ((build,) for build, _ in rows))
+                stored = ((build, state) for build, state in rows if state is not None)
+                database.executemany("INSERT INTO builds VALUES (?, ?)", stored)
 
 
 class OrderMemory(Protocol):
-    """A feature's record of the orders of an agent, with entries in the agent's file of guests."""
+    """A feature's record of the orders of an agent, with entries in the agent's guest file."""
 
-    entry: ClassVar[type[Any]]  # a struct that is encoded as an array with its tag
+    entry: ClassVar[type[Any]]  # is stored as JSON
+
+    def __init__(self, *, dropped: Callable[[str], None]) -> None:
+        """Subclasses call `dropped` with the id of a build when they drop entries of it."""
 
     def recall(self, entry: Any) -> None:
         """Remember what an entry of the file says."""
 
-    def entries(self) -> Iterable[Any]:
-        """Return the entries for all that is remembered."""
+    def entries(self, build: str) -> Sequence[Any]:
+        """Return the entries for all that is remembered of a build."""
 
 
 M = TypeVar("M", bound=OrderMemory)
@@ -598,30 +470,33 @@ class AgentDisk:
     # guests that stopped at a power failure and have not been started again
     asleep: set[GuestKey] = field(default_factory=set)
     file: GuestFile | None = None
-    memories: dict[type[OrderMemory], Any] = field(default_factory=dict, init=False)
-    # entries in the file that no memory has recalled, by tag
-    _unread: dict[str, list[FeatureEntry]] = field(default_factory=dict, init=False)
+    memories: dict[str, Any] = field(default_factory=dict, init=False)  # of features, by the names of types
+    # entries in the file that no memory has recalled: name of the memory's type → build → entries
+    _unread: dict[str, dict[str, tuple[msgspec.Raw, ...]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.file is None:
             return
-        for line in self.file.open():
-            self._recall(line)
+        self.builds.dropped = self.store
+        for build, state in self.file.open(self._state):
+            self._recall(build, state)
         self.lose_power()
-        self.file.shorten_by(self._all)
 
     def memory(self, type_: type[M]) -> M:
         """Return the memory of a feature; the first call recalls its entries in the file."""
-        if type_ not in self.memories:
-            memory = self.memories[type_] = type_()
-            for entry in self._unread.pop(type_.entry.__name__, ()):
-                memory.recall(msgspec.json.decode(entry.encoded, type=type_.entry))
-        found: M = self.memories[type_]
+        name = type_.__name__
+        if name not in self.memories:
+            memory = self.memories[name] = type_(dropped=self.store)
+            for entries in self._unread.pop(name, {}).values():
+                for entry in entries:
+                    memory.recall(msgspec.json.decode(entry, type=type_.entry))
+        found: M = self.memories[name]
         return found
 
-    def store_entry(self, entry: msgspec.Struct) -> None:
-        """Add an entry of a feature to the file."""
-        self._store(feature_entry(entry))
+    def store(self, build: str) -> None:
+        """Store what is known of a build in the file; `settled` waits for it."""
+        if self.file is not None:
+            self.file.change(build)
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
@@ -657,21 +532,25 @@ class AgentDisk:
         self.hosted.change(now)
         if state == "running":
             self._record_built(now)
-        self._store(GuestThere(now, state != "arriving"))
+        self.store(now.build)
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
         """Give a guest another attempt number, and with `spec` another image; return its new record."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
-        self._rename(now, guest.attempt)
-        self._store(GuestRenamed(now, guest.attempt))
+        self.remove(now.build, range(guest.attempt, guest.attempt + 1))
+        self._enter(now)
+        self.builds.void(now.build, guest.attempt, guest.attempt - 1)
+        if now.state == "running":
+            self._record_built(now)
+        self.store(now.build)
         return now
 
     def lose(self, guest: GuestRecord) -> None:
         """Remove a guest that no longer exists because its build or a later order failed."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
-        self._store(GuestGone(guest.build, guest.attempt))
+        self.store(guest.build)
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
@@ -682,10 +561,9 @@ class AgentDisk:
         """Replace the recorded allocations of a guest after a reshape of its host."""
         mappings = reshaped_mappings(guest.mappings, guest.allocations, allocations)
         now = replace(guest, allocations=allocations, mappings=mappings)
-        self._change(now)
-        if self.file is not None and (guest.build, guest.attempt) not in self.builds.running:
-            went = self.builds.outcome((guest.build, guest.attempt))
-            self.file.add(GuestThere(now, went is None or went.outcome == "built"))
+        self.hosted.change(now)
+        self.devices.move((now.build, now.attempt), allocations)
+        self.store(now.build)
 
     def finished(self, outcome: AgentReported) -> None:
         """Record the reported outcome of a build attempt; a built guest is recorded as running."""
@@ -693,12 +571,12 @@ class AgentDisk:
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
             self.hosted.change(replace(guest, state="running"))
-        self._store(*self._lines_of(outcome))
+        self.store(outcome.build)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
         outcome = self.builds.destroyed(order)
         self.remove(order.build, range(order.above + 1, order.attempt + 1))
-        self._store(OrdersVoid(order.build, order.attempt, order.above))
+        self.store(order.build)
         return outcome
 
     async def settled(self) -> None:
@@ -710,77 +588,37 @@ class AgentDisk:
         if self.file is not None:
             self.file.close()
 
-    def _store(self, *added: Line) -> None:
-        if self.file is not None:
-            self.file.add(*added)
-
     def _enter(self, guest: GuestRecord) -> None:
         if self.hosted.add(guest):
             self.devices.hold((guest.build, guest.attempt), guest.allocations)
-
-    def _change(self, guest: GuestRecord) -> None:
-        self.hosted.change(guest)
-        self.devices.move((guest.build, guest.attempt), guest.allocations)
-
-    def _rename(self, now: GuestRecord, was: int) -> None:
-        self.remove(now.build, range(was, was + 1))
-        self._enter(now)
-        self.builds.void(now.build, was, was - 1)
-        if now.state == "running":
-            self._record_built(now)
 
     def _record_built(self, guest: GuestRecord) -> None:
         if self.builds.outcome((guest.build, guest.attempt)) is None:
             self.builds.finished(AgentReported(**guest.address, outcome="built"))
 
-    def _recall(self, line: Line) -> None:
-        match line:
-            case FeatureEntry():
-                self._unread.setdefault(line.tag, []).append(line)
-            case GuestThere(guest=guest, built=built):
-                if not built and guest.state == "running":  # written by a version without states
-                    guest = replace(guest, state="arriving")
-                if self.guest(guest.build, guest.attempt) is not None:  # a change of a known guest
-                    self._change(guest)
-                else:
-                    self._enter(guest)
-                if built:
-                    self._record_built(guest)
-            case OrderFailed():
-                self.builds.finished(AgentReported(outcome="failed", **asdict(line)))
-            case OrdersVoid():
-                self.builds.void(line.build, line.attempt, line.above)
-                self.remove(line.build, range(line.above + 1, line.attempt + 1))
-            case GuestRenamed():
-                self._rename(line.guest, line.was)
-            case GuestGone():
-                self.remove(line.build, range(line.attempt, line.attempt + 1))
+    def _recall(self, build: str, state: BuildState) -> None:
+        for above, attempt in state.void:
+            self.builds.void(build, attempt, above)
+        for outcome in state.failed:
+            self.builds.finished(outcome)
+        for guest in state.guests:
+            self._enter(guest)
+            if guest.state != "arriving":
+                self._record_built(guest)
+        for name, entries in state.memories.items():
+            self._unread.setdefault(name, {})[build] = entries
 
-    def _lines_of(self, outcome: AgentReported) -> Iterable[GuestLine]:
-        guest = self.guest(outcome.build, outcome.attempt)
-        if guest is not None:
-            yield GuestThere(guest, outcome.outcome == "built")
-        if outcome.outcome == "failed":
-            yield _of_fields(OrderFailed, outcome)
-
-    def _all(self) -> Iterable[Line]:
-        finished, void = self.builds.known()
-        for build, spans in void.items():
-            for above, attempt in spans:
-                yield OrdersVoid(build, attempt, above)
-        for outcome in finished:
-            yield from self._lines_of(outcome)
-        listed = {(outcome.build, outcome.attempt) for outcome in finished}
-        for guest in self.all_guests:
-            key = guest.build, guest.attempt
-            if key not in listed and key not in self.builds.running:
-                # The guest is still arriving, or the outcome of its attempt is no longer stored.
-                yield GuestThere(guest, guest.state != "arriving")
-        for memory in self.memories.values():
-            yield from map(feature_entry, memory.entries())
-        for unread in self._unread.values():
-            yield from unread
-
-
-def _of_fields(made: type[S], source: msgspec.Struct) -> S:
-    return made(**{name: getattr(source, name) for name in made.__struct_fields__})
+    def _state(self, build: str) -> BuildState:
+        outcomes, void = self.builds.known(build)
+        guests = self.hosted.there.get(build, {}).values()
+        memories = {name: entries[build] for name, entries in self._unread.items() if build in entries}
+        for name, memory in self.memories.items():
+            if entries := memory.entries(build):
+                memories[name] = tuple(msgspec.Raw(_encode(entry)) for entry in entries)
+        return BuildState(
+            # the order of a guest that is being built is delivered again after a restart
+            tuple(guest for guest in guests if (build, guest.attempt) not in self.builds.running),
+            tuple(outcome for outcome in outcomes if outcome.outcome == "failed"),
+            void,
+            memories,
+        )

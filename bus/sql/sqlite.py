@@ -86,8 +86,7 @@ class SqliteFile:
 
     def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
         assert self.path is not None
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _open(str(self.path), busy_seconds, (*_FILE, *_ALWAYS))
+        return open_file(self.path, busy_seconds)
 
 
 class Connection:
@@ -204,6 +203,12 @@ class Cursor:
         rows = raw.fetchall() if raw.description else ()
         self.description, self.rowcount, self.lastrowid = raw.description, raw.rowcount, raw.lastrowid
         return rows
+
+
+def open_file(path: Path, busy_seconds: float, *pragmas: str) -> sqlite3.Connection:
+    """Open a database in a file that only the owner may use. `pragmas` are executed first."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _open(str(path), busy_seconds, (*pragmas, *_FILE, *_ALWAYS))
 
 
 def _open(name: str, busy_seconds: float, pragmas: Sequence[str]) -> sqlite3.Connection:

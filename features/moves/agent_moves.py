@@ -21,7 +21,7 @@ from compute_sim.extension import (
     GuestRecord,
     SimulatedAgent,
 )
-from features.moves.core.guest_phases import MoveSteps, PhaseEnd, afterwards, entry_of, meanwhile, refusal
+from features.moves.core.guest_phases import MoveSteps, PhaseEnd, afterwards, meanwhile, refusal
 from features.moves.messages import MoveKind, MoveOrdered, MoveReported
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class SimulatedMoves:
 
     async def _store_outcome(self, outcome: MoveReported) -> MoveReported:
         self._steps.finished(outcome)
-        self._disk.store_entry(entry_of(outcome))
+        self._disk.store(outcome.build)
         await self._disk.settled()
         return outcome
 

@@ -1,17 +1,21 @@
-"""An agent's guests survive any end of its process, and a thousand builds a second take few writes."""
+"""An agent's guests survive any end of its process, and a thousand builds a second take few transactions."""
 
+import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bus.agent_builds import AgentBuilds
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import guests as module
-from compute_sim.guests import AgentDisk, GuestFile
+from compute_sim.guests import AgentDisk, GuestFile, GuestRecord
 from tests.support.ids import uid
 
 
@@ -44,12 +48,12 @@ async def built(disk: AgentDisk, *orders: BuildOrdered) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[], AgentDisk]]:
+def disk(tmp_path: Path) -> Iterator[Callable[..., AgentDisk]]:
     """Yield a function that opens the agent's disk, as a new process of the agent does."""
     opened: list[AgentDisk] = []
 
-    def open_() -> AgentDisk:
-        opened.append(AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests")))
+    def open_(builds: AgentBuilds | None = None) -> AgentDisk:
+        opened.append(AgentDisk(builds or AgentBuilds(), file=GuestFile(tmp_path / "agents" / "a.guests")))
         return opened[-1]
 
     yield open_
@@ -58,14 +62,15 @@ def disk(tmp_path: Path) -> Iterator[Callable[[], AgentDisk]]:
 
 
 def killed(disk: AgentDisk) -> None:
+    """Close the file as a kill does: without the changes that are not committed."""
     assert disk.file is not None
-    disk.file._waiting.clear()
+    disk.file._changed.clear()
     disk.close()
 
 
 def seen(disk: AgentDisk) -> tuple[Any, ...]:
-    properties = {**disk.hosted.on[uid(1, "c")].properties}
-    return disk.hosted.there, disk.devices.held, disk.builds.known(), properties
+    known = [disk.builds.known(uid(number, "b")) for number in range(10)]
+    return disk.hosted.there, disk.devices.held, known, {**disk.hosted.on[uid(1, "c")].properties}
 
 
 async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], AgentDisk]) -> None:
@@ -92,82 +97,136 @@ async def test_guests_allocations_and_reports_survive_a_kill(disk: Callable[[], 
     assert two.hosted.there[built.build][1].mappings == {"_nic": (uid(7, "d"),)}
 
 
-@pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
-async def test_a_truncated_line_is_ignored(
-    disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda disk, guest: disk.become(guest, "stopped"), id="stopped"),
+        pytest.param(lambda disk, guest: disk.rename(guest, 2), id="another attempt"),
+        pytest.param(lambda disk, guest: disk.move(guest, {uid(8, "d"): {"VCPU": 1}}), id="reshaped"),
+        pytest.param(lambda disk, guest: disk.lose(guest), id="lost"),
+        pytest.param(lambda disk, guest: disk.destroyed(a_destroy(an_order(1))), id="destroyed"),
+    ],
+)
+async def test_each_change_of_a_guest_survives_a_kill(
+    disk: Callable[[], AgentDisk], change: Callable[[AgentDisk, GuestRecord], object]
 ) -> None:
     one = disk()
-    await built(one, *map(an_order, range(3)))
-    one.close()
-    path = tmp_path / "agents" / "a.guests"
-    with path.open("ab") as file:
-        file.write(rest)
-    two = disk()
-    assert len(two.guests) == 3
-    two.finished(a_report(an_order(9), "failed"))
-    await two.settled()
-    two.close()
-    three = disk()
-    assert (len(three.guests), three.builds.ordered(an_order(9))) == (3, a_report(an_order(9), "failed"))
-
-
-async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
-    disk: Callable[[], AgentDisk], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = disk()
-    await built(one, *map(an_order, range(3)))
-    one.close()
-    path = tmp_path / "agents" / "a.guests"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + b"x" + lines[1][1:] + lines[2])
-    two = disk()
-    two.close()
-    assert len(two.guests) == 1
-    assert "guests may be unknown" in caplog.text
-    assert path.with_suffix(".damaged").read_bytes().count(b"\n") == 2
-
-
-async def test_a_second_agent_of_the_same_name_does_not_start(disk: Callable[[], AgentDisk]) -> None:
-    one = disk()
-    with pytest.raises(Unavailable, match="another agent of this name is running"):
-        disk()
-    one.close()
-    disk().close()
-
-
-async def test_the_guest_file_is_compacted(
-    disk: Callable[[], AgentDisk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SLACK", 50)
-    one = disk()
-    for number in range(400):
-        order = an_order(number % 20, attempt=number // 20 + 1)
-        one.begin(order)
-        one.finished(a_report(order))
-        one.destroyed(a_destroy(order))
-        await one.settled()
-    await built(one, an_order(500))
-    before = seen(one)
+    await built(one, an_order(1))
+    change(one, one.all_guests[0])
+    await one.settled()
+    before = one.all_guests
     killed(one)
-    assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
+    assert disk().all_guests == before
+
+
+async def test_the_guest_of_a_build_in_progress_is_not_in_the_file(disk: Callable[[], AgentDisk]) -> None:
+    one, order = disk(), an_order(1, attempt=2)
+    assert one.builds.ordered(order) == "start"
+    one.begin(order)
+    one.destroyed(a_destroy(an_order(1)))
+    await one.settled()
+    killed(one)
     two = disk()
-    assert seen(two) == before
+    assert two.guests == {} and two.builds.ordered(order) == "start"  # when it is delivered again
 
 
-async def test_a_line_that_was_written_in_part_does_not_hide_later_lines(
-    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+def test_one_agent_may_use_the_file_and_a_kill_at_any_moment_loses_nothing_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.guests"
+    program = f"from tests.contract.test_guest_file import build_until_killed as b; b({str(path)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout is not None
+        reported = [agent.stdout.readline().strip() for _ in range(50)]
+        with pytest.raises(Unavailable, match="another agent of this name is running"):
+            AgentDisk(file=GuestFile(path))
+        agent.kill()
+        reported += agent.stdout.read().split()
+    found = AgentDisk(file=GuestFile(path))
+    found.close()
+    assert all(reported) and {*reported} <= found.guests.keys()
+
+
+def build_until_killed(path: str) -> None:
+    """Build guests, and print each when its report may be sent."""
+
+    async def build() -> None:
+        disk = AgentDisk(file=GuestFile(Path(path)))
+        for number in count():
+            await built(disk, an_order(number))
+            print(uid(number, "b"), flush=True)
+
+    asyncio.run(build())
+
+
+async def test_guests_that_are_built_together_are_committed_together(disk: Callable[[], AgentDisk]) -> None:
+    one = disk()
+    commits = commits_of(one)
+    async with asyncio.TaskGroup() as group:
+        for number in range(1000):
+            group.create_task(built(one, an_order(number)))
+    assert len(commits) == 1
+
+
+def commits_of(disk: AgentDisk) -> list[str]:
+    """Return a list to which each further transaction of the file is added."""
+    commits: list[str] = []
+    assert disk.file is not None and disk.file._database is not None
+    disk.file._database.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    return commits
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda content: b'2e9a1f0c ["OrdersVoid","b",2]\n', id="of another version"),
+        pytest.param(lambda content: content[: len(content) // 2], id="cut off"),
+        pytest.param(lambda content: content[:8192] + b"\xff" * 4096 + content[12288:], id="a page"),
+        pytest.param(lambda content: content.replace(b'"deb"', b'"de??'), id="a guest"),
+    ],
+)
+async def test_an_agent_with_a_damaged_file_does_not_start_until_it_is_restored_or_moved_away(
+    disk: Callable[[], AgentDisk], tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    now, write = disk(), os.write
+    one = disk()
+    await built(one, *map(an_order, range(100)))
+    one.close()
+    path = tmp_path / "agents" / "a.guests"
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    with pytest.raises(Unavailable, match="damaged, or another version of berth wrote it") as refused:
+        disk()
+    assert str(path) in str(refused.value) and path.read_bytes() == damage(content)
+    path.write_bytes(content)
+    restored = disk()
+    restored.close()
+    assert len(restored.guests) == 100
+    path.rename(path.with_suffix(".away"))
+    assert disk().guests == {}
+
+
+async def test_builds_that_the_agent_forgets_leave_the_file(disk: Callable[..., AgentDisk]) -> None:
+    now = [0.0]
+    one = disk(AgentBuilds(seconds=60.0, now=lambda: now[0]))
+    for number in range(100):
+        now[0] += 10.0
+        await built(one, order := an_order(number))
+        one.destroyed(a_destroy(order))
+    one.close()
+    known = disk().builds.known
+    assert [number for number in range(100) if known(uid(number, "b")) != ((), ())] == [*range(93, 100)]
+
+
+async def test_a_failed_transaction_is_repeated_with_the_next(disk: Callable[[], AgentDisk]) -> None:
+    now = disk()
     await built(now, an_order(1))
-
-    def full(file: int, content: Any) -> int:
-        if len(content) < 10:
-            raise OSError(28, "No space left on device")
-        return write(file, content[: len(content) // 2])
-
-    with monkeypatch.context() as broken, pytest.raises(Unavailable):
-        broken.setattr(os, "write", full)
-        await built(now, an_order(2))
-    await built(now, an_order(3))
+    assert now.file is not None and now.file._database is not None
+    pages = "PRAGMA max_page_count = {}".format
+    now.file._database.execute(pages(1))
+    with pytest.raises(Unavailable, match="database or disk is full"):
+        await built(now, *map(an_order, range(2, 50)))
+    now.file._database.execute(pages(1000))
+    await built(now, an_order(50))
     killed(now)
-    assert {*disk().guests} == {uid(number, "b") for number in (1, 2, 3)}
+    assert disk().guests.keys() == {uid(number, "b") for number in range(1, 51)}

@@ -30,7 +30,6 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
 from bus.requests import Flavor
-from compute_sim.guests import AgentDisk, GuestFile
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
 from tests.support.berth_processes import LAYOUTS, Running, in_one_process, joined, running, settled
 from tests.support.next_berth import next_version, workers_of
@@ -134,9 +133,10 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
     async with in_one_process(after) as bus, asyncio.TaskGroup() as group:
         listening = group.create_task(client.handle(bus))
         await until(lambda: nobody_is_built(after), "what was under way has come to its end")
-        gone, strangers = by_kind(map(str, (await compare_guests(after)).differences))
+        compared = await compare_guests(after)
+        gone, strangers = by_kind(map(str, compared.differences))
         assert gone == set(old[:3])
-        assert {*later} & guests_of(after) <= strangers <= {*under_way, *later}
+        assert {*later} & guests_in(compared) <= strangers <= {*under_way, *later}
         await delete(bus, gone)
         known = [one for one in client.asked if one not in {*strangers, *gone}]
         await client.ask(bus, known)  # everything, by the same names
@@ -146,7 +146,12 @@ async def test_a_backup_of_a_berth_at_work_is_restored_and_every_build_ends_once
     plain = after.having(keep_unknown_guests=False)
     async with in_one_process(plain) as bus, asyncio.TaskGroup() as group:
         listening = group.create_task(client.handle(bus))
-        await until(lambda: not strangers & guests_of(plain), "they are destroyed")
+
+        async def are_destroyed() -> bool:
+            compared = await compare_guests(plain)
+            return not compared.silent and not strangers & guests_in(compared)
+
+        await until(are_destroyed, "they are destroyed")
         await client.ask(bus, strangers)
         await until(lambda: client.ends.keys() >= {*known, *strangers}, picture=lambda: client.ends)
         assert all(len(ends) == 1 for ends in client.ends.values()), client.ends
@@ -168,13 +173,8 @@ async def nobody_is_built(settings: Settings) -> bool:
     return not found.builds.keys() & {"building", "swapping"}
 
 
-def guests_of(settings: Settings) -> set[str]:
-    copied = shutil.copy(
-        simulated_agents.guest_file(settings, AGENT), f"{settings.database.state_dir}/copied"
-    )
-    disk = AgentDisk(file=GuestFile(Path(copied)))
-    disk.close()
-    return {*disk.guests}
+def guests_in(compared: GuestComparison) -> set[str]:
+    return {guest.build for guests in compared.books.values() for guest in guests}
 
 
 def agreed(found: GuestComparison) -> bool:

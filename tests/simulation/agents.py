@@ -1,19 +1,20 @@
-"""The simulated hosts with their agents' disks. A disk can be a file of lines, of which a killed agent loses
-those that are not on disk yet; the last line on disk can be torn.
+"""The simulated hosts with their agents' disks. A disk can be a database in memory: of the transaction in
+which its agent is killed, it has all or nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from bus.agent_builds import GuestOrder
 from bus.requests import BuildSpec
-from compute_sim import guests
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.guests import AgentDisk, GuestRecord
+from compute_sim.guests import AgentDisk, GuestFile, GuestRecord, GuestRows
 from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
 from features.moves.messages import MoveOrdered
 from tests.simulation.invariants import GuestSeen, check_guests
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 CELLS = ("c1", "c2")
 _NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
-_WRITE_SECONDS = 0.02  # at most, until a line is on disk
-_COMPACTED_AFTER = 40  # lines
+_COMMIT_SECONDS = 0.02  # at most, of a transaction
 
 
 def simulated_fleet(hosts_per_cell: int, hosts_per_agent: int) -> list[SimAgent]:
@@ -41,74 +41,62 @@ def _numa_host(agent: SimAgent) -> SimHost:
     return SimHost(root, f"{agent.agent}-numa", {}, drivers=(cells,))
 
 
-class TornFile:
-    """An agent's file of guests in memory, with the interface of `GuestFile`. Lines reach the disk some
-    virtual milliseconds after they are added.
-    """
+class FileInMemory(GuestFile):
+    """An agent's file of guests in memory, whose transactions take some virtual milliseconds."""
 
-    def __init__(self, chance: Random, content: bytes = b"") -> None:
+    def __init__(self, chance: Random, content: sqlite3.Connection | None = None) -> None:
+        super().__init__(Path("guests"))
         self.chance = chance
-        self.content = content
-        self._waiting: list[bytes] = []
-        self._added = self._written = 0
-        self._snapshot: Callable[[], Iterable[guests.Line]] = tuple
+        self.content = content or sqlite3.connect(":memory:", isolation_level=None)
+        self._in_progress: tuple[asyncio.TimerHandle, GuestRows] | None = None
 
     @property
-    def unwritten(self) -> int:
-        """Return the number of lines that are not on disk yet."""
-        return len(self._waiting)
+    def is_behind(self) -> bool:
+        """Return whether changes are not committed yet."""
+        return self._committed < self._changes
 
-    def open(self) -> list[guests.Line]:
-        lines, sound = guests._read(self.content)
-        self.content = self.content[:sound]
-        return lines
+    def kill(self) -> None:
+        """End the agent's process: its transaction in progress is complete or absent."""
+        if self._in_progress is not None:
+            timer, rows = self._in_progress
+            self._in_progress = None
+            timer.cancel()
+            if self.chance.random() < 0.5:
+                self._write(rows)
+        self._database = None
 
-    def shorten_by(self, snapshot: Callable[[], Iterable[guests.Line]]) -> None:
-        self._snapshot = snapshot
+    def _connect(self) -> sqlite3.Connection:
+        return self.content
 
-    def add(self, *lines: guests.Line) -> None:
-        self._waiting += map(guests._line, lines)
-        self._added += len(lines)
+    def _commit(self, rows: GuestRows) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        committed: asyncio.Future[None] = loop.create_future()
 
-    async def settled(self) -> None:
-        until = self._added
-        if until > self._written:
-            await asyncio.sleep(self.chance.random() * _WRITE_SECONDS)
-        self._write(until)
+        def complete() -> None:
+            self._in_progress = None
+            self._write(rows)
+            committed.set_result(None)
 
-    def _write(self, until: int) -> None:
-        count = until - self._written
-        if count <= 0:
-            return
-        self.content += b"".join(self._waiting[:count])
-        del self._waiting[:count]
-        self._written = until
-        if not self._waiting and self.content.count(b"\n") > _COMPACTED_AFTER:
-            self.content = b"".join(map(guests._line, self._snapshot()))
-
-    def close(self) -> None:
-        pass
-
-    def after_power_failure(self) -> "TornFile":
-        """Return the file as the next process finds it: a random part of the unwritten lines is there."""
-        unwritten = b"".join(self._waiting)
-        return TornFile(self.chance, self.content + unwritten[: self.chance.randint(0, len(unwritten))])
+        if self._database is not None:  # else the process was killed
+            seconds = self.chance.random() * _COMMIT_SECONDS
+            self._in_progress = loop.call_later(seconds, complete), rows
+        return committed
 
 
 class WatchedDisk(AgentDisk):
     """An agent's disk, which checks the guests of the world after each change."""
 
-    def __init__(self, world: "SimulatedWorld", file: TornFile | None = None) -> None:
+    def __init__(self, world: "SimulatedWorld", file: FileInMemory | None = None) -> None:
         self.world = world
         self._moved: set[tuple[str, int]] = set()
-        super().__init__(file=file)  # type: ignore[arg-type]  # it has the interface of a GuestFile
+        super().__init__(file=file)
 
     def after_power_failure(self) -> "WatchedDisk":
         """Return the disk as the agent's next process finds it."""
-        if not isinstance(self.file, TornFile):
+        if not isinstance(self.file, FileInMemory):
             return self
-        self.world.happened["torn"] += self.file.unwritten > 0
-        found = WatchedDisk(self.world, self.file.after_power_failure())
+        self.file.kill()
+        found = WatchedDisk(self.world, FileInMemory(self.file.chance, self.file.content))
         found._moved |= self._moved
         return found
 

@@ -21,7 +21,7 @@ class FaultRates:
     phases: float = 0.08  # of moves, that fail
     phases_hang: float = 0.03
     waits: float = 0.0  # of moves, that may wait for free capacity
-    torn_files: int = 0  # agents killed while lines of their files are not on disk yet; the last is torn
+    killed_in_commit: int = 0  # agents killed while changes of their files are not committed yet
     # the broker
     lost_confirms: float = 0.0  # of publications that the broker has stored
     redeliveries: int = 0  # times that a connection breaks: its messages return, in another order
@@ -45,7 +45,7 @@ SERVER_FAULTS: Mapping[str, Mapping[str, Any]] = {
     "queue": {"lost_queues": 2},
     "lag": {"index_lag": 0.2},
     "commits": {"lost_commits": 1},
-    "torn": {"torn_files": 3},
+    "file": {"killed_in_commit": 3},
     "statements": {"failing_statements": 0.25},
 }
 HARSH: Mapping[str, Any] = {

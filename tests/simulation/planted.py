@@ -328,7 +328,7 @@ PLANTED: Mapping[str, PlantedBug] = {
     ),
     "reported-before-disk": PlantedBug(
         "compute_sim.guests.AgentDisk.settled: reports wait until the agent's file is on disk",
-        _reported_before_on_disk, faults="torn",
+        _reported_before_on_disk, faults="file",
     ),
     "orders-repeated": PlantedBug(
         "cell_conductor.builds.Builds.resume: unanswered orders are repeated", _orders_not_repeated,

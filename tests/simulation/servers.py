@@ -28,7 +28,7 @@ class ServerFaults:
             *(self._lose_leaders() for _ in range(faults.leaderless)),
             *(self._lose_queue() for _ in range(faults.lost_queues)),
             *(self._lose_commits() for _ in range(faults.lost_commits)),
-            *(self._tear() for _ in range(faults.torn_files)),
+            *(self._kill_in_commit() for _ in range(faults.killed_in_commit)),
         ]
 
     async def _moment(self) -> None:
@@ -94,8 +94,8 @@ class ServerFaults:
         names = [name for name, database in databases.items() if database in chosen]
         self.world.note(f"fail-over of {', '.join(names)}")
 
-    async def _tear(self) -> None:
-        """Kill an agent while lines of its file are not on disk yet."""
+    async def _kill_in_commit(self) -> None:
+        """Kill an agent while changes of its file are not committed yet."""
         await self._moment()
         for _ in range(_POLLS):
             if writing := self.world.agents_writing():

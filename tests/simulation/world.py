@@ -48,7 +48,7 @@ from ironic_sync.worker import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import ChoicePolicy
 from tests.simulation import repair
-from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
+from tests.simulation.agents import CELLS, FileInMemory, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
 from tests.simulation.client import SimulatedClient
 from tests.simulation.databases import StatementFaults, in_worker, make_databases
@@ -124,7 +124,7 @@ class SimulatedWorld:
         self.compact = self.seed % 5 == 0
         self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
         # killed agents lose their disks with all guests
-        self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
+        self.forgetful = not self.faults.killed_in_commit and self.seed % (9 if self.moves else 3) == 2
         self.lost_disks: set[str] = set()  # agents that have lost their disks, with their fences
         self.waiting: dict[str, WaitingBuilds] = {}  # of all schedulers that ever ran, by replica
         levels = ("host", "rack") if self.seed % 2 else ("host",)
@@ -310,6 +310,10 @@ class SimulatedWorld:
             self._direct.pop(life).crashed = True
         life.cancel()
         await asyncio.wait([life])
+        for name, file in self._files().items():
+            if self._lives[name] is life:
+                self.happened["file"] += file.is_behind
+                file.kill()
 
     async def power_off(self, agent: SimAgent) -> bool:
         name = _life_of(agent)
@@ -497,21 +501,22 @@ class SimulatedWorld:
         if known is not None and self.forgetful:
             self.lost_disks.add(agent)
         if known is None or self.forgetful:
-            file = TornFile(self.server_chance) if self.faults.torn_files else None
+            file = FileInMemory(self.server_chance) if self.faults.killed_in_commit else None
             self._disks[agent] = WatchedDisk(self, file)
-        elif self.faults.torn_files:
+        elif self.faults.killed_in_commit:
             self._disks[agent] = known.after_power_failure()
         if agent in self.lost_disks:
             self.note_traceless()
         return self._disks[agent]
 
     def agents_writing(self) -> list[str]:
-        """Return the workers of agents whose files have lines that are not on disk yet."""
-        files = {agent: disk.file for agent, disk in self._disks.items()}
-        names = [
-            f"agent.{agent}" for agent, file in files.items() if isinstance(file, TornFile) and file.unwritten
-        ]
-        return [name for name in names if name not in self.off and not self._lives[name].done()]
+        """Return the workers of agents whose files lack changes that are not committed yet."""
+        behind = [name for name, file in self._files().items() if file.is_behind]
+        return [name for name in behind if name not in self.off and not self._lives[name].done()]
+
+    def _files(self) -> dict[str, FileInMemory]:
+        files = {f"agent.{agent}": disk.file for agent, disk in self._disks.items()}
+        return {name: file for name, file in files.items() if isinstance(file, FileInMemory)}
 
     # What the invariants read
 

@@ -8,10 +8,8 @@ rebuild   the guest runs until its successor replaces it under a new attempt num
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
-
-from msgspec.structs import asdict
 
 from compute_sim.extension import GuestState
 from features.moves.messages import MoveOrdered, MoveReported
@@ -65,30 +63,31 @@ def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestSta
             return state
 
 
-class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
-    """An entry in an agent's file of guests: a phase of a move has ended with this outcome."""
-
-
 class MoveSteps:
     """Remembers the last move order of each build on each host, with the report of its outcome."""
 
-    entry: ClassVar[type[MovePhaseReported]] = MovePhaseReported
+    entry: ClassVar[type[MoveReported]] = MoveReported  # in the agent's file: the report of a phase's end
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(
+        self, remembered: int = REMEMBERED, dropped: Callable[[str], None] = lambda build: None
+    ) -> None:
         self._remembered = remembered
+        self._dropped = dropped  # called with a build whose orders are not remembered any more
+        # build → host's root → last step, and the last report, which can be that of an earlier step
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
         """Return the stored report if the order was executed before, `void` if the agent knows a later order
         of the build on this host, or `go on` if the order must be executed.
         """
-        step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
+        step, report = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
-        return outcome if outcome is not None and order.step == step else "go on"
+        return report if report is not None and report.step == order.step else "go on"
 
     def started(self, order: MoveOrdered) -> None:
-        self._put(order.build, order.root, order.step, None)
+        _, report = self._known.get(order.build, {}).get(order.root, (0, None))
+        self._put(order.build, order.root, order.step, report)
 
     def finished(self, outcome: MoveReported) -> None:
         """Record the report about a move order, unless a later order of the build on this host is known."""
@@ -100,23 +99,17 @@ class MoveSteps:
         """Return the report about a build's last move order on a host; None if its phase has not ended, or if
         no order is known.
         """
-        return self._known.get(build, {}).get(root, (0, None))[1]
+        step, report = self._known.get(build, {}).get(root, (0, None))
+        return report if report is not None and report.step == step else None
 
-    def known(self) -> Iterable[MoveReported]:
-        return [report for on in self._known.values() for _, report in on.values() if report is not None]
+    def recall(self, entry: MoveReported) -> None:
+        self.finished(entry)
 
-    def recall(self, entry: MovePhaseReported) -> None:
-        self.finished(MoveReported(**asdict(entry)))
-
-    def entries(self) -> Iterable[MovePhaseReported]:
-        return map(entry_of, self.known())
+    def entries(self, build: str) -> Sequence[MoveReported]:
+        return [report for _, report in self._known.get(build, {}).values() if report is not None]
 
     def _put(self, build: str, root: str, step: int, report: MoveReported | None) -> None:
         self._known.setdefault(build, {})[root] = step, report
         self._known.move_to_end(build)
         if len(self._known) > self._remembered:
-            self._known.popitem(last=False)
-
-
-def entry_of(report: MoveReported) -> MovePhaseReported:
-    return MovePhaseReported(**asdict(report))
+            self._dropped(self._known.popitem(last=False)[0])

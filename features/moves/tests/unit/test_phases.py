@@ -88,6 +88,7 @@ def test_the_highest_step_of_a_move_counts() -> None:
     assert steps.ordered(SEND) == reply(SEND)
     steps.started(RESUME)
     assert (steps.ordered(SEND), steps.ordered(RESUME)) == ("void", "go on")
+    assert steps.entries(SEND.build) == [reply(SEND)]  # what a restarted agent recalls
     steps.finished(reply(SEND))  # too late to count
     assert (steps.ordered(SEND), steps.ordered(RESUME)) == ("void", "go on")
     assert steps.ordered(PREPARE) == "go on"  # on another host
@@ -95,11 +96,13 @@ def test_the_highest_step_of_a_move_counts() -> None:
 
 
 def test_the_oldest_steps_are_forgotten_first() -> None:
-    steps = MoveSteps(remembered=2)
+    dropped: list[str] = []
+    steps = MoveSteps(remembered=2, dropped=dropped.append)
     orders = [an_order("send", 5, 1, SOURCE, build=uid(number, "b")) for number in range(3)]
     for order in orders:
         steps.finished(reply(order))
     assert [steps.ordered(order) for order in orders] == ["go on", reply(orders[1]), reply(orders[2])]
+    assert dropped == [orders[0].build]
 
 
 ROOT = uid(3, "a")
