@@ -1,8 +1,9 @@
 """Workers that share a process: which messages they exchange in memory, and that none of them can be lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -77,6 +78,15 @@ def conductor(handler: Callable[[BuildPlaced], Awaitable[None]]) -> Worker:
 def agent(handler: Callable[[DestroyOrdered], Awaitable[AgentReported | None]]) -> Worker:
     address = topics.AGENT_DESTROY.at(cell=CELL, agent=AGENT)
     return Worker(f"agent.{CELL}.{AGENT}", consumes=[on(address, handler, emits=[topics.AGENT_REPORT])])
+
+
+async def killed_at(moment: asyncio.Event, life: Coroutine[Any, Any, None]) -> None:
+    """Run a process until `moment` is set, then kill it."""
+    killed = asyncio.create_task(life)
+    async with asyncio.timeout(DEADLINE):
+        await moment.wait()
+    killed.cancel()
+    await asyncio.wait([killed])
 
 
 async def test_a_message_to_the_same_process_is_not_decoded_again(process: SharedProcess) -> None:
@@ -157,11 +167,7 @@ async def test_a_report_stays_at_the_broker_until_its_consequence_is_published(
             await bus.publish(ORDER)
             await asyncio.Event().wait()
 
-    killed = asyncio.create_task(life())
-    async with asyncio.timeout(DEADLINE):
-        await handling.wait()
-    killed.cancel()
-    await asyncio.wait([killed])
+    await killed_at(handling, life())
     assert process.carried == ["AgentReported"]
     assert process.waiting(conductor.queue_of(row).name) == 1
 
@@ -202,12 +208,8 @@ async def test_a_request_stays_at_the_broker_until_its_consequence_is_handled(pr
 
     async with Bus(LocalTransport(process.broker)) as client:
         await client.transport.declare(scheduler.queue_of(row))
-        killed = asyncio.create_task(life())
         await client.publish(a_small_request())
-        async with asyncio.timeout(DEADLINE):
-            await handling.wait()
-        killed.cancel()
-        await asyncio.wait([killed])
+        await killed_at(handling, life())
     assert process.waiting("scheduler:build.requested") == 1
 
 

@@ -50,6 +50,18 @@ def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
     assert {row.query for row in worker.answers} | set(worker.asks) <= set(QUERIES)
 
 
+@pytest.mark.parametrize("worker", WORKERS, ids=named)
+def test_a_message_handed_over_in_memory_is_not_the_only_record_of_its_cause(worker: Worker) -> None:
+    """With direct="handled" the handled message is what repeats the published one after a crash: it must be
+    at the broker, and its worker must not wait for itself.
+    """
+    consumed = {row.address.topic for row in worker.consumes}
+    for row in worker.consumes:
+        waited_for = {TOPIC_OF[type_] for type_ in row.emits if TOPIC_OF[type_].direct == "handled"}
+        assert not (waited_for and row.address.topic.direct)
+        assert not waited_for & consumed
+
+
 # The topics that each side of a cell may publish and consume, and the queries that it may send and answer.
 PERMITTED = {
     "conductor": (
