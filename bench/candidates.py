@@ -1,4 +1,4 @@
-"""Measures the candidate index at 1,000, 10,000 and 100,000 hosts: search, paging, update, loading, memory.
+"""Measures the candidate index at 1,000, 10,000 and 100,000 hosts: search, update, loading, memory.
 
     python -m bench.candidates [--hosts 1000,10000,100000] [--trees 1000,10000]
 
@@ -18,12 +18,12 @@ from rich.console import Console
 
 from bench.figures import figure_table
 from bus.candidates import OnChange, OnWakes
-from bus.queries import CandidatesFound, FindCandidates
+from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import SearchResult, at_once, page_steps, search_steps
+from placement_worker.core.search import SearchResult, answer, at_once, search_steps
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.memory import IndexedSource
 
@@ -53,10 +53,6 @@ def fleet(hosts: int) -> list[Tree]:
         agent, cell = f"agent-{number}", f"cell-{number % CELLS}"
         trees.append(Tree(root, f"host-{number}", cell, agent, "az1", 1, False, (provider,)))
     return trees
-
-
-def page(index: Index, query: FindCandidates) -> CandidatesFound:
-    return at_once(page_steps(Snapshot(index), query))
 
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
@@ -102,16 +98,16 @@ def measure(hosts: int) -> dict[str, float]:
         index.accept(number, (change,))
     updated = (perf_counter() - started) / len(updates) * 1e6
     encode = msgspec.json.Encoder().encode
-    answer = page(index, a_query(256))
+    found = search(index, a_query(256))
     return {
-        "search, 1 candidate, ms": milliseconds(lambda: page(index, a_query(1)), 200),
+        "search, 1 candidate, ms": milliseconds(lambda: search(index, a_query(1)), 200),
         "with trait and cell, ms": milliseconds(
-            lambda: page(index, a_query(1, cell="cell-0", required=("CUSTOM_FAST",))), 200
+            lambda: search(index, a_query(1, cell="cell-0", required=("CUSTOM_FAST",))), 200
         ),
-        "nothing fits, and why, ms": milliseconds(lambda: page(index, a_query(1, vcpus=500)), 50),
-        "search, 256 candidates, ms": milliseconds(lambda: page(index, a_query(256)), 200),
-        "search, 1,000 fits, ms": milliseconds(lambda: search(index, a_query(1000)), 100),
-        "the 256 as JSON, ms": milliseconds(lambda: encode(answer), 50),
+        "nothing fits, and why, ms": milliseconds(lambda: search(index, a_query(1, vcpus=500)), 50),
+        "search, 256 candidates, ms": milliseconds(lambda: search(index, a_query(256)), 200),
+        "search, 1,000 candidates, ms": milliseconds(lambda: search(index, a_query(1000)), 100),
+        "an answer with 256 as JSON, ms": milliseconds(lambda: encode(answer(found)), 50),
         "one usage update, µs": updated,
         "filling, ms": filled,
         "memory, MiB": megabytes,
@@ -218,7 +214,7 @@ def measure_nested(trees: int) -> dict[str, float]:
     one_each = msgspec.structs.replace(related, per_host=1)
     return {
         "same_subtree, 100 fits, ms": milliseconds(lambda: search(index, related), 20),
-        "a page of 100 hosts, ms": milliseconds(lambda: page(index, one_each), 20),
+        "same_subtree, 100 hosts, ms": milliseconds(lambda: search(index, one_each), 20),
         "without suffix, 100 fits, ms": milliseconds(lambda: search(index, spread), 20),
         "filling, ms": filled,
     }

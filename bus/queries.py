@@ -57,14 +57,11 @@ class Candidate(Compact, frozen=True):
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """A query for a page of candidates: hosts with complete allocations that would fit now. `after` is `more`
-    of the previous page (0: first page); with an otherwise equal query, each host is on exactly one page.
-    """
+    """A query for candidates: hosts with complete allocations that would fit now."""
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
     cell: Text = ""
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
-    after: Ordinal = 0
     seed: Text = ""  # searches with different seeds start at different hosts
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
     # sets of suffixes of groups; in each set one provider is an ancestor of the others, or the same
@@ -83,16 +80,16 @@ class FindCandidates(Message, frozen=True, kw_only=True):
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
-    """A page of candidates that answers FindCandidates, and how many hosts each part of the query removed."""
+    """Candidates that answer FindCandidates, and how many hosts each part of the query removed."""
 
     seen: Ordinal  # the answer includes all changes up to this change number
     candidates: LongList[Candidate]
     fitting: Count  # total number of hosts that fit
     considered: Count
-    more: Ordinal | None = None  # `after` of the next page; None: this is the last page
     removals: LongList[Removal] = ()
     nearest: LongList[NearMiss] = ()
-    cut: bool = False  # too many combinations: the search stopped early
+    # there may be more candidates: more than `limit`, more than fit into a message, or too many to try all
+    cut: bool = False
 
 
 class HeldHost(Value, frozen=True, kw_only=True):

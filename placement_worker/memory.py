@@ -35,7 +35,7 @@ from placement_worker.core.index import (
     lone_candidate,
     sums,
 )
-from placement_worker.core.search import HOST_PATIENCE, PATIENCE, TOGETHER, at_once, candidate
+from placement_worker.core.search import PATIENCE, TOGETHER, at_once, candidate
 from placement_worker.core.trees import Tree, unpacked
 from placement_worker.store import aggregates, changes, hosts, stored_trees
 from placement_worker.store.numbered_names import Book
@@ -441,6 +441,7 @@ class PackedSnapshot(Snapshot):
         return replace(row, amounts=amounts, summary=None, known_free=None)
 
 
+HOST_PATIENCE = 20_000  # steps without a result on one host, after which the search continues on other hosts
 _DOUBLES = 4  # sets of allocations that were found before, for each set that is wanted
 
 

@@ -4,7 +4,7 @@ worker, which consumes reports, answers queries and publishes changes.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from bus.vocabulary import KEEP_SECONDS, Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
 from placement_worker.change_log import Publish
 from placement_worker.core.index import Snapshot
-from placement_worker.core.search import page_steps
+from placement_worker.core.search import SearchResult, answer, search_steps
 from placement_worker.extension import PlacementNeeds, PlacementPart
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
@@ -32,7 +32,6 @@ from placement_worker.reports import ReportOperations
 from placement_worker.transactions import ClaimOperations, again
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
 
 SLICE_SECONDS = 0.005  # maximum time of a search without a pause for other tasks
 
@@ -45,9 +44,9 @@ class Searches:
         self._clock = clock
         self._turn = asyncio.Lock()  # acquired in the order of the requests
 
-    async def run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
+    async def run(self, query: FindCandidates) -> SearchResult:
         snapshot = Snapshot(self._memory.index)
-        steps = begin(snapshot, query)
+        steps = search_steps(snapshot, query)
         done = self._slice(steps)
         if done is None:
             with snapshot.held():
@@ -55,16 +54,17 @@ class Searches:
                     async with self._turn:
                         await asyncio.sleep(0)
                         done = self._slice(steps)
-        return done[0]
+        return done
 
-    def _slice(self, steps: Steps[T]) -> tuple[T] | None:
+    def _slice(self, steps: Generator[None, None, SearchResult]) -> SearchResult | None:
         until = self._clock.monotonic() + SLICE_SECONDS
         try:
             next(steps)
             while self._clock.monotonic() < until:
                 next(steps)
         except StopIteration as end:
-            return (end.value,)
+            found: SearchResult = end.value
+            return found
         return None
 
 
@@ -137,7 +137,7 @@ class Placement:
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
         try:
-            return await self.searches.run(page_steps, query)
+            return answer(await self.searches.run(query))
         except SenselessQuery as wrong:
             raise Poison(str(wrong)) from None
 

@@ -943,10 +943,6 @@ class FitFinder:
         """
         return self._shared is None or anchor.position not in self._shared.doubles
 
-    def cost(self, anchor: Row) -> int:
-        """Estimate the number of search steps that it takes to find out that nothing fits on this host."""
-        return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
-
     def _fit(self, anchor: Row, way: Choice) -> Fit:
         allocations: dict[str, Resources] = {}
         mappings: dict[str, tuple[str, ...]] = {}

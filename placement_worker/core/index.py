@@ -61,7 +61,6 @@ class Row:
     aggregates: tuple[str, ...]
     number: int  # last change number that the row includes
     shaped: int  # last change number that changed more than the usage
-    size: int  # approximate size in an answer, in bytes
     amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; a tuple has the order of `capacity`
     summary: Any = None  # a cache for the HTTP API, which every change resets
     known_free: dict[str, int] | None = None
@@ -375,9 +374,7 @@ class LabelColumn:
 FIRST_ROWS = 1024
 INTERNED = 100_000
 USES = 8192  # changes of used amounts whose rows are kept
-FIXED_BYTES = 160  # size of the ids, numbers and brackets in a candidate, which is alike for all providers
 
-_encode = msgspec.json.Encoder().encode
 _PLACE = attrgetter("root", "parent", "host", "cell", "agent")
 _NOWHERE = np.zeros(0, np.intp)
 
@@ -463,8 +460,6 @@ class RowTable:
         uuid = provider.uuid if was is None else was.uuid
         inventories = self._same(provider.inventories)
         capacity = {name: inventory.capacity for name, inventory in inventories.items()}
-        names = (tree.host or provider.name, tree.cell, tree.agent, tree.zone)
-        contents = (*names, provider.traits, provider.aggregates)
         row = Row(
             position=position,
             uuid=uuid,
@@ -482,7 +477,6 @@ class RowTable:
             aggregates=self._same(provider.aggregates),
             number=0,
             shaped=0,
-            size=self._same(FIXED_BYTES + len(_encode(contents)) + 2 * len(_encode(capacity))),
             amounts=(),
             labels=NO_LABELS if provider.parent is not None or tree.labels == NO_LABELS else tree.labels,
         )

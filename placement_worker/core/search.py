@@ -1,47 +1,21 @@
-"""Searches the index for candidates, page by page and with limited effort, from varying start hosts."""
+"""Searches the index for candidates, with limited effort, from varying start hosts."""
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.index import Bools, Row, Snapshot, lone_candidate, sums
+from placement_worker.core.index import Bools, Row, Snapshot, sums
 
 IN_A_ROW = 64  # hosts examined before a search may pause
 FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows of the index that are examined together
-
-
-@dataclass(slots=True)
-class Round:
-    """Visits each row of the index once: from a start row to the last, then from the first to the start."""
-
-    snapshot: Snapshot
-    left: Bools
-    start: int
-    after: int
-    size: int
-
-    def anchors(self) -> Iterator[Row | None]:
-        """Yield the hosts that satisfy the query, in the order of their rows in the index, and `None` at
-        points where the search may pause.
-        """
-        at, preserved = self.snapshot.index.at, self.snapshot.kept_at
-        for positions in _walk(self.left, self.start, self.after, self.size):
-            for low in range(0, len(positions), IN_A_ROW):
-                for position in positions[low : low + IN_A_ROW]:
-                    row = self.snapshot.row_at(position) if preserved else at[position]
-                    if row is not None:
-                        yield row
-                yield None
-
-    def place(self, row: Row) -> int:
-        return (row.position - self.start) % self.size
 
 
 def first_row(seed: str, high: int, size: int) -> int:
@@ -53,25 +27,29 @@ def first_row(seed: str, high: int, size: int) -> int:
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
-def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the rows of fitting hosts in blocks: from the start row to the last row of the index, then from
-    its first row to the start row. The first `after` rows of this sequence are skipped.
+def _anchors(snapshot: Snapshot, fitting: Bools, start: int) -> Iterator[Row]:
+    """Yield the hosts that satisfy the query, in the order of their rows in the index: from the start row to
+    the last, then from the first row to the start row.
     """
+    at, preserved = snapshot.index.at, snapshot.kept_at
     block = FIRST_BLOCK
-    for low, end in ((start + after, size), (max(start + after - size, 0), start)):
-        end = min(end, len(fitting))
+    for low, end in ((start, len(fitting)), (0, min(start, len(fitting)))):
         while low < end:
-            yield (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
+            for position in (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist():
+                row = snapshot.row_at(position) if preserved else at[position]
+                if row is not None:
+                    yield row
             low, block = low + block, min(block * 4, LARGEST_BLOCK)
 
 
 T = TypeVar("T")
 
-PAGE_BYTES = 700_000  # maximum size of a page, which must fit into a message
+ANSWER_BYTES = 700_000  # maximum size of the candidates in an answer, which must fit into a message
 PATIENCE = 100_000  # steps without a result (some tenths of a second), after which a search is stopped early
-HOST_PATIENCE = 20_000  # steps without a result on one host, after which the search continues on other hosts
 KEPT = 256  # maximum number of stored searches of unfinished hosts; others start again
 TOGETHER = "all of it together"
+
+Amounts = tuple[dict[str, int], dict[str, int]]  # free amounts and capacities of a tree, by resource class
 
 
 @dataclass(slots=True)
@@ -108,23 +86,27 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
     return SearchResult(snapshot, seen, fits, cut, fitting, made.considered, removals, nearest)
 
 
-def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """Search one page of hosts for candidates; each host is on one page only. This is a generator: its caller
-    may pause the search at each `yield`.
-    """
-    seen, made = snapshot.index.seen, plan(snapshot, query)
-    got = yield from _page(snapshot, made)
-    fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
-    removals, nearest = yield from _why(snapshot, made, fitting)
+def answer(found: SearchResult) -> CandidatesFound:
+    """Return the answer to FindCandidates, with as many of the candidates as fit into a message."""
+    candidates: list[Candidate] = []
+    bytes_left, trees = ANSWER_BYTES, dict[str, Amounts]()
+    for fit in found.fits:
+        root = fit.anchor.uuid
+        if root not in trees:
+            trees[root] = sums(found.snapshot.rows_of(root))
+        one = candidate(fit, *trees[root])
+        bytes_left -= len(msgspec.json.encode(one))
+        if bytes_left < 0 and candidates:
+            break
+        candidates.append(one)
     return CandidatesFound(
-        seen=seen,
-        candidates=tuple(got.candidates),
-        fitting=fitting,
-        considered=made.considered,
-        more=got.more,
-        removals=removals,
-        nearest=nearest,
-        cut=got.cut,
+        seen=found.seen,
+        candidates=tuple(candidates),
+        fitting=found.fitting,
+        considered=found.considered,
+        removals=found.removals,
+        nearest=found.nearest,
+        cut=found.cut or len(candidates) < len(found.fits),
     )
 
 
@@ -144,9 +126,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
     visits: Iterable[_AnchorProgress] = (
-        _AnchorProgress(row)
-        for row in Round(snapshot, finder.anchors, start, 0, len(index.at)).anchors()
-        if row is not None
+        _AnchorProgress(row) for row in _anchors(snapshot, finder.anchors, start)
     )
     share = max(most // max(made.count, 1), 1)
     while True:
@@ -208,79 +188,6 @@ class _AnchorProgress:
         return 0
 
 
-@dataclass(slots=True)
-class _Page:
-    candidates: list[Candidate] = field(default_factory=list)
-    more: int | None = None
-    dead: int = 0
-    cut: bool = False
-
-
-def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
-    query = made.query
-    limit, first = query.limit, query.groups[0]
-    size = len(snapshot.index.at)
-    start = first_row(query.seed, snapshot.index.high, size)
-    finder = FitFinder(snapshot, made, start)
-    walk, page = Round(snapshot, finder.anchors, start, query.after, size), _Page()
-    bytes_left, patience, found = PAGE_BYTES, PATIENCE, page.candidates
-    asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
-    flat = not made.slots
-    for row in walk.anchors():
-        if row is None:
-            yield
-            continue
-        if len(found) == limit or patience <= 0:
-            page.more = walk.place(row)
-            page.cut |= len(found) < limit
-            return page
-        if flat or finder.alone(row):
-            bytes_left -= row.size + asked
-            if bytes_left < 0 and found:
-                page.more = walk.place(row)
-                return page
-            found.append(lone_candidate(row, first))
-            continue
-        fits, spent, whole = yield from _some(finder, row, query.per_host or limit)
-        patience -= spent
-        page.cut |= not whole
-        if not fits:
-            page.dead += finder.is_dead(row)
-        free, capacity = sums(snapshot.rows_of(row.uuid))
-        for nth, fit in enumerate(fits):
-            bytes_left -= row.size + asked + _further_bytes(fit, free)
-            if len(found) == limit or (bytes_left < 0 and found):
-                if nth == len(found):  # this only host of the page has more allocations than fit on a page
-                    break
-                del found[len(found) - nth :]
-                page.more = walk.place(row)
-                return page
-            found.append(candidate(fit, free, capacity))
-    return page
-
-
-def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return up to `most` sets of allocations on a host, the number of search steps that found nothing, and
-    whether the search was complete. A generator: the caller may pause the search at each `yield`.
-    """
-    fits: list[Fit] = []
-    spent = 0
-    for fit in finder.fits(anchor):
-        if fit is not None:
-            fits.append(fit)
-            if len(fits) % IN_A_ROW == 0:
-                yield
-            if len(fits) == most:
-                break
-        else:
-            yield
-            spent += BREATH
-            if spent > HOST_PATIENCE:
-                break
-    whole = spent <= HOST_PATIENCE
-    return fits, spent if fits else spent + finder.cost(anchor), whole
-
-
 def candidate(
     fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
 ) -> Candidate:
@@ -304,9 +211,3 @@ def candidate(
         row.aggregates,
         {row.uuid: row.capacity for row in rows} if capacities else {},
     )
-
-
-def _further_bytes(fit: Fit, free: dict[str, int]) -> int:
-    mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
-    name_bytes = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
-    return 170 * len(fit.rows) + mapped + name_bytes + 2 * sum(len(name) + 24 for name in free)

@@ -22,7 +22,7 @@ from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshap
 from bus.vocabulary import Allocations, Missing, Resources
 from placement_worker.core.fits import Fit
 from placement_worker.core.index import Row
-from placement_worker.core.search import SearchResult, search_steps
+from placement_worker.core.search import SearchResult
 from placement_worker.http import api_call, errors, queries, schemas
 from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
@@ -232,7 +232,7 @@ async def search_candidates(call: api_call.ApiCall, minor: int) -> tuple[FindCan
     await call.placement.memory.fresh()
     await check_query(call.placement, query.groups, (*query.root_required, *query.root_forbidden))
     try:
-        return query, await call.placement.searches.run(search_steps, query)
+        return query, await call.placement.searches.run(query)
     except SenselessQuery as wrong:
         raise bad_request(str(wrong)) from None
 

@@ -13,7 +13,6 @@ from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from placement_worker import Memory, Placement
-from placement_worker.core.search import search_steps
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -74,7 +73,7 @@ async def test_a_cancelled_search_holds_no_snapshot(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.worker.SLICE_SECONDS", 0.0)
-    searching = asyncio.create_task(placement.searches.run(search_steps, many()))
+    searching = asyncio.create_task(placement.searches.run(many()))
     await asyncio.sleep(0)
     assert placement.memory.index.snapshots
     searching.cancel()

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
-import msgspec
-
-from bus.queries import CandidatesFound, FindCandidates
+from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker.core.fits import Fit
-from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from tests.support.provider_trees import SHARES, page
+from tests.support.provider_trees import SHARES
 
 Given = dict[str, ProviderState]
 Way = tuple[frozenset[tuple[str, str, int]], frozenset[tuple[str, frozenset[str]]]]  # amounts, mappings
@@ -176,11 +173,3 @@ def taken(allocations: Allocations) -> dict[tuple[str, str], int]:
 
 def as_way(fit: Fit) -> Way:
     return way(taken(fit.allocations), fit.mappings)
-
-
-def all_pages(index: Index, query: FindCandidates) -> list[CandidatesFound]:
-    pages = [page(index, query)]
-    while (more := pages[-1].more) is not None:
-        assert len(pages) < 50
-        pages.append(page(index, msgspec.structs.replace(query, after=more)))
-    return pages

@@ -7,12 +7,12 @@ from random import Random
 from msgspec import structs
 
 from bus.aggregates import Aggregate
-from bus.queries import CandidatesFound, FindCandidates
+from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_INT
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import SearchResult, at_once, page_steps, search_steps
+from placement_worker.core.search import SearchResult, at_once, search_steps
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 
@@ -83,10 +83,6 @@ def an_index(trees: Sequence[Tree]) -> Index:
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
     return at_once(search_steps(Snapshot(index), query))
-
-
-def page(index: Index, query: FindCandidates) -> CandidatesFound:
-    return at_once(page_steps(Snapshot(index), query))
 
 
 def some(chance: Random, of: Sequence[str], probability: float) -> tuple[str, ...]:

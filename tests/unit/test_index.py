@@ -1,4 +1,4 @@
-"""The index of hosts: pages, changes, reloads, and free memory that stays with the process."""
+"""The index of hosts: changes, reloads, and free memory that stays with the process."""
 
 import dataclasses
 import random
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from bus.aggregates import Aggregate
 from bus.candidates import Ints
 from bus.cells import RegisteredCell
-from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import SHARES, Inventory
 from placement_worker.core.index import FIRST_ROWS, Index
@@ -27,7 +26,7 @@ from scheduler_worker.core.ranking import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import as_way
-from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, search, state, tree
 
 
 def a_tree(
@@ -47,15 +46,6 @@ def a_tree(
     return Tree(root, f"host-{number}", cell, f"agent-{number}", "", 1, False, (provider,))
 
 
-def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFound]:
-    query = replace(query, limit=limit)
-    found = [page(index, query)]
-    while found[-1].more is not None:
-        assert len(found) < 100
-        found.append(page(index, replace(query, after=found[-1].more)))
-    return found
-
-
 def test_a_change_is_applied_once_and_a_gap_is_remembered() -> None:
     index = an_index([a_tree(1)])
     root = uid(1, "a")
@@ -73,15 +63,15 @@ def test_rows_are_used_again_and_the_arrays_grow() -> None:
     many = FIRST_ROWS + 10
     index = an_index([a_tree(number, traits=("HW_A",)) for number in range(many)])
     query = looking_for({"VCPU": 1}, required=("HW_A",), limit=5000)
-    assert page(index, query).fitting == many
+    assert search(index, query).fitting == many
     for number in range(100):
         index.put(dataclasses.replace(a_tree(number), providers=()), 2)
-    assert page(index, query).fitting == many - 100
+    assert search(index, query).fitting == many - 100
     for number in range(100):
         index.put(a_tree(10_000 + number), 3)
     assert index.high == many
-    assert page(index, query).fitting == many - 100
-    assert page(index, looking_for({"VCPU": 1})).fitting == many
+    assert search(index, query).fitting == many - 100
+    assert search(index, looking_for({"VCPU": 1})).fitting == many
 
 
 MANY = 6 * AHEAD * FIRST_PAGE

@@ -9,11 +9,11 @@ from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core.index import Index, Snapshot
-from placement_worker.core.search import page_steps, search_steps
+from placement_worker.core.search import answer, search_steps
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.plain_search import as_way
-from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
+from tests.support.provider_trees import a_query, a_world, an_index, search, state, tree
 
 
 @pytest.fixture(autouse=True)
@@ -47,26 +47,21 @@ def test_trees_that_change_in_a_pause_are_searched_as_they_were(seed: int) -> No
         world = a_world(chance)
         query = a_query(chance, world)
         index, calm = an_index(world), an_index(world)
-        expected, expected_page = search(calm, query), page(calm, query)
-        for begin in (search_steps, page_steps):
-            snapshot = Snapshot(index)
-            steps, number = begin(snapshot, query), 10
-            try:
-                next(steps)
-                with snapshot.held():
-                    while True:
-                        paused, number = paused + 1, number + 1
-                        upset(chance, index, world, number)
-                        next(steps)
-            except StopIteration as end:
-                found = end.value
-            if begin is search_steps:
-                assert [as_way(fit) for fit in found.fits] == [as_way(fit) for fit in expected.fits]
-                assert (found.removals, found.nearest) == (expected.removals, expected.nearest)
-            else:
-                assert found == expected_page
-            assert index.snapshots == []
-            index = an_index(world)
+        expected = search(calm, query)
+        snapshot = Snapshot(index)
+        steps, number = search_steps(snapshot, query), 10
+        try:
+            next(steps)
+            with snapshot.held():
+                while True:
+                    paused, number = paused + 1, number + 1
+                    upset(chance, index, world, number)
+                    next(steps)
+        except StopIteration as end:
+            found = end.value
+        assert [as_way(fit) for fit in found.fits] == [as_way(fit) for fit in expected.fits]
+        assert (found.removals, found.nearest) == (expected.removals, expected.nearest)
+        assert index.snapshots == []
     assert paused
 
 
@@ -75,6 +70,6 @@ def wide(children: int) -> Tree:
 
 
 def test_a_complete_answer_is_not_marked_as_cut() -> None:
-    found = page(an_index([wide(3)]), FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_VF": 3}),)))
-    assert (len(found.candidates), found.cut, found.more) == (1, False, None)
-    assert found.candidates[0].root == uid(0, "a")
+    query = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_VF": 3}),))
+    found = answer(search(an_index([wide(3)]), query))
+    assert ([candidate.root for candidate in found.candidates], found.cut) == ([uid(0, "a")], False)

@@ -15,13 +15,13 @@ from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
 from placement_worker.core import fits
 from placement_worker.core.index import Index, IndexPacking, Snapshot
-from placement_worker.core.search import at_once, page_steps
+from placement_worker.core.search import answer, at_once, search_steps
 from placement_worker.core.trees import Tree
 from placement_worker.memory import PackedSnapshot
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
-from tests.support.plain_search import PlainSearch, all_pages, as_way, taken, way
-from tests.support.provider_trees import a_query, a_world, an_index, page, search, state, tree
+from tests.support.plain_search import PlainSearch, as_way, taken, way
+from tests.support.provider_trees import a_query, a_world, an_index, search, state, tree
 
 A, B = "CUSTOM_A", "CUSTOM_B"
 
@@ -122,8 +122,6 @@ def test_why_nothing_fits(
     assert not found.fits
     assert plainly(found.removals) == removals(*removed)
     assert found.considered == 3 and found.fitting == 0
-    sent = page(RACK, query)
-    assert (sent.removals, sent.nearest, sent.fitting) == (found.removals, found.nearest, 0)
     assert found.nearest[0].host == "p10"
     assert found.nearest[0].lacks == nearest
 
@@ -168,10 +166,9 @@ def test_an_impossible_sum_is_reported_with_figures() -> None:
     ],
 )  # fmt: skip
 def test_invalid_queries_are_refused_by_field(query: FindCandidates, says: str) -> None:
-    for ask in (search, page):
-        with pytest.raises(SenselessQuery) as refused:
-            ask(RACK, query)
-        assert str(refused.value).startswith(says)
+    with pytest.raises(SenselessQuery) as refused:
+        search(RACK, query)
+    assert str(refused.value).startswith(says)
 
 
 @pytest.mark.parametrize("amount", [2**31 - 1, 2**31, 2**63, 10**400])
@@ -183,8 +180,7 @@ def test_an_amount_beyond_every_inventory_fits_nowhere(
     index = an_index([tree(state(1, None, {"VCPU": Inventory(total=8, step_size=step)}))])
     query = asking(*(group(suffix, {"VCPU": amount}) for suffix in suffixes))
     found = search(index, query)
-    assert (found.fits, page(index, query).candidates) == ([], ())
-    assert found.nearest
+    assert found.fits == [] and found.nearest
 
 
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
@@ -244,14 +240,12 @@ def test_a_limit_gives_so_many_and_every_host_its_share(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pages_offer_each_host_once(seed: int) -> None:
+def test_a_limit_for_each_host_leaves_out_no_host(seed: int) -> None:
     chance = Random(300 + seed)
     for _, plain, index, query in random_searches(chance):
-        query = structs.replace(query, limit=chance.randint(2, 5), per_host=chance.choice((1, 1, 2)))
+        query = structs.replace(query, per_host=chance.choice((1, 1, 2)))
         by_anchor = plain.by_anchor(query)
-        pages = all_pages(index, query)
-        assert all(len(page.candidates) <= query.limit for page in pages)
-        found = [candidate for page in pages for candidate in page.candidates]
+        found = answer(search(index, query)).candidates
         times = Counter(candidate.root for candidate in found)
         for candidate in found:
             possible = {amounts for amounts, _ in by_anchor[candidate.root]}
@@ -280,8 +274,8 @@ def offered_providers(index: Index, snapshot: Snapshot | None = None) -> set[str
     found: set[str] = set()
     for trait in ("CUSTOM_SMALL", "CUSTOM_LARGE"):
         query = looking_for({"VGPU": 1}, required=(trait,))
-        for candidate in at_once(page_steps(snapshot or Snapshot(index), query)).candidates:
-            found.update(candidate.allocations)
+        for fit in at_once(search_steps(snapshot or Snapshot(index), query)).fits:
+            found.update(fit.allocations)
     return found
 
 

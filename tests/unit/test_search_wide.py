@@ -1,22 +1,19 @@
-"""Wide trees: bounded work and memory. Pages: each host once."""
+"""Wide trees: bounded work and memory."""
 
 import tracemalloc
-from random import Random
 
 import msgspec
 import pytest
-from msgspec import structs
 
-from bus.queries import Candidate, FindCandidates
+from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core import fits
 from placement_worker.core import search as searching
-from placement_worker.core.index import Index
-from placement_worker.core.search import TOGETHER
+from placement_worker.core.search import answer
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
-from tests.support.plain_search import PlainSearch, all_pages, as_way
-from tests.support.provider_trees import a_query, a_world, an_index, search, state, tree
+from tests.support.plain_search import as_way
+from tests.support.provider_trees import an_index, search, state, tree
 
 
 def wide(number: int, children: int, units: int = 8, **stock: int) -> Tree:
@@ -76,7 +73,6 @@ def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(searching, "PATIENCE", 50 * fits.BREATH)
-    monkeypatch.setattr(searching, "HOST_PATIENCE", 20 * fits.BREATH)
     index = an_index([hard(0), wide(100, 40, 30), hard(200)])
     found = search(index, HARD)
     assert len(found.fits) == 10 and found.cut
@@ -85,45 +81,14 @@ def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
     assert (nothing.fits, nothing.cut, nothing.fitting) == ([], True, 1)
 
 
-def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "PATIENCE", 5 * fits.BREATH)
-    monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * fits.BREATH)
-    index = an_index([*(hard(100 * position) for position in range(5)), wide(5000, 40, 30)])
-    query = msgspec.structs.replace(HARD, per_host=1)
-    pages = all_pages(index, query)
-    assert len(pages) > 1, "so that others have their turn between"
-    assert [candidate.root for some in pages for candidate in some.candidates] == [uid(5000, "a")]
-    assert (
-        sum(removal.removed for some in pages for removal in some.removals if removal.constraint == TOGETHER)
-        == 5
-    )
-
-
-def candidates(index: Index, query: FindCandidates) -> list[Candidate]:
-    return [candidate for found in all_pages(index, query) for candidate in found.candidates]
-
-
-def test_a_shared_provider_is_offered_once_in_pages() -> None:
-    chance = Random(9)
-    for _ in range(120):
-        world = a_world(chance)
-        plain, index = PlainSearch(world), an_index(world)
-        for _ in range(8):
-            query = structs.replace(a_query(chance, world), limit=10_000)
-            sent = [(candidate.allocations, candidate.mappings) for candidate in candidates(index, query)]
-            assert len(sent) == len(set(map(str, sent))) == len(plain.search(query))
-            query = structs.replace(query, per_host=1, limit=chance.choice((1, 2, 9)))
-            roots = [candidate.root for candidate in candidates(index, query)]
-            assert len(roots) == len(set(roots))
-
-
-def test_pages_are_limited_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "PAGE_BYTES", 2000)
+def test_an_answer_is_limited_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     index = an_index([tree(state(number, None, {"VCPU": 64})) for number in range(50)])
-    pages = all_pages(index, FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=50))
-    assert len(pages) > 5
-    roots = [candidate.root for found in pages for candidate in found.candidates]
-    assert len(set(roots)) == len(roots) == 50
+    query = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=50)
+    every = answer(search(index, query))
+    assert (len(every.candidates), every.cut) == (50, False)
+    monkeypatch.setattr(searching, "ANSWER_BYTES", len(msgspec.json.encode(every.candidates)) // 2)
+    some = answer(search(index, query))
+    assert (len(some.candidates), some.cut, some.fitting) == (25, True, 50)
 
 
 CELLS = tree(
