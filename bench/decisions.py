@@ -16,7 +16,6 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from bench.candidates import CELLS, fleet
 from berth.composition import parts_of_scheduler
 from berth.features import add_filters
 from berth.instant_cloud import InstantPlacement
@@ -26,16 +25,42 @@ from berth.settings import Settings
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
-from bus.reports import HostState
+from bus.reports import HostState, Inventory
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
+from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import SPREAD, ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 
 add_filters()
+CELLS = 10
+TRAITS = tuple(f"HW_CPU_X86_{number}" for number in range(20))
 PARTS = parts_of_scheduler(Settings())
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
+
+
+def fleet(hosts: int) -> list[Tree]:
+    """Return hosts in CELLS cells, of which a third is full, and a tenth has the trait CUSTOM_FAST."""
+    chance = random.Random(3)
+    trees = []
+    for number in range(hosts):
+        root = f"{number:08x}-0000-4000-8000-{number:012x}"
+        stock = {
+            "VCPU": Inventory(total=64, allocation_ratio=4.0),
+            "MEMORY_MB": Inventory(total=262_144, reserved=4096),
+            "DISK_GB": Inventory(total=2000),
+        }
+        used = {
+            "VCPU": 256 if chance.random() < 0.33 else chance.randrange(200),
+            "MEMORY_MB": 0,
+            "DISK_GB": 0,
+        }
+        traits = (*TRAITS, "CUSTOM_FAST") if number % 10 == 0 else TRAITS
+        provider = ProviderState(number, root, f"host-{number}", None, 1, 1, stock, used, traits, ())
+        agent, cell = f"agent-{number}", f"cell-{number % CELLS}"
+        trees.append(Tree(root, f"host-{number}", cell, agent, "az1", 1, False, (provider,)))
+    return trees
 
 
 class TimedPlacement(InstantPlacement):

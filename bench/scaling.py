@@ -14,7 +14,6 @@ from typing import Any
 
 from bench.loading import LoadedBoots, a_berth, a_worker
 from bench.processes import parts_of
-from bench.session_states import SessionStates, sampled
 from berth.loadtest import LoadPlan, mixed
 
 CELLS = 4
@@ -50,21 +49,18 @@ KINDS: dict[str, Sequence[Variant]] = {
 }
 
 
-def measured(
-    variant: Variant, boots: int, hosts: int, mix: int, window: int
-) -> tuple[LoadedBoots, SessionStates]:
-    """Measure a load of boots on a configuration, and what PostgreSQL's sessions wait for meanwhile, after a
-    smaller load that is not counted. `mix`: flavors; `window`: concurrent boots.
+def measured(variant: Variant, boots: int, hosts: int, mix: int, window: int) -> LoadedBoots:
+    """Measure a load of boots on a configuration, after a smaller load that is not counted. `mix`: flavors;
+    `window`: concurrent boots.
     """
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, simulator_fail=0.1, **variant.settings))
         for worker in variant.in_parallel:
             stack.enter_context(a_worker(berth.environment, *worker.split()))
         berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))
-        with sampled(berth.settings.database.url) as states:
-            run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix), window=window))
+        run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix), window=window))
         berth.judge()
-    return run, states
+    return run
 
 
 def main() -> None:
@@ -84,7 +80,7 @@ def main() -> None:
         )
         first: LoadedBoots | None = None
         for variant in KINDS[kind]:
-            run, states = measured(variant, arguments.boots, arguments.hosts, arguments.mix, arguments.window)
+            run = measured(variant, arguments.boots, arguments.hosts, arguments.mix, arguments.window)
             first = first or run
             print(
                 f"{variant.name:26} {run.outcome.per_second:8.0f}"
@@ -92,7 +88,6 @@ def main() -> None:
                 f" {run.in_all:12.2f} {run.in_all / first.in_all:9.2f}  {parts_of(run.cost)}",
                 flush=True,
             )
-            print(f"{'':26} active sessions of PostgreSQL: {states}", flush=True)
 
 
 if __name__ == "__main__":

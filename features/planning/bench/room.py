@@ -1,31 +1,19 @@
-"""Measures the whole answer to `scheduler.plan_room`: reading the instances, planning, and checking the plan.
-
-    python -m features.planning.bench.room [--hosts 1000,10000] [--filled 0.85] [--free 15] [--profile pack]
+"""A filled cloud for the measurements of plans: a planner, and the answers of placement and cells, in memory.
 
 Placement's index is in the process; queries to placement and cells are answered from memory without encoding.
-Every host has 32 VCPU and 96 GiB, and is filled with instances of random sizes. With --free, no host has more
-free VCPU than this, so more instances must move. Processor seconds are the figure on a loaded machine.
+Every host has 32 VCPU and 96 GiB, and is filled with instances of random sizes.
 """
 
-import argparse
-import asyncio
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter, process_time
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.candidates import CELLS, TRAITS
-from bench.decisions import PARTS, PERIOD
+from bench.decisions import CELLS, PARTS, PERIOD, TRAITS
 from berth.features import add_filters
 from berth.instant_cloud import InstantPlacement
-from berth.services import settle_in
 from bus.claims import Choice
 from bus.clock import Clock
-from bus.messages import BuildPlaced, BuildRequested, HostReported, Selection
+from bus.messages import BuildPlaced, HostReported, Selection
 from bus.queries import (
     BuildsFound,
     BuildStands,
@@ -42,13 +30,12 @@ from bus.topics import Query
 from bus.vocabulary import UNSAID_ID
 from features.groups.messages import FindGroups, GroupsFound
 from features.moves.placing import MoveLookups, MovePlacing
-from features.planning.messages import PlanRoom, RoomPlanned
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from scheduler_worker import SPREAD, ChoicePolicy
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.extension import shape_of
 from scheduler_worker.dependencies import SchedulerOptions
@@ -57,7 +44,6 @@ from scheduler_worker.queries import CellQueries, PlacementQueries
 add_filters()
 VCPUS, MEMORY_MB, DISK_GB = 32, 98_304, 2000
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))  # VCPU, GiB
-REQUESTS = ((16, 32), (24, 72), (32, 96))
 
 
 @dataclass
@@ -68,9 +54,7 @@ class FilledCloud:
     builds: dict[str, BuildStands] = field(default_factory=dict)
     on: dict[str, list[str]] = field(default_factory=dict)  # root → builds
 
-    def add(
-        self, number: int, chance: random.Random, filled: float, free: int = VCPUS, kept: float = 1.0
-    ) -> None:
+    def add(self, number: int, chance: random.Random, filled: float, kept: float) -> None:
         """Add a host, fill it, and delete its instances again except for a random part (`kept`)."""
         root = f"{number:08x}-0000-4000-8000-{number:012x}"
         cell, agent, host = f"cell-{number % CELLS}", f"agent-{number}", f"host-{number}"
@@ -93,7 +77,6 @@ class FilledCloud:
             selection = Selection(root=root, host=host, agent=agent, choice=Choice({root: amounts}))
             flavor = Flavor(name="f", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
             self.builds[build] = _stands(build, cell, selection, flavor)
-        left["VCPU"] = max(left["VCPU"], VCPUS - free)
         stock = {
             "VCPU": Inventory(total=VCPUS),
             "MEMORY_MB": Inventory(total=MEMORY_MB),
@@ -169,7 +152,7 @@ class FilledPlacement(InstantPlacement):
 
 
 async def planner(
-    cloud: FilledCloud, clock: Clock, placement: FilledPlacement, profile: str = SPREAD
+    cloud: FilledCloud, clock: Clock, placement: FilledPlacement, profile: str
 ) -> tuple[RoomPlanner, WhatIfs]:
     """Return a planner of moves whose scheduler knows the shapes of SIZES as equally usual."""
     queries, source = placement.queries(), IndexedSource(placement)
@@ -188,43 +171,3 @@ async def planner(
     unused: Any = None  # the planner does not start moves, which would need these arguments
     what_ifs = WhatIfs(scheduler)
     return RoomPlanner(what_ifs, MovePlacing(scheduler, lookups, unused, unused), cells), what_ifs
-
-
-async def measured(
-    hosts: int, filled: float, free: int, profile: str
-) -> Sequence[tuple[str, float, float, RoomPlanned]]:
-    chance, cloud, clock = random.Random(1), FilledCloud(), Clock(chance=random.Random(1))
-    for number in range(hosts):
-        cloud.add(number, chance, filled, free)
-    rooms, _ = await planner(cloud, clock, FilledPlacement(cloud), profile)
-    settle_in()
-    results = []
-    for vcpus, gib in REQUESTS:
-        for count in (1, 4):
-            flavor = Flavor(name="large", vcpus=vcpus, memory_mb=1024 * gib, disk_gb=1)
-            instances = tuple(clock.uuid() for _ in range(count))
-            request = BuildRequested(request=clock.uuid(), instances=instances, flavor=flavor)
-            started, cpu = perf_counter(), process_time()
-            plan = await rooms.answer(PlanRoom(request=request, budget=40))
-            cpu = process_time() - cpu
-            results.append((f"{count} x {vcpus} VCPU", perf_counter() - started, cpu, plan))
-    return results
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--hosts", default="1000,10000")
-    parser.add_argument("--filled", type=float, default=0.85)
-    parser.add_argument("--free", type=int, default=VCPUS)
-    parser.add_argument("--profile", default=SPREAD)
-    arguments = parser.parse_args()
-    table = Table("hosts", "builds", "seconds", "processor seconds", "moves", "code")
-    for hosts in map(int, arguments.hosts.split(",")):
-        results = asyncio.run(measured(hosts, arguments.filled, arguments.free, arguments.profile))
-        for builds, seconds, cpu, plan in results:
-            table.add_row(str(hosts), builds, f"{seconds:.3f}", f"{cpu:.3f}", str(len(plan.moves)), plan.code)
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
