@@ -43,9 +43,8 @@ class _Queue:
 
 
 class Publisher:
-    def __init__(self, link: Link, *, coalesce: bool) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._coalesce = coalesce
         self._queues: dict[Lane, _Queue] = {}
         self._ready: dict[_Queue, None] = {}
         self._frames = itertools.count(1)
@@ -60,7 +59,7 @@ class Publisher:
         items = list(envelopes)
         receipt = Receipt(len(items))
         for key, envelope, mandatory in items:
-            lane = (exchange, key, mandatory, self._coalesce and envelope.framed)
+            lane = (exchange, key, mandatory, envelope.framed)
             queue = self._queues.get(lane)
             if queue is None:
                 queue = self._queues[lane] = _Queue(lane)

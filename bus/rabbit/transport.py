@@ -22,7 +22,6 @@ class RabbitTransport:
         *,
         exchange: str = "berth",
         quorum: bool = True,
-        coalesce: bool = True,
         name: str = "",
         patience: float = 30.0,
         poll_seconds: float = 2.0,  # seconds between two checks of the exchanges
@@ -37,7 +36,7 @@ class RabbitTransport:
         self._link = Link(
             broker_url(url, name), self._names, quorum=quorum, poll_seconds=poll_seconds, declared=declared
         )
-        self._publisher = Publisher(self._link, coalesce=coalesce)
+        self._publisher = Publisher(self._link)
         self._dead = DeadLetterQueue(self._link)
         self._unrouted = (
             UnroutedMessages(self._link, self._put_back, self._dead.store_dead_letter)
