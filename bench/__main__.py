@@ -20,7 +20,7 @@ from bench.suite import LONG, SHORT, SUITE, BenchSizes
 from berth.commands.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
 
-_BY_THEMSELVES = "amqp_client, boot_profile, boots, placement_side_by_side, scaling"
+_BY_THEMSELVES = "amqp_client, boot_profile, boots, scaling"
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ import uvloop
 from bench.figures import Figure
 from bench.loading import NotClean, a_worker, placement_answers
 from bench.own_servers import broker_and_database, of_berth
-from bench.placement_side_by_side import CLIENTS, FlatHost, Side
+from bench.placement_http import CLIENTS, FlatHost, MeasuredPlacement
 from berth import composition
 from berth.settings import Settings
 from bus import topics
@@ -29,16 +29,16 @@ ROOM = {"VCPU": 2**31 - 1, "MEMORY_MB": 2**31 - 1, "DISK_GB": 2**31 - 1}
 
 async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seconds: float) -> list[Figure]:
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
-    side = Side("berth", f"http://127.0.0.1:{port}", database_url, seconds)
-    fleet = [FlatHost(f"host-{number}", None, ROOM) for number in range(hosts)]
+    placement = MeasuredPlacement(f"http://127.0.0.1:{port}")
+    fleet = [FlatHost(f"host-{number}", ROOM) for number in range(hosts)]
     async with Bus(composition.transport(settings, "bench")) as bus:
         await placement_answers(bus)
-        await side.bulk(fleet)
+        await placement.load(fleet)
         await claims(bus, fleet, min(seconds, 1.0))  # warm-up
         by_bus = await claims(bus, fleet, seconds)
         hot = await claims(bus, fleet[:1], seconds)
-    by_http = await side.puts(fleet)
-    side.client.close()
+    by_http = await placement.puts(fleet, seconds)
+    placement.client.close()
     return [
         Figure("claims over the bus", by_bus, "/s", "up"),
         Figure("claims over the bus, all on one host", hot, "/s", "up"),

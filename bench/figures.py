@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
-from rich.table import Table
 
 WORSE = 0.10  # a figure that is worse by more than this share is marked
 
@@ -165,14 +164,6 @@ def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]
         )
         last = bench
     return shown
-
-
-def figure_table(title: str, *headings: str) -> Table:
-    """Return an empty table with right-aligned columns."""
-    table = Table(title=title)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def with_unit(value: float, unit: str) -> str:

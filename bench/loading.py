@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from bench.own_servers import broker_and_database, of_berth, own_directory, runn
 from bench.processes import in_all, processor_time, share_of
 from berth import composition
 from berth.commands.run import ready
-from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
+from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.operations.audit import audit
 from berth.operations.publishing import answered
 from berth.settings import Settings
@@ -87,13 +87,6 @@ def check_clean(outcome: LoadOutcome) -> None:
         raise NotClean(f"{outcome.lost} boots lost, {outcome.changed} ended in two ways")
     if outcome.statuses["active"] < ACTIVE * len(outcome.boots):
         raise NotClean(f"boots ended {dict(outcome.statuses)}: {outcome.reasons(2)}")
-
-
-def latencies_of(boots: Iterable[Boot]) -> str:
-    """Return quantiles of the latencies of ended boots as text."""
-    latencies = [1000 * boot.latency for boot in boots if boot.ended]
-    shares = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
-    return ", ".join(f"{name} {percentile(latencies, share):.0f} ms" for name, share in shares)
 
 
 @contextmanager

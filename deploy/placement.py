@@ -100,27 +100,17 @@ class BerthPlacement(HttpServer):
 
 
 class OpenStackPlacement(HttpServer):
-    """Runs OpenStack Placement from its published package.
-
-    With `processes` it runs in that number of uWSGI processes, the fastest server if clients open a
-    connection for each request. By default it runs in one process of gunicorn, the most correct server.
-    """
+    """Runs OpenStack Placement from its published package, in one process of gunicorn."""
 
     name = "placement"
 
     def __init__(
-        self,
-        directory: Path,
-        database_url: str,
-        access: ApiAccess | None = None,
-        processes: int = 0,
-        python: Path = COMPLIANCE,
+        self, directory: Path, database_url: str, access: ApiAccess | None = None, python: Path = COMPLIANCE
     ) -> None:
         super().__init__(directory)
         self._python = python
         self._database_url = database_url.replace("+asyncpg", "+psycopg2").replace("+aiosqlite", "")
         self._access = access or ApiAccess()
-        self._processes = processes
 
     def _launch(self) -> None:
         settings = self.directory / "placement.conf"
@@ -149,18 +139,10 @@ class OpenStackPlacement(HttpServer):
         manage = str(self._python.with_name("placement-manage"))
         self._run([manage, "--config-file", str(settings), "db", "sync"], environment)
         at = f"127.0.0.1:{self.port}"
-        if self._processes:
-            serve = [
-                str(self._python.with_name("uwsgi")), "--http-socket", at,
-                "--processes", str(self._processes), "--module", "placement.wsgi.api:application",
-                "--master", "--need-app", "--lazy-apps", "--die-on-term", "--disable-logging",
-                "--virtualenv", str(self._python.parent.parent),
-            ]  # fmt: skip
-        else:
-            # SQLite refuses one of two transactions that begin to write after they have read
-            threads = "1" if self._database_url.startswith("sqlite") else "8"
-            serve = [
-                str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60",
-                "--worker-class", "gthread", "--threads", threads, "placement.wsgi.api:application",
-            ]  # fmt: skip
+        # SQLite refuses one of two transactions that begin to write after they have read
+        threads = "1" if self._database_url.startswith("sqlite") else "8"
+        serve = [
+            str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60",
+            "--worker-class", "gthread", "--threads", threads, "placement.wsgi.api:application",
+        ]  # fmt: skip
         self._serve(serve, environment)

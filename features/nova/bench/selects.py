@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from bench.figures import Figure
 from bench.loading import NotClean, a_worker
 from bench.own_servers import broker_and_database, of_berth, own_directory
-from bench.placement_side_by_side import FlatHost, Side
+from bench.placement_http import FlatHost, MeasuredPlacement
 from bench.processes import in_all, processor_time, share_of
 from berth.loadtest import percentile
 from bus.clock import Clock, monotonic
@@ -129,7 +129,7 @@ async def add_hosts(stack: AsyncExitStack, database_url: str, hosts: Sequence[Fl
 
 
 async def measured(amqp_url: str, database_url: str, hosts: int, calls: int) -> list[Figure]:
-    fleet = [FlatHost(f"host-{number}", None, ROOM, _CLOCK.uuid()) for number in range(hosts)]
+    fleet = [FlatHost(f"host-{number}", ROOM, _CLOCK.uuid()) for number in range(hosts)]
     address = f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
         url = await add_hosts(stack, database_url, fleet)
@@ -139,10 +139,10 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int) -> 
             amqp_url, database_url, 1, 1, nova_amqp_url=amqp_url, nova_database_url=url, nova_conf=conf
         )  # fmt: skip
         stack.enter_context(a_worker(environment, "placement", "--http", address))
-        side = Side("berth", f"http://{address}", database_url, 1.0)
-        await _until_ready(side)
-        await side.bulk(fleet)
-        side.client.close()
+        placement = MeasuredPlacement(f"http://{address}")
+        await _until_ready(placement)
+        await placement.load(fleet)
+        placement.client.close()
         for name in ("scheduler", "nova"):
             stack.enter_context(a_worker(environment, name))
         calls_ = Calls(amqp_url)
@@ -168,11 +168,11 @@ async def measured(amqp_url: str, database_url: str, hosts: int, calls: int) -> 
     ]
 
 
-async def _until_ready(side: Side) -> None:
+async def _until_ready(placement: MeasuredPlacement) -> None:
     until = monotonic() + _PATIENCE
     while True:
         try:
-            await side.client.must("GET", "/")
+            await placement.client.must("GET", "/")
         except (OSError, SystemExit):
             if monotonic() > until:
                 raise
