@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.table import Table
 
 from bench import machine, runs
-from bench.chart import chart_svg
 from bench.durable import DurableRates
 from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, with_unit
 from bench.own_servers import broker_and_database
@@ -36,10 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
             given.record = False
         else:
             runs.keep(run, runs.RECORDED)
-    picture = given.picture or path.with_suffix(".svg")
-    picture.write_text(chart_svg(run, before[1] if before else None), encoding="utf-8")
     show(run, before)
-    print(f"kept: {path}, {picture}" + (f"; recorded: {runs.RECORDED}" if given.record else ""))
+    print(f"kept: {path}" + (f"; recorded: {runs.RECORDED}" if given.record else ""))
     for name, why in run.failed.items():
         print(f"FAILED: {name}: {why}", file=sys.stderr)
     return 1 if run.failed else 0
@@ -61,7 +58,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--mix", type=int, default=MIX, help=f"flavors in a load (default: {MIX})")
     parser.add_argument("--json", type=Path, help="keep the run in this file (default: bench/runs/...)")
-    parser.add_argument("--picture", type=Path, help="an SVG file (default: next to the run's file)")
     parser.add_argument("--against", type=Path, help="compare with this run (default: the recorded one)")
     parser.add_argument("--record", action="store_true", help="make it the recorded one, bench/recorded.json")
     given = parser.parse_args(words)
