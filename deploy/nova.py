@@ -6,19 +6,14 @@ RabbitMQ and a database, all on free loopback ports.
         await region.nova.active(server)
 
 Glance and Neutron are stand-ins (deploy/stand_ins.py). Nova's programs come from the environment that
-`make nova-test` builds, and run through deploy/nova_launcher.py. From a shell, until Ctrl-C:
-
-    python -m deploy.nova [--hosts N] [--placement berth] [--no-scheduler]
+`make nova-test` builds, and run through deploy/nova_launcher.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
-import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -230,33 +225,3 @@ def _api(region: NovaRegion) -> Program:
     files = f"{region.addresses.paste};{region.configuration('api')}"
     environment = {"OS_NOVA_CONFIG_FILES": files, "GUNICORN_CMD_ARGS": f"--config {path}"}
     return replace(program, environment=environment)
-
-
-async def _serve(arguments: argparse.Namespace) -> None:
-    options = NovaOptions(
-        hosts=arguments.hosts, has_scheduler=not arguments.no_scheduler, has_mariadb=arguments.mariadb
-    )
-    factory = {"openstack": openstack_placement, "berth": berth_placement}[arguments.placement]
-    started, finished = time.monotonic(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, finished.set)
-    async with running_nova(options, placement=factory, directory=arguments.dir) as region:
-        print(f"# ready after {time.monotonic() - started:.1f} s in {region.directory}; Ctrl-C stops all")
-        for name, value in region.admin.options.items():
-            print(f"export OS_{name.upper()}={value}")
-        print("export OS_IDENTITY_API_VERSION=3", flush=True)
-        await finished.wait()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m deploy.nova", description=__doc__)
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--placement", choices=("openstack", "berth"), default="openstack")
-    parser.add_argument("--no-scheduler", action="store_true", help="another process consumes its topic")
-    parser.add_argument("--mariadb", action="store_true", help="instead of PostgreSQL, except for berth")
-    parser.add_argument("--dir", type=Path, help="keep everything in this directory")
-    asyncio.run(_serve(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    main()

@@ -224,12 +224,6 @@ class NovaClient:
         await self.action(server, "unshelve")
         return await self.reaches(server, "ACTIVE")
 
-    async def events(self, server: str) -> list[Document]:
-        """Return the actions of a server with their events, the newest first."""
-        actions = (await self.call("GET", f"/servers/{server}/os-instance-actions"))["instanceActions"]
-        path = f"/servers/{server}/os-instance-actions"
-        return [(await self.call("GET", f"{path}/{it['request_id']}"))["instanceAction"] for it in actions]
-
     # The cloud
 
     async def create_flavor(self, name: str, **size: int) -> str:

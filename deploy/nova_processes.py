@@ -56,13 +56,6 @@ class NovaProcesses:
         self._pids: dict[str, int] = {}
         self.programs: dict[str, Program] = {}
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """Return the process ids of the running programs, and of the launcher."""
-        return {name: pid for name, pid in self._pids.items() if not self._ended[pid].done()} | {
-            "launcher": self._launcher.pid
-        }
-
     async def read_reports(self) -> None:
         assert self._launcher.stdout is not None
         while line := await self._launcher.stdout.readline():
@@ -156,23 +149,3 @@ async def nova_processes(log: Path) -> AsyncIterator[NovaProcesses]:
         launcher.stdin.close()  # the launcher then ends every process
         await launcher.wait()
         await reader
-
-
-def memory_of(pids: Mapping[str, int]) -> dict[str, float]:
-    """Return the memory of processes and of their children in MB, with shared pages divided (PSS)."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-
-    def size(pid: int, excluded: frozenset[int]) -> float:
-        total = 0.0
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total = int(line.split()[1]) / 1024
-        return total + sum(size(child, excluded) for child in children.get(pid, ()) if child not in excluded)
-
-    listed = frozenset(pids.values())
-    return {name: size(pid, listed - {pid}) for name, pid in pids.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ import aio_pika
 from deploy.nova_client import NovaClient, wait_until
 from deploy.nova_configuration import Addresses, NovaOptions, node_uuid, sections_of, write
 from deploy.nova_placements import Foundation, PlacementFactory
-from deploy.nova_processes import NovaProcesses, Program, memory_of
+from deploy.nova_processes import NovaProcesses, Program
 from deploy.placement import KeystoneUser
 
 START_SECONDS = 180.0
@@ -38,11 +37,6 @@ class NovaRegion:
     processes: NovaProcesses
     nova: NovaClient
     hosts: list[str] = field(default_factory=list)
-
-    @property
-    def admin(self) -> KeystoneUser:
-        """Return the Keystone user of the cloud's administrator."""
-        return self.foundation.keystone.admin
 
     @property
     def database_urls(self) -> Mapping[str, str]:
@@ -85,12 +79,6 @@ class NovaRegion:
         await self.processes.start(program)
         if name not in self.hosts:
             self.hosts.append(name)
-
-    async def add_hosts(self, *names: str) -> None:
-        """Start new hosts, wait until they accept requests, and map them to their cells."""
-        for name in names:
-            await self.start_host(name)
-        await self.wait_for_hosts(*names)
 
     async def wait_for_hosts(self, *names: str) -> None:
         """Wait until the hosts accept requests, and map new hosts to their cells."""
@@ -179,9 +167,3 @@ class NovaRegion:
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             found += [f"{name}: {line}" for line in lines if _PROBLEM.search(line) and _HARMLESS not in line]
         return found
-
-    async def memory(self) -> dict[str, float]:
-        """Return the memory in MB of each of the region's processes, by name."""
-        base = {"keystone": self.foundation.keystone.pid, "rabbitmq": self.foundation.rabbitmq.pid}
-        pids = self.processes.pids | {name: pid for name, pid in base.items() if pid}
-        return await asyncio.to_thread(memory_of, pids)
