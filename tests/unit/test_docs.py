@@ -140,12 +140,6 @@ def test_data_blocks_can_be_read() -> None:
                 read[snippet.language](snippet.text)
 
 
-def test_pictures_equal_their_sources() -> None:
-    drawn = [sys.executable, str(ROOT / "scripts" / "draw-pictures"), "--check"]
-    reply = subprocess.run(drawn, capture_output=True, text=True, check=False)
-    assert reply.returncode == 0, reply.stdout + reply.stderr
-
-
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
 READMES = [
     path / "README.md"
