@@ -42,11 +42,8 @@ class SchedulerNotifications:
         self._added = asyncio.Event()
 
     def add(self, call: RpcCall, phase: Phase) -> None:
-        """Queue the notifications about a call of select_destinations, unless its caller sends no RequestSpec
-        (a conductor before Nova's release 13)."""
-        spec = call.args.get("spec_obj")
-        if spec is None:
-            return
+        """Queue the notifications about a call of select_destinations."""
+        spec = call.args["spec_obj"]
         try:
             made = list(notifications_of(spec, call.context, phase, self._host, self._options))
         except Exception:  # the RequestSpec is decoded, but has fields that the scheduler does not read
