@@ -1,26 +1,18 @@
 """Encodes notifications as Ironic's versioned payloads in oslo.messaging's envelope 2.0, and sends them."""
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from bus.clock import Backoff, Clock
-from bus.errors import BadCredentials, Unavailable
+from bus.clock import Clock
+from bus.rabbit.foreign_publisher import ForeignPublisher
 from compute_sim.ironic.node import HOST, INTERFACES, Json, SimNode, values_of
 from compute_sim.ironic.states import Phase
 
-log = logging.getLogger(__name__)
-
 TOPIC = "ironic_versioned_notifications"
 MOST_WAITING = 20_000  # notifications that wait for the broker
-BATCH = 256
 
 Action = Literal[
     "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
@@ -134,58 +126,16 @@ class NotificationSink(Protocol):
         """Send notifications until the task is cancelled."""
 
 
-class ExchangePublisher(Protocol):
-    """Publishes messages to one exchange; raises Unavailable if all messages must be published again."""
-
-    @property
-    def place(self) -> str:
-        """Return the exchange and the broker's address, without the password, for logs."""
-
-    async def ready(self) -> None: ...
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None: ...
-    async def close(self) -> None: ...
-
-
 class IronicExchange:
-    """Publishes notifications to Ironic's exchange. While the broker is unreachable they wait; more than
-    MOST_WAITING are lost.
-    """
+    """Publishes notifications to Ironic's exchange; the publisher queues them."""
 
-    def __init__(self, publisher: ExchangePublisher) -> None:
+    def __init__(self, publisher: ForeignPublisher) -> None:
         self._publisher = publisher
-        self._clock = Clock()
-        self._envelopes = Envelopes(self._clock)
-        self._waiting: deque[tuple[str, bytes]] = deque()
-        self._added = asyncio.Event()
-
-    @property
-    def place(self) -> str:
-        return self._publisher.place
+        self._envelopes = Envelopes(Clock())
 
     def __call__(self, notification: SentNotification) -> None:
-        if len(self._waiting) < MOST_WAITING:
-            self._waiting.append(self._envelopes.of(notification))
-        self._added.set()
+        self._publisher.add([self._envelopes.of(notification)])
 
     async def run(self) -> None:
-        backoff = Backoff(self._clock)
-        try:
-            while True:
-                try:
-                    await self._publisher.ready()
-                    self._added.clear()
-                    while self._waiting:
-                        batch = list(islice(self._waiting, BATCH))
-                        await self._publisher.publish(batch)
-                        for _ in batch:
-                            self._waiting.popleft()
-                except BadCredentials:
-                    raise
-                except Unavailable as problem:  # an unconfirmed batch is sent again
-                    log.warning("%s; %d notifications wait", problem, len(self._waiting))
-                    await backoff.pause()
-                else:
-                    backoff = Backoff(self._clock)
-                    await self._added.wait()
-        finally:
-            await self._publisher.close()
+        """Publish until cancelled; raise BadCredentials if the broker rejects the credentials."""
+        await self._publisher.run(ends_if_rejected=True)

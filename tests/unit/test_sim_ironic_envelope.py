@@ -3,13 +3,17 @@
 import asyncio
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from bus.clock import Clock
-from bus.errors import Unavailable
+from bus.errors import BadCredentials, Unavailable
+from bus.rabbit.foreign_publisher import BATCH
 from compute_sim.ironic.conductor import SimPlan
-from compute_sim.ironic.notifications import BATCH, Envelopes, IronicExchange, SentNotification
+from compute_sim.ironic.notifications import Envelopes, IronicExchange, SentNotification
+from compute_sim.ironic.simulation import Simulation
+from tests.support.foreign_publishers import PublisherWithoutBroker
 from tests.support.simulated_ironic import NOW, SimIronicPlayer, a_node, play
 from tests.support.virtual_time import in_virtual_time, run
 
@@ -68,37 +72,26 @@ def test_the_start_notification_of_a_creation_has_no_defaults() -> None:
     }  # fmt: skip
 
 
-class ReturningBroker:
-    """An exchange whose broker refuses the first batch, and has no more to do after `most` messages."""
-
-    place = "exchange ironic"
-
-    def __init__(self, most: int) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.most, self.away, self.done = most, True, asyncio.Event()
-
-    async def ready(self) -> None: ...
-    async def close(self) -> None: ...
-
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        if self.away:
-            self.away = False
-            raise Unavailable("the broker is restarted")
-        self.messages += [inside(json.loads(body)) for _, body in messages]
-        if len(self.messages) == self.most:
-            self.done.set()
+@in_virtual_time
+async def test_notifications_during_a_broker_outage_are_sent_later() -> None:
+    publisher = PublisherWithoutBroker(Unavailable("the broker is restarted"))
+    exchange = IronicExchange(publisher)
+    for _ in range(BATCH + 1):
+        exchange(SentNotification("update", "end", a_node(), "req-1"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await exchange.run()
+    messages = [inside(json.loads(body)) for _, body in publisher.published]
+    times = [message["timestamp"] for message in messages]
+    assert times == sorted(times)
+    assert len({message["message_id"] for message in messages}) == BATCH + 1
 
 
 @in_virtual_time
-async def test_notifications_during_a_broker_outage_are_sent_later() -> None:
-    broker = ReturningBroker(BATCH + 1)
-    exchange = IronicExchange(broker)
-    for _ in range(BATCH + 1):
-        exchange(SentNotification("update", "end", a_node(), "req-1"))
-    sending = asyncio.create_task(exchange.run())
-    async with asyncio.timeout(60):
-        await broker.done.wait()
-    sending.cancel()
-    times = [message["timestamp"] for message in broker.messages]
-    assert times == sorted(times)
-    assert len({message["message_id"] for message in broker.messages}) == BATCH + 1
+async def test_rejected_credentials_end_the_simulated_ironic() -> None:
+    publisher = PublisherWithoutBroker(BadCredentials("the password is wrong"))
+    simulation = Simulation([], sink=IronicExchange(publisher))
+    publisher.add([("key", b"")])
+    with pytest.raises(ExceptionGroup) as ended:
+        await simulation.run()
+    assert ended.group_contains(BadCredentials)
