@@ -8,21 +8,14 @@ import msgspec
 
 from bus.clock import Clock
 from bus.rabbit.foreign_publisher import ForeignPublisher
-from compute_sim.ironic.node import HOST, INTERFACES, Json, SimNode, values_of
+from compute_sim.ironic.node import HOST, Json, SimNode, values_of
 from compute_sim.ironic.states import Phase
 
 TOPIC = "ironic_versioned_notifications"
 MOST_WAITING = 20_000  # notifications that wait for the broker
 
-Action = Literal[
-    "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
-]  # fmt: skip
-FROM_API = (
-    "create",
-    "update",
-    "delete",
-    "maintenance_set",
-)  # their `.start` and `.error` show requested values
+Action = Literal["update", "maintenance_set", "provision_set", "power_set", "power_state_corrected"]
+FROM_API = ("update", "maintenance_set")  # their `.start` and `.error` show requested values
 
 _COMMON = (
     "clean_step", "conductor_group", "console_enabled", "created_at", "deploy_step", "description",
@@ -36,20 +29,13 @@ _COMMON = (
 )  # fmt: skip
 
 # The payload of each action: name, version, and fields before _COMMON.
-_CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "create": _CRUD,
-    "update": _CRUD,
-    "delete": _CRUD,
+    "update": ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info")),
     "maintenance_set": ("NodePayload", "1.17", ()),
     "provision_set": ("NodeSetProvisionStatePayload", "1.18", ("instance_info", "driver_internal_info")),
     "power_set": ("NodeSetPowerStatePayload", "1.17", ()),
     "power_state_corrected": ("NodeCorrectedPowerStatePayload", "1.17", ()),
 }
-# Fields without a value in the notifications before a node exists.
-_UNSET = {
-    "console_enabled", "disable_power_off", "maintenance", "protected", "retired", "created_at", *INTERFACES,
-}.intersection(_COMMON)  # fmt: skip
 _CONTEXT: Json = {
     "_context_user": None, "_context_project_id": None, "_context_system_scope": None,
     "_context_project": None, "_context_domain": None, "_context_user_domain": None,
@@ -78,8 +64,6 @@ def payload(notification: SentNotification) -> Json:
     action, node = notification.action, notification.shown or notification.node
     name, version, further = _PAYLOADS[action]
     data = {**values_of(node, further, "Z"), **notification.more, **values_of(node, _COMMON, "Z")}
-    if action == "create" and notification.phase != "end":
-        data.update(dict.fromkeys(_UNSET))
     return {
         "ironic_object.name": name,
         "ironic_object.namespace": "ironic",

@@ -1,8 +1,7 @@
-"""Messages of the simulated Ironic have the fields and types of those recorded from Ironic 39."""
+"""Envelopes of the simulated Ironic's notifications, and their publication."""
 
 import asyncio
 import json
-import random
 from typing import Any
 
 import pytest
@@ -10,39 +9,11 @@ import pytest
 from bus.clock import Clock
 from bus.errors import BadCredentials, Unavailable
 from bus.rabbit.foreign_publisher import BATCH
-from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.notifications import Envelopes, IronicExchange, SentNotification
 from compute_sim.ironic.simulation import Simulation
 from tests.support.foreign_publishers import PublisherWithoutBroker
-from tests.support.simulated_ironic import NOW, SimIronicPlayer, a_node, play
-from tests.support.virtual_time import in_virtual_time, run
-
-EVERYTHING = """
-    provision manage
-    claim
-    set instance_uuid null
-    maintenance on
-    maintenance off
-    provision provide
-    power power on
-    fail deploy
-    provision active
-    delete
-"""
-
-
-def emitted() -> list[SentNotification]:
-    async def created() -> list[SentNotification]:
-        player = SimIronicPlayer(SimPlan())
-        await player.api.create({"driver": "fake-hardware", "name": "new"}, "req-1")
-        return player.events
-
-    return play(EVERYTHING, provision_state="enroll", power_state=None).events + run(created())
-
-
-def wrapped(notification: SentNotification) -> tuple[str, Any]:
-    key, body = Envelopes(Clock(lambda: NOW, random.Random(1))).of(notification)
-    return key, json.loads(body)
+from tests.support.simulated_ironic import NOW, a_node
+from tests.support.virtual_time import in_virtual_time
 
 
 def inside(envelope: dict[str, str]) -> dict[str, Any]:
@@ -55,21 +26,6 @@ def test_no_two_messages_have_the_same_time() -> None:
     notification = SentNotification("update", "end", a_node(), "req-1")
     first, second = (inside(json.loads(envelopes.of(notification)[1])) for _ in range(2))
     assert first["timestamp"] < second["timestamp"]
-
-
-def test_the_start_notification_of_a_creation_has_no_defaults() -> None:
-    start, end = [
-        inside(wrapped(notification)[1])["payload"]["ironic_object.data"]
-        for notification in emitted()
-        if notification.action == "create"
-    ]
-    unset = {name for name, value in start.items() if value is None and end[name] is not None}
-    assert unset == {
-        "console_enabled", "created_at", "disable_power_off", "maintenance", "protected", "retired",
-        "bios_interface", "boot_interface", "console_interface", "deploy_interface", "inspect_interface",
-        "management_interface", "network_interface", "power_interface", "raid_interface", "rescue_interface",
-        "storage_interface", "vendor_interface",
-    }  # fmt: skip
 
 
 @in_virtual_time
