@@ -32,6 +32,7 @@ from bus.delivery.recording import RecordingBus
 from bus.direct import DirectTransport
 from bus.http import listen
 from bus.rabbit import RabbitTransport
+from bus.rabbit.foreign_publisher import ForeignPublisher
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
@@ -39,7 +40,7 @@ from cell_conductor import cell_conductor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import Conductor, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
-from compute_sim.ironic.notifications import IronicExchange
+from compute_sim.ironic.notifications import MOST_WAITING, IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
@@ -47,7 +48,6 @@ from ironic_sync.agent.right import NodeRight
 from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicApi
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.exchanges import ForeignPublisher
 from ironic_sync.notifications import Notifications
 from ironic_sync.openstack import Access
 from ironic_sync.worker import FollowedIronic, ironic_sync
@@ -202,11 +202,9 @@ async def _serve(site: Site, role: str) -> None:
     stop_on_signals(stopping)
     if role == "sim":
         plan = SimPlan(step_time=Durations.parse(site.step_time), churn=site.churn)
+        publisher = ForeignPublisher(site.amqp_url, "ironic", "simulated Ironic", limit=MOST_WAITING)
         simulation = Simulation(
-            site.herd(),
-            plan=plan,
-            sink=IronicExchange(ForeignPublisher(site.amqp_url, "ironic", "simulated Ironic")),
-            listener=listen(f"127.0.0.1:{site.port}"),
+            site.herd(), plan=plan, sink=IronicExchange(publisher), listener=listen(f"127.0.0.1:{site.port}")
         )
         asyncio.get_running_loop().add_signal_handler(STORM, _provide, simulation.conductor)
         settle_in()

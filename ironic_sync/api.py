@@ -179,21 +179,9 @@ class IronicApi:
         """
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target} | more)
 
-    async def set_power_state(self, uuid: str, target: str) -> None:
-        await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/power", {"target": target})
-
     async def set_maintenance(self, uuid: str, on: bool, reason: str = "") -> None:
         path = f"/v1/nodes/{quote(uuid, safe='')}/maintenance"
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
-
-    async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
-        await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
-
-    async def create_node(self, **node: Any) -> Json:
-        return await self._do("POST", "/v1/nodes", node)
-
-    async def delete_node(self, uuid: str) -> None:
-        await self._do("DELETE", f"/v1/nodes/{quote(uuid, safe='')}")
 
     async def _get(
         self, path: str, fields: Sequence[str] | None = None, params: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Consumes and publishes on exchanges of other systems, such as Ironic's and Nova's."""
+"""Consumes messages from exchanges of other systems, such as Ironic's and Nova's."""
 
 import asyncio
 import logging
@@ -9,14 +9,12 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.broker_urls import place
 from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
-    ANSWER_SECONDS,
     BROKEN,
     RequestRefused,
     answered,
@@ -27,11 +25,9 @@ from bus.rabbit.connection import (
     open_channel,
     plainly,
     queue_depth,
-    raising_refusals,
-    reason,
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
-from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NotTaken, Post, Properties
+from bus.rabbit.fast_channels.frames import Arrived
 
 log = logging.getLogger(__name__)
 
@@ -264,89 +260,3 @@ class _Subscription:
     def _end(self, _: str = "") -> None:
         self._is_closed = True
         self._wake.set()
-
-
-class ForeignPublisher:
-    """Publishes messages to another system's exchange, for parts of berth that replace or simulate the
-    system. A missing exchange is declared with the arguments that the system uses.
-
-    If the broker is unreachable or refuses a message, `publish` raises Unavailable, and all messages must be
-    published again.
-    """
-
-    def __init__(self, url: str, exchange: str, name: str, durable: bool = False) -> None:
-        self._url = broker_url(url, name)
-        self._exchange = exchange
-        self._durable = durable
-        self._connection: AbstractConnection | None = None
-        self._channel: BulkChannel | None = None
-
-    @property
-    def place(self) -> str:
-        """Return the exchange and the broker's address, without the password, for logs."""
-        return f"exchange {self._exchange} at {place(self._url)}"
-
-    async def ready(self) -> None:
-        """Connect to the broker, and declare the other system's exchange if it is missing; raise Unavailable
-        or BadCredentials.
-        """
-        await self._opened()
-
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish each body with its routing key, in this sequence; wait for the confirms."""
-        channel = await self._opened()
-        sending = [channel.publish(self._post(key, body)) for key, body in messages]
-        problems: list[BaseException | None] = []
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                problems += await asyncio.gather(*sending, return_exceptions=True)
-        except TimeoutError as unconfirmed:
-            problems.append(unconfirmed)
-        for problem in problems:
-            if problem is not None:
-                await self._broke_off(problem)
-
-    async def close(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
-            await hang_up(connection)
-
-    async def _opened(self) -> BulkChannel:
-        if self._channel is not None and not self._channel.closed:
-            return self._channel
-        await self.close()
-        self._connection = await dial(self._url)
-        try:
-            async with answered():
-                await self._make_exchange(self._connection)
-                self._channel = await BulkChannel().open(self._connection, confirms=True)
-        except (*BROKEN, RequestRefused) as problem:
-            await self._broke_off(problem)
-        assert self._channel is not None
-        return self._channel
-
-    async def _make_exchange(self, connection: AbstractConnection) -> None:
-        try:
-            with raising_refusals():
-                await (await open_channel(connection, confirms=False)).get_exchange(self._exchange)
-        except RequestRefused as refused:
-            if refused.code != "NOT_FOUND":
-                raise
-            channel = await open_channel(connection, confirms=False)
-            await channel.declare_exchange(self._exchange, ExchangeType.TOPIC, durable=self._durable)
-
-    async def _broke_off(self, problem: BaseException) -> None:
-        if cancelled_by_us(problem) or not isinstance(problem, (*BROKEN, NotTaken, RequestRefused)):
-            raise problem
-        await self.close()
-        raise Unavailable(f"{self.place} broke off: {reason(problem)}") from None
-
-    def _post(self, key: str, body: bytes) -> Post:
-        properties = Properties(
-            content_type="application/json",
-            content_encoding="utf-8",
-            delivery_mode=PERSISTENT,
-            priority=0,
-            headers={},
-        )
-        return Post(self._exchange, key, body, properties, mandatory=False)

@@ -5,7 +5,7 @@ fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a pl
 """
 
 from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
-from scheduler_worker.composition import PartsOf, SchedulerNeeds, plain_scheduler
+from scheduler_worker.composition import PartsOf, SchedulerNeeds
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, ComeAgain, DeadLetterRequest, TakenOver

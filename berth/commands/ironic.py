@@ -146,25 +146,28 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     `broker` is the RabbitMQ for notifications if the options name none ("": send no notifications).
     """
     from bus.http import listen
+    from bus.rabbit.foreign_publisher import ForeignPublisher
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled
-    from compute_sim.ironic.notifications import IronicExchange
+    from compute_sim.ironic.notifications import MOST_WAITING, IronicExchange
     from compute_sim.ironic.simulation import Simulation
-    from ironic_sync.exchanges import ForeignPublisher
 
     plan = SimPlan(
         seed=options.seed, step_time=Durations.parse(options.step_time), fail=options.fail,
         call_back=options.call_back, churn=options.churn,
     )  # fmt: skip
     url = options.amqp_url or broker
-    sink = IronicExchange(ForeignPublisher(url, options.exchange, "simulated Ironic")) if url else None
+    publisher = sink = None
+    if url:
+        publisher = ForeignPublisher(url, options.exchange, "simulated Ironic", limit=MOST_WAITING)
+        sink = IronicExchange(publisher)
     nodes = enrolled(
         options.nodes, now=Clock().now(), seed=options.seed, state=options.state,
         resource_classes=options.resource_classes or ("baremetal",),
         conductor_groups=options.conductor_groups or ("",),
     )  # fmt: skip
     simulation = Simulation(nodes, plan=plan, sink=sink, listener=listen(options.http))
-    return simulation, sink.place if sink else ""
+    return simulation, publisher.place if publisher else ""
 
 
 def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[str]:

@@ -3,9 +3,8 @@
 A notification `.start` shows the requested values, and so does `.error` if the request was refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,7 +12,7 @@ from compute_sim.ironic import states
 from compute_sim.ironic.conductor import Conductor, locked
 from compute_sim.ironic.node import Json, SimNode
 from compute_sim.ironic.notifications import Action
-from compute_sim.ironic.patching import ApiRefusal, checked_traits, new_node, patched
+from compute_sim.ironic.patching import ApiRefusal, patched
 
 _POWER_TARGETS = ("power on", "power off", "rebooting", "soft rebooting", "soft power off")
 _ALLOWED = ", ".join(states.NEW_CLASS_IN)
@@ -22,17 +21,6 @@ _ALLOWED = ", ".join(states.NEW_CLASS_IN)
 class Api:
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
-
-    async def create(self, given: Mapping[str, Any], request: str) -> SimNode:
-        fields = {"uuid": self._conductor.clock.uuid(), **new_node(given)}
-        node = SimNode(**fields, created_at=self._conductor.clock.now())
-        with self._requested("create", node, node, request):
-            if node.uuid in self._conductor.nodes:
-                raise ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
-            self._conductor.check_unique(node)
-            self._conductor.enroll([node])
-        self._conductor.notify("create", "end", node, request)
-        return node
 
     async def patch(self, ident: str, operations: object, request: str) -> SimNode:
         node = self._conductor.find(ident)
@@ -47,21 +35,6 @@ class Api:
         self._conductor.notify("update", "end", node, request)
         return node
 
-    async def delete(self, ident: str, request: str) -> None:
-        node = self._conductor.find(ident)
-        last = replace(node)
-        with self._requested("delete", last, node, request):
-            node = await self._conductor.unlocked(node.uuid)
-            state = node.provision_state
-            if not node.maintenance and node.instance_uuid:
-                raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
-            if not node.maintenance and state not in states.DELETABLE:
-                where = f'Can not delete node "{node.uuid}" while it is in provision state "{state}"'
-                valid = f'Valid provision states to perform deletion are: "{states.DELETABLE}"'
-                raise ApiRefusal(409, f"{where}. {valid}, or set the node into maintenance mode")
-            self._conductor.remove(node)
-        self._conductor.notify("delete", "end", node, request, shown=last)
-
     async def set_maintenance(self, ident: str, on: bool, reason: str | None, request: str) -> None:
         node = self._conductor.find(ident)
         changes: Json = {"maintenance": on, "maintenance_reason": reason if on else None}
@@ -69,15 +42,6 @@ class Api:
             node = await self._conductor.unlocked(node.uuid)
             self._conductor.change(node, **changes, fault=node.fault if on else None)
         self._conductor.notify("maintenance_set", "end", node, request)
-
-    async def set_traits(self, ident: str, traits: object, request: str) -> None:
-        node = self._conductor.find(ident)
-        # `.end` shows this snapshot too, even if waiting for the lock took long.
-        wanted = replace(node, traits=checked_traits(traits))
-        with self._requested("update", wanted, node, request):
-            node = await self._conductor.unlocked(node.uuid)
-            self._conductor.change(node, traits=wanted.traits)
-        self._conductor.notify("update", "end", node, request, shown=wanted)
 
     async def set_provision_state(self, ident: str, target: object, request: str) -> None:
         node = self._conductor.find(ident)

@@ -113,11 +113,6 @@ class Conductor:
         self._index(node)
         node.updated_at = self.clock.now()
 
-    def remove(self, node: SimNode) -> None:
-        self.nodes.pop(node.uuid, None)
-        self._unindex(node)
-        self._stop(node)
-
     def _index(self, node: SimNode) -> None:
         if node.name:
             self._names[node.name] = node.uuid

@@ -1,36 +1,21 @@
 """Encodes notifications as Ironic's versioned payloads in oslo.messaging's envelope 2.0, and sends them."""
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from bus.clock import Backoff, Clock
-from bus.errors import BadCredentials, Unavailable
-from compute_sim.ironic.node import HOST, INTERFACES, Json, SimNode, values_of
+from bus.clock import Clock
+from bus.rabbit.foreign_publisher import ForeignPublisher
+from compute_sim.ironic.node import HOST, Json, SimNode, values_of
 from compute_sim.ironic.states import Phase
-
-log = logging.getLogger(__name__)
 
 TOPIC = "ironic_versioned_notifications"
 MOST_WAITING = 20_000  # notifications that wait for the broker
-BATCH = 256
 
-Action = Literal[
-    "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
-]  # fmt: skip
-FROM_API = (
-    "create",
-    "update",
-    "delete",
-    "maintenance_set",
-)  # their `.start` and `.error` show requested values
+Action = Literal["update", "maintenance_set", "provision_set", "power_set", "power_state_corrected"]
+FROM_API = ("update", "maintenance_set")  # their `.start` and `.error` show requested values
 
 _COMMON = (
     "clean_step", "conductor_group", "console_enabled", "created_at", "deploy_step", "description",
@@ -44,20 +29,13 @@ _COMMON = (
 )  # fmt: skip
 
 # The payload of each action: name, version, and fields before _COMMON.
-_CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "create": _CRUD,
-    "update": _CRUD,
-    "delete": _CRUD,
+    "update": ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info")),
     "maintenance_set": ("NodePayload", "1.17", ()),
     "provision_set": ("NodeSetProvisionStatePayload", "1.18", ("instance_info", "driver_internal_info")),
     "power_set": ("NodeSetPowerStatePayload", "1.17", ()),
     "power_state_corrected": ("NodeCorrectedPowerStatePayload", "1.17", ()),
 }
-# Fields without a value in the notifications before a node exists.
-_UNSET = {
-    "console_enabled", "disable_power_off", "maintenance", "protected", "retired", "created_at", *INTERFACES,
-}.intersection(_COMMON)  # fmt: skip
 _CONTEXT: Json = {
     "_context_user": None, "_context_project_id": None, "_context_system_scope": None,
     "_context_project": None, "_context_domain": None, "_context_user_domain": None,
@@ -86,8 +64,6 @@ def payload(notification: SentNotification) -> Json:
     action, node = notification.action, notification.shown or notification.node
     name, version, further = _PAYLOADS[action]
     data = {**values_of(node, further, "Z"), **notification.more, **values_of(node, _COMMON, "Z")}
-    if action == "create" and notification.phase != "end":
-        data.update(dict.fromkeys(_UNSET))
     return {
         "ironic_object.name": name,
         "ironic_object.namespace": "ironic",
@@ -134,58 +110,16 @@ class NotificationSink(Protocol):
         """Send notifications until the task is cancelled."""
 
 
-class ExchangePublisher(Protocol):
-    """Publishes messages to one exchange; raises Unavailable if all messages must be published again."""
-
-    @property
-    def place(self) -> str:
-        """Return the exchange and the broker's address, without the password, for logs."""
-
-    async def ready(self) -> None: ...
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None: ...
-    async def close(self) -> None: ...
-
-
 class IronicExchange:
-    """Publishes notifications to Ironic's exchange. While the broker is unreachable they wait; more than
-    MOST_WAITING are lost.
-    """
+    """Publishes notifications to Ironic's exchange; the publisher queues them."""
 
-    def __init__(self, publisher: ExchangePublisher) -> None:
+    def __init__(self, publisher: ForeignPublisher) -> None:
         self._publisher = publisher
-        self._clock = Clock()
-        self._envelopes = Envelopes(self._clock)
-        self._waiting: deque[tuple[str, bytes]] = deque()
-        self._added = asyncio.Event()
-
-    @property
-    def place(self) -> str:
-        return self._publisher.place
+        self._envelopes = Envelopes(Clock())
 
     def __call__(self, notification: SentNotification) -> None:
-        if len(self._waiting) < MOST_WAITING:
-            self._waiting.append(self._envelopes.of(notification))
-        self._added.set()
+        self._publisher.add([self._envelopes.of(notification)])
 
     async def run(self) -> None:
-        backoff = Backoff(self._clock)
-        try:
-            while True:
-                try:
-                    await self._publisher.ready()
-                    self._added.clear()
-                    while self._waiting:
-                        batch = list(islice(self._waiting, BATCH))
-                        await self._publisher.publish(batch)
-                        for _ in batch:
-                            self._waiting.popleft()
-                except BadCredentials:
-                    raise
-                except Unavailable as problem:  # an unconfirmed batch is sent again
-                    log.warning("%s; %d notifications wait", problem, len(self._waiting))
-                    await backoff.pause()
-                else:
-                    backoff = Backoff(self._clock)
-                    await self._added.wait()
-        finally:
-            await self._publisher.close()
+        """Publish until cancelled; raise BadCredentials if the broker rejects the credentials."""
+        await self._publisher.run(ends_if_rejected=True)

@@ -1,11 +1,10 @@
 """Checks the values that a client writes to a node, and applies JSON patches."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from compute_sim.core.provider_tree import STANDARD_TRAITS
 from compute_sim.ironic.node import Json, SimNode
 
 
@@ -24,16 +23,6 @@ PATCHABLE = (
     "shard",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9\-._~]+")
-_TRAIT = re.compile(r"[A-Z][A-Z0-9_]{0,254}")
-
-
-def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the fields of the node that a client requests to create; raise ApiRefusal if one is invalid."""
-    if unknown := ", ".join(sorted(given.keys() - {*PATCHABLE, "uuid"})):
-        raise ApiRefusal(400, f"The simulated Ironic does not set when it creates a node: {unknown}")
-    if not given.get("driver"):
-        raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
-    return {name: _checked(name, value) for name, value in given.items() if value is not None}
 
 
 def patched(node: SimNode, operations: object) -> Json:
@@ -43,17 +32,6 @@ def patched(node: SimNode, operations: object) -> Json:
         fields = _applied(fields, operation, path, value)
     changed = (name for name in PATCHABLE if fields.get(name) != getattr(node, name))
     return {name: _checked(name, fields.get(name)) for name in changed}
-
-
-def checked_traits(names: object) -> tuple[str, ...]:
-    """Return the traits that a client requests for a node, sorted; raise ApiRefusal if one is invalid."""
-    if not isinstance(names, list):
-        raise ApiRefusal(400, "The traits of a node are a list of names")
-    for name in names:
-        known = isinstance(name, str) and _TRAIT.fullmatch(name) is not None
-        if not known or not (name.startswith("CUSTOM_") or name in STANDARD_TRAITS):
-            raise ApiRefusal(400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid")
-    return tuple(sorted({*names}))
 
 
 def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
@@ -96,7 +74,7 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if name in _OBJECTS or not isinstance(value, str):
         raise ApiRefusal(400, f"Schema error for node: {name}: {value!r} is not of the field's type")
-    if name in ("instance_uuid", "uuid") and not _is_uuid(value):
+    if name == "instance_uuid" and not _is_uuid(value):
         raise ApiRefusal(400, f"Expected UUID for {name}: {value}")
     if name == "name" and (_is_uuid(value) or _NAME.fullmatch(value) is None):
         raise ApiRefusal(400, f"Cannot change name to invalid name '{value}'")

@@ -1,4 +1,4 @@
-"""The REST API of the simulated Ironic: the requests that berth's workers and commands make.
+"""The REST API of the simulated Ironic: the requests that berth's workers and commands make, and power.
 
 The only API version is 1.115, the newest that berth requests; a request without a version gets it too.
 """
@@ -38,13 +38,13 @@ def rest_app(conductor: Conductor) -> Starlette:
     handlers = _Handlers(conductor)
     node = "/v1/nodes/{ident}"
 
-    def route(path: str, success: int = 204, **methods: Handler) -> Route:
-        """Return a route with a handler for each method; a PUT or DELETE is answered with `success`."""
+    def route(path: str, **methods: Handler) -> Route:
+        """Return a route with a handler for each method."""
 
         async def answer(request: Request) -> Response:
             id_ = f"req-{conductor.clock.uuid()}"
             method = "GET" if request.method == "HEAD" else request.method
-            status = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, success)
+            status = {"GET": 200, "PATCH": 200}.get(method, 202)
             try:
                 _check_version(request)
                 body = await methods[method](request, id_)
@@ -62,13 +62,12 @@ def rest_app(conductor: Conductor) -> Starlette:
         routes=[
             route("/", GET=handlers.version),
             route("/v1", GET=handlers.version),
-            route("/v1/nodes", GET=handlers.nodes, POST=handlers.create),
+            route("/v1/nodes", GET=handlers.nodes),
             route("/v1/nodes/detail", GET=handlers.nodes),
-            route(node, GET=handlers.node, PATCH=handlers.patch, DELETE=handlers.delete),
-            route(f"{node}/states/provision", 202, PUT=handlers.provision),
-            route(f"{node}/states/power", 202, PUT=handlers.power),
-            route(f"{node}/maintenance", 202, PUT=handlers.maintain, DELETE=handlers.end_maintenance),
-            route(f"{node}/traits", PUT=handlers.set_traits),
+            route(node, GET=handlers.node, PATCH=handlers.patch),
+            route(f"{node}/states/provision", PUT=handlers.provision),
+            route(f"{node}/states/power", PUT=handlers.power),
+            route(f"{node}/maintenance", PUT=handlers.maintain, DELETE=handlers.end_maintenance),
         ]
     )
 
@@ -96,15 +95,9 @@ class _Handlers:
         fields = _fields(request.query_params, FIELDS)
         return values_of(self._conductor.find(_ident(request)), fields, "+00:00")
 
-    async def create(self, request: Request, id_: str) -> Json:
-        return values_of(await self._api.create(await _object(request), id_), FIELDS, "+00:00")
-
     async def patch(self, request: Request, id_: str) -> Json:
         node = await self._api.patch(_ident(request), await _body(request), id_)
         return values_of(node, FIELDS, "+00:00")
-
-    async def delete(self, request: Request, id_: str) -> None:
-        await self._api.delete(_ident(request), id_)
 
     async def provision(self, request: Request, id_: str) -> None:
         await self._api.set_provision_state(_ident(request), (await _object(request)).get("target"), id_)
@@ -117,9 +110,6 @@ class _Handlers:
 
     async def end_maintenance(self, request: Request, id_: str) -> None:
         await self._api.set_maintenance(_ident(request), False, None, id_)
-
-    async def set_traits(self, request: Request, id_: str) -> None:
-        await self._api.set_traits(_ident(request), (await _object(request)).get("traits"), id_)
 
 
 def _check_version(request: Request) -> None:

@@ -44,7 +44,6 @@ VERBS = {"manage": "manage", "provide": "provide", "active": "deploy", "deleted"
 
 # States with a target state in which a node can be changed nevertheless.
 CHANGEABLE = ("verifying", "clean failed", "deploy failed")
-DELETABLE = ("enroll", "manageable", "available")
 NEW_CLASS_IN = ("enroll", "manageable", "available")  # states in which the resource class can be changed
 
 

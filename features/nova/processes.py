@@ -7,6 +7,7 @@ from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.rabbit.foreign_publisher import ForeignPublisher
 from bus.sql.database import Database
 from bus.worker import Worker
 from features.nova.bridge import FollowedNova, nova_bridge
@@ -19,7 +20,7 @@ from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.server import RpcAddress
 from features.nova.settings import NovaSettings
 from features.nova.shadow import ShadowedNova, nova_shadow
-from ironic_sync.extension import ForeignListener, ForeignPublisher
+from ironic_sync.extension import ForeignListener
 
 # A shadow that is stopped permanently must not fill Nova's RabbitMQ: then its queue is deleted.
 SHADOW_QUEUE_SECONDS = 86400.0
@@ -151,6 +152,7 @@ def _notifications(nova: NovaSettings, conf: NovaConf, clock: Clock) -> Schedule
         exchange=conf.exchange,
         name="berth nova",
         durable=conf.durable_queues or conf.quorum_queues,
+        clock=clock,
     )
     options = NotificationOptions(conf.notification_format, conf.notification_topics, conf.unversioned_topics)
     return SchedulerNotifications(publisher, options, clock)

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -17,9 +16,9 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
 from features.groups.messages import GroupEditAnswered, GroupEditRequested, MakeGroup
 from features.nova.core.cloud import DISCOVER
-from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
+from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded
 from features.nova.core.scheduler_notifications import Phase
-from features.nova.core.selections import plain_selections, present_host, selections
+from features.nova.core.selections import present_host, selections
 from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
@@ -83,12 +82,16 @@ class NovaScheduling:
         if call.namespace == "baseapi":
             pong = {"service": "scheduler", "arg": call.args.get("arg")}
             return RpcResult(pong if call.method == "ping" else None)
+        is_select = call.method == "select_destinations"
+        oldest = 5 if is_select else 0
         major, _, minor = call.version.partition(".")
-        if major != "4" or not minor.isdecimal() or int(minor) > 5:
+        if major != "4" or not minor.isdecimal() or not oldest <= int(minor) <= 5:
+            answered = "4.5" if is_select else "4.0 to 4.5"
             raise RpcFailure(
-                UNSUPPORTED, f"version {call.version} of the scheduler's RPC: berth answers 4.0 to 4.5"
+                UNSUPPORTED,
+                f"{call.method} in version {call.version} of the scheduler's RPC: berth answers {answered}",
             )
-        if call.method == "select_destinations":
+        if is_select:
             return await self._select(call)
         if call.method in ("update_aggregates", "delete_aggregate"):
             await self._mirror.refresh()
@@ -99,13 +102,12 @@ class NovaScheduling:
     async def _select(self, call: RpcCall) -> RpcResult:
         try:
             spec = _spec_of(call)
-            instances = _instances(call, spec)
+            instances = _instances(call)
         except MalformedSpec as problem:
             raise RpcFailure("builtins.ValueError", str(problem)) from None
         still_waits = self._queries.still_waits
         if call.redelivered and still_waits is not None and not await still_waits(instances):
             raise _no_valid_host("nova does not wait for this call any more")
-        return_objects = bool(call.args.get("return_objects"))
         try:
             question = await self._question(call, spec, instances)
         except NoSuchDestination as problem:
@@ -126,7 +128,7 @@ class NovaScheduling:
             is_unmapped = chosen.root in self._mirror.cloud.unmapped
             reason = f": {DISCOVER}" if is_unmapped else " is no compute node of Nova"
             raise _no_valid_host(f"{chosen.host}{reason}")
-        value = self._result(question, answer.placed, return_objects)
+        value = self._result(question, answer.placed)
         self._notify(call, "end")
         moves = bool(spec.ignore_hosts)  # for a move, Nova's conductor releases the claims itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
@@ -151,7 +153,7 @@ class NovaScheduling:
                 self._mirror.cloud,
                 self._options,
                 request=_request_id(call, self._clock),
-                wants_alternates=bool(call.args.get("return_objects") and call.args.get("return_alternates")),
+                wants_alternates=bool(call.args.get("return_alternates")),
             )
 
         try:
@@ -193,14 +195,12 @@ class NovaScheduling:
             else:
                 return answer
 
-    def _result(self, question: HostsAsked, placed: Sequence[BuildPlaced], return_objects: bool) -> object:
+    def _result(self, question: HostsAsked, placed: Sequence[BuildPlaced]) -> object:
         cloud, zone = self._mirror.cloud, self._options.default_zone
         if question.do == "check":
             return [
                 [present_host(question.request.forced_host, cloud, zone)] for _ in question.request.instances
             ]
-        if not return_objects:
-            return plain_selections(placed, cloud)
         return selections(placed, [group.suffix for group in question.request.groups], cloud, zone)
 
 
@@ -210,19 +210,13 @@ def _no_valid_host(reason: str) -> RpcFailure:
 
 def _spec_of(call: RpcCall) -> RequestSpec:
     """Return the RequestSpec of an RPC call; if it names no user, with the user who made the call."""
-    args: Mapping[str, Any] = call.args
-    if args.get("spec_obj") is not None:
-        spec = decoded(args["spec_obj"])
-    else:
-        spec = from_legacy(args.get("request_spec") or {}, args.get("filter_properties") or {})
+    spec = decoded(call.args.get("spec_obj"))
     return spec if spec.user_id else replace(spec, user_id=str(call.context.get("user_id") or ""))
 
 
-def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
-    """Return the ids of the instances for which an RPC call requests hosts. Before version 4.4, calls have no
-    list of instances: the only instance is that of the RequestSpec.
-    """
-    named = call.args.get("instance_uuids") or ([spec.instance_uuid] if spec.instance_uuid else [])
+def _instances(call: RpcCall) -> tuple[str, ...]:
+    """Return the ids of the instances for which an RPC call requests hosts."""
+    named = call.args.get("instance_uuids")
     if not named:
         raise MalformedSpec("the call names no instance")
     return tuple(str(instance).lower() for instance in named)

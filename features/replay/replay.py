@@ -4,16 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from berth.choice import policy, request_options
-from berth.composition import parts_of_scheduler, placement_queries
+from berth.choice import policy
+from berth.composition import placement_queries
+from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
 from berth.settings import Settings
-from bus.candidates import OnChange, OnWakes
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from bus.messages import BuildRequested, HostReported
+from bus.messages import BuildRequested
 from bus.replication import ConsumerChange
-from bus.reports import HostState
 from features.history.messages import LoggedCommit
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, follow
@@ -28,9 +27,8 @@ from features.policies.policy_tests import (
 )
 from features.policies.trials import PolicyTrials
 from features.what_if.questions import WhatIfs
-from placement_worker import IndexedSource
 from placement_worker.extension import Index, unpacked
-from scheduler_worker.extension import SchedulerOptions, plain_scheduler
+from scheduler_worker.extension import PlacementQueries
 
 
 @dataclass
@@ -51,20 +49,15 @@ class ReplayResult:
         return PolicyTest(self.decisions)
 
 
-class _PastMemory:
-    """The index of a past state, as the source of a scheduler's candidates."""
+class _PastPlacement(InstantPlacement):
+    """The index of a past state; queries are answered by the present placement."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, index: Index, bus: Bus) -> None:
+        super().__init__(index)
+        self._bus = bus
 
-    def watch(self, on_change: OnChange) -> None:
-        pass
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None:
-        pass
-
-    async def fresh(self) -> None:
-        pass
+    def queries(self) -> PlacementQueries:
+        return placement_queries(self._bus)
 
 
 class PastScheduler:
@@ -76,14 +69,9 @@ class PastScheduler:
     def __init__(self, bus: Bus, settings: Settings, cloud: PastCloud) -> None:
         self._index = cloud.index()
         self._instances = Counter(root for each in cloud.consumers.values() for root in self._roots_of(each))
-        options = SchedulerOptions(policy=policy(settings), requests=request_options(settings))
-        clock = Clock(monotonic=lambda: 0.0)  # heartbeats do not expire
-        source = IndexedSource(_PastMemory(self._index))
-        self._scheduler = plain_scheduler(
-            source, placement_queries(bus), clock, options, parts_of_scheduler(settings)
-        )
-        self._trials = PolicyTrials(WhatIfs(self._scheduler), None)
-        self._sequence = 0
+        placement, time = _PastPlacement(self._index, bus), SteppedTime(Clock().now())
+        self._cloud = InstantCloud(placement, policy(settings), settings, time=time)
+        self._trials = PolicyTrials(WhatIfs(self._cloud.scheduler), None)
         self._unreported = set(self._index.trees)
 
     def _roots_of(self, consumer: ConsumerChange | None) -> set[str]:
@@ -104,27 +92,12 @@ class PastScheduler:
 
     async def tried(self, trial: TrialPolicy, request: BuildRequested) -> TrialResult:
         """Return a request's hosts with the policy of the settings and with the policy `trial`."""
-        await self._report()
+        await self._cloud.report({root: max(self._instances[root], 0) for root in self._unreported})
+        self._unreported.clear()
         answer = await self._trials.answer(TryPolicy(policy=trial, requests=(request,)))
         if answer.refusal:
             raise OperationRefused(answer.refusal)
         return answer.results[0]
-
-    async def _report(self) -> None:
-        """Send the scheduler a heartbeat of each host that was changed since the previous heartbeat."""
-        hosts: dict[tuple[str, str], list[HostState]] = {}
-        for root in self._unreported:
-            row = self._index.rows.get(root)
-            if row is not None and row.agent and row.cell:
-                state = HostState(root=root, host=row.host, instances=max(self._instances[root], 0))
-                hosts.setdefault((row.cell, row.agent), []).append(state)
-        self._unreported.clear()
-        self._sequence += 1
-        for (cell, agent), states in hosts.items():
-            report = HostReported(
-                cell=cell, agent=agent, sequence=self._sequence, partial=True, hosts=tuple(states)
-            )
-            await self._scheduler.handle(report)
 
 
 class Replay:

@@ -123,7 +123,7 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
             "cleaned again": {"provision_state": "clean wait"},
         }
         if how == "gone":
-            c.ironic.conductor.remove(c.nodes[root])
+            del c.ironic.conductor.nodes[root]
         else:
             c.ironic.conductor.change(c.nodes[root], **change[how])
         c.start("agent")

@@ -99,13 +99,10 @@ async def test_a_patch_changes_only_permitted_fields(
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
-        ("POST", "/v1/nodes", {"name": "no-driver"}, 400),
-        ("POST", "/v1/nodes", {"driver": "ipmi", "nonsense": 1}, 400),
-        ("POST", "/v1/nodes", {"driver": "ipmi", "name": ALICE}, 409),
         ("PUT", f"/v1/nodes/{ALICE}/states/provision", {}, 400),
-        ("PUT", f"/v1/nodes/{ALICE}/traits", [], 400),
+        ("PUT", f"/v1/nodes/{ALICE}/states/power", [], 400),
         ("PUT", "/v1/nodes/nobody/maintenance", {}, 404),
-        ("DELETE", "/v1/nodes/nobody", None, 404),
+        ("DELETE", "/v1/nodes/nobody/maintenance", None, 404),
     ],
 )
 async def test_an_invalid_write_is_refused(

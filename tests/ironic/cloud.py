@@ -36,12 +36,25 @@ SOON = 10.0  # seconds for what takes milliseconds, on a machine that does much 
 CLOSED, OPEN = 1, 0
 
 
+class OperatedIronic(IronicApi):
+    """A client that also makes the requests of an operator which berth itself never makes."""
+
+    async def create_node(self, **node: Any) -> dict[str, Any]:
+        return await self._do("POST", "/v1/nodes", node)
+
+    async def delete_node(self, uuid: str) -> None:
+        await self._do("DELETE", f"/v1/nodes/{uuid}")
+
+    async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
+        await self._do("PUT", f"/v1/nodes/{uuid}/traits", {"traits": list(traits)})
+
+
 class IronicCloud:
     def __init__(self, ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str) -> None:
         self.ironic = ironic
         self.kind = kind
         self.clock = Clock()
-        self.api = IronicApi(Access(url=ironic.url), self.clock)
+        self.api = OperatedIronic(Access(url=ironic.url), self.clock)
         self.nodes: list[str] = []
         self._amqp_url = amqp_url
         self._apis: dict[str, IronicApi] = {}

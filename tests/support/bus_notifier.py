@@ -28,8 +28,7 @@ class BusNotifier:
 
     def __call__(self, notification: SentNotification) -> None:
         if notification.action not in FROM_API or notification.phase == "end":
-            deleted = notification.action == "delete"
-            self._changes.put_nowait(self._changed(notification.node, notification.action, deleted=deleted))
+            self._changes.put_nowait(self._changed(notification.node, notification.action))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
         """Publish all given nodes on berth's bus, because berth cannot read them without the REST API."""
@@ -50,7 +49,7 @@ class BusNotifier:
                     backoff = Backoff(self.clock)
                     break
 
-    def _changed(self, node: SimNode, event: str, *, deleted: bool = False) -> NodeChanged:
+    def _changed(self, node: SimNode, event: str) -> NodeChanged:
         self._last = max(self._last + 1, int(self.clock.now() * 1_000_000))
         cell, agent, zone = self.whose(node)
         same = {name: getattr(node, name) for name in _SAME}
@@ -62,6 +61,5 @@ class BusNotifier:
             cell=cell,
             agent=agent,
             zone=zone,
-            deleted=deleted,
             **same,
         )

@@ -68,10 +68,6 @@ class SimIronicPlayer:
                 await self.api.patch(NODE, [operation], "req-1")
             case "maintenance":
                 await self.api.set_maintenance(NODE, rest == "on", "a reason", "req-1")
-            case "traits":
-                await self.api.set_traits(NODE, rest.split(), "req-1")
-            case "delete":
-                await self.api.delete(NODE, "req-1")
             case "fail":
                 self.node.driver_info = {f"berth_{rest}": "fail"} if rest else {}
             case "wait":

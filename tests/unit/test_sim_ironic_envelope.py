@@ -1,44 +1,19 @@
-"""Messages of the simulated Ironic have the fields and types of those recorded from Ironic 39."""
+"""Envelopes of the simulated Ironic's notifications, and their publication."""
 
 import asyncio
 import json
-import random
-from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from bus.clock import Clock
-from bus.errors import Unavailable
-from compute_sim.ironic.conductor import SimPlan
-from compute_sim.ironic.notifications import BATCH, Envelopes, IronicExchange, SentNotification
-from tests.support.simulated_ironic import NOW, SimIronicPlayer, a_node, play
-from tests.support.virtual_time import in_virtual_time, run
-
-EVERYTHING = """
-    provision manage
-    claim
-    set instance_uuid null
-    maintenance on
-    maintenance off
-    provision provide
-    power power on
-    fail deploy
-    provision active
-    delete
-"""
-
-
-def emitted() -> list[SentNotification]:
-    async def created() -> list[SentNotification]:
-        player = SimIronicPlayer(SimPlan())
-        await player.api.create({"driver": "fake-hardware", "name": "new"}, "req-1")
-        return player.events
-
-    return play(EVERYTHING, provision_state="enroll", power_state=None).events + run(created())
-
-
-def wrapped(notification: SentNotification) -> tuple[str, Any]:
-    key, body = Envelopes(Clock(lambda: NOW, random.Random(1))).of(notification)
-    return key, json.loads(body)
+from bus.errors import BadCredentials, Unavailable
+from bus.rabbit.foreign_publisher import BATCH
+from compute_sim.ironic.notifications import Envelopes, IronicExchange, SentNotification
+from compute_sim.ironic.simulation import Simulation
+from tests.support.foreign_publishers import PublisherWithoutBroker
+from tests.support.simulated_ironic import NOW, a_node
+from tests.support.virtual_time import in_virtual_time
 
 
 def inside(envelope: dict[str, str]) -> dict[str, Any]:
@@ -53,52 +28,26 @@ def test_no_two_messages_have_the_same_time() -> None:
     assert first["timestamp"] < second["timestamp"]
 
 
-def test_the_start_notification_of_a_creation_has_no_defaults() -> None:
-    start, end = [
-        inside(wrapped(notification)[1])["payload"]["ironic_object.data"]
-        for notification in emitted()
-        if notification.action == "create"
-    ]
-    unset = {name for name, value in start.items() if value is None and end[name] is not None}
-    assert unset == {
-        "console_enabled", "created_at", "disable_power_off", "maintenance", "protected", "retired",
-        "bios_interface", "boot_interface", "console_interface", "deploy_interface", "inspect_interface",
-        "management_interface", "network_interface", "power_interface", "raid_interface", "rescue_interface",
-        "storage_interface", "vendor_interface",
-    }  # fmt: skip
-
-
-class ReturningBroker:
-    """An exchange whose broker refuses the first batch, and has no more to do after `most` messages."""
-
-    place = "exchange ironic"
-
-    def __init__(self, most: int) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.most, self.away, self.done = most, True, asyncio.Event()
-
-    async def ready(self) -> None: ...
-    async def close(self) -> None: ...
-
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        if self.away:
-            self.away = False
-            raise Unavailable("the broker is restarted")
-        self.messages += [inside(json.loads(body)) for _, body in messages]
-        if len(self.messages) == self.most:
-            self.done.set()
+@in_virtual_time
+async def test_notifications_during_a_broker_outage_are_sent_later() -> None:
+    publisher = PublisherWithoutBroker(Unavailable("the broker is restarted"))
+    exchange = IronicExchange(publisher)
+    for _ in range(BATCH + 1):
+        exchange(SentNotification("update", "end", a_node(), "req-1"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await exchange.run()
+    messages = [inside(json.loads(body)) for _, body in publisher.published]
+    times = [message["timestamp"] for message in messages]
+    assert times == sorted(times)
+    assert len({message["message_id"] for message in messages}) == BATCH + 1
 
 
 @in_virtual_time
-async def test_notifications_during_a_broker_outage_are_sent_later() -> None:
-    broker = ReturningBroker(BATCH + 1)
-    exchange = IronicExchange(broker)
-    for _ in range(BATCH + 1):
-        exchange(SentNotification("update", "end", a_node(), "req-1"))
-    sending = asyncio.create_task(exchange.run())
-    async with asyncio.timeout(60):
-        await broker.done.wait()
-    sending.cancel()
-    times = [message["timestamp"] for message in broker.messages]
-    assert times == sorted(times)
-    assert len({message["message_id"] for message in broker.messages}) == BATCH + 1
+async def test_rejected_credentials_end_the_simulated_ironic() -> None:
+    publisher = PublisherWithoutBroker(BadCredentials("the password is wrong"))
+    simulation = Simulation([], sink=IronicExchange(publisher))
+    publisher.add([("key", b"")])
+    with pytest.raises(ExceptionGroup) as ended:
+        await simulation.run()
+    assert ended.group_contains(BadCredentials)

@@ -77,24 +77,10 @@ RECORDED: dict[str, tuple[str, dict[str, Any], str]] = {
         power_set.start: available, power off
         power_set.error: available, power off
     """),
-    "delete": ("delete", {}, """
-        delete.start: available, power off
-        delete.end: available, power off
-    """),
-    "an active node is not deleted": ("delete", {"provision_state": "active"}, """
-        delete.start: active, power off
-        delete.error: active, power off
-        refused: 409
-    """),
     "a new class for an active node": ("set resource_class other", {"provision_state": "active"}, """
         update.start: active, power off
         update.error: active, power off
         refused: 409
-    """),
-    "a node in maintenance is deleted wherever it is": ("delete",
-        {"provision_state": "clean failed", "target_provision_state": "available", "maintenance": True}, """
-        delete.start: clean failed > available, power off, maintenance
-        delete.end: clean failed > available, power off, maintenance
     """),
 }  # fmt: skip
 
@@ -157,8 +143,6 @@ def test_operations_wait_for_the_call_of_the_node(story: str) -> None:
         ("set fault null", {}, 400),
         ("set name a b", {}, 400),
         ("claim nonsense", {}, 400),
-        ("delete", {"instance_uuid": INSTANCE}, 409),
-        ("traits nonsense", {}, 400),
     ],
 )  # fmt: skip
 def test_a_refused_request_changes_nothing(acts: str, fields: dict[str, Any], status: int) -> None:

@@ -17,7 +17,7 @@ from random import Random
 from statistics import mean
 
 from berth.features import add_filters
-from bus.candidates import OnChange, OnWakes
+from berth.instant_cloud import InstantPlacement
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
@@ -75,24 +75,14 @@ def a_host(number: int) -> Tree:
     return Tree(ids[0], f"host-{number}", "c1", f"agent-{number}", "", 1, False, (root, *cells))
 
 
-class HostsInMemory:
-    def __init__(self, hosts: int) -> None:
-        self.index = Index()
-        for number in range(hosts):
-            self.index.put(a_host(number), 1)
-
-    def watch(self, on_change: OnChange) -> None: ...
-
-    def watch_wakes(self, on_wakes: OnWakes) -> None: ...
-
-    async def fresh(self) -> None: ...
-
-
 class NumaCloud:
     """Hosts with NUMA cells, on which the weighers cpu and `devices` choose."""
 
     def __init__(self, hosts: int, multiplier: float) -> None:
-        self._source = IndexedSource(HostsInMemory(hosts))
+        index = Index()
+        for number in range(hosts):
+            index.put(a_host(number), 1)
+        self._source = IndexedSource(InstantPlacement(index))
         self._policy = ChoicePolicy.from_names(weighers={"devices": multiplier})
 
     def place(self, guest: Guest) -> Allocations | None:

@@ -57,13 +57,13 @@ def independent(spec: RequestSpec) -> RequestSpec:
     if group is None or spec.is_rebuild:
         return spec
     alone = structs.replace(spec, instance_group=None)
-    if group.kind not in ("affinity", "anti-affinity"):
+    if group.policy not in ("affinity", "anti-affinity"):
         return alone
     if spec.num_instances > 1:
         raise CannotJudge("several instances of a server group at once")
     if group.hosts is None:
         raise CannotJudge("its server group: the hosts of the members were not published")
-    if group.kind == "anti-affinity":
+    if group.policy == "anti-affinity":
         if group.max_per_host > 1 and group.hosts:
             raise CannotJudge("its server group: the number of members on each host was not published")
         return structs.replace(alone, ignore_hosts=[*(spec.ignore_hosts or ()), *group.hosts])

@@ -1,6 +1,5 @@
 """Decodes Nova's RequestSpec, with the fields that a scheduler reads, from an RPC or a notification."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -51,15 +50,10 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
     name: str | None = None
     project_id: str | None = None
     policy: str | None = None
-    policies: list[str] | None = None  # before version 1.11
     rules: dict[str, Any] | None = None  # in notifications
     rpc_rules: dict[str, Any] | None = field(default=None, name="_rules")  # the same in RPC
     members: list[str] | None = None
     hosts: list[str] | None = None
-
-    @property
-    def kind(self) -> str:
-        return self.policy or (self.policies or [""])[0]
 
     @property
     def max_per_host(self) -> int:
@@ -110,7 +104,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
     force_nodes: list[str] | None = None
     requested_destination: RequestedDestination | None = None
     instance_group: NovaGroup | None = None
-    scheduler_hints: dict[str, list[str] | str] | None = None
+    scheduler_hints: dict[str, list[str]] | None = None
     numa_topology: dict[str, Any] | None = None
     pci_requests: PciRequests | None = None
     requested_resources: list[RequestedGroup] | None = None
@@ -119,9 +113,8 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
     is_bfv: bool = False
 
     def hint(self, name: str) -> tuple[str, ...]:
-        """Return the values of the scheduler hint `name`, also if an old client sent a text and no list."""
-        value = (self.scheduler_hints or {}).get(name) or []
-        return (value,) if isinstance(value, str) else tuple(value)
+        """Return the values of the scheduler hint `name`."""
+        return tuple((self.scheduler_hints or {}).get(name) or ())
 
     @property
     def is_rebuild(self) -> bool:
@@ -140,38 +133,3 @@ def decoded(primitive: Any) -> RequestSpec:
         return msgspec.convert(plain(primitive), RequestSpec, strict=False)
     except msgspec.ValidationError as problem:
         raise MalformedSpec(f"not a RequestSpec: {problem}") from None
-
-
-def from_legacy(request_spec: Mapping[str, Any], filter_properties: Mapping[str, Any]) -> RequestSpec:
-    """Return a RequestSpec made of the two dictionaries that callers of version 4.0 of Nova's RPC send."""
-    instance, found = plain(request_spec.get("instance_properties") or {}), plain(filter_properties)
-    image = plain(request_spec.get("image") or {})
-    group = None
-    if (uuids := (found.get("scheduler_hints") or {}).get("group")) and found.get("group_policies"):
-        group = {
-            "uuid": uuids[0] if isinstance(uuids, list) else uuids,
-            "policies": list(found["group_policies"]),
-            "hosts": list(found.get("group_hosts") or ()),
-            "members": list(found.get("group_members") or ()),
-        }
-    return decoded(
-        {
-            "flavor": plain(request_spec.get("instance_type") or {}),
-            "image": image or None,
-            "num_instances": request_spec.get("num_instances", 1),
-            "instance_uuid": instance.get("uuid"),
-            "project_id": instance.get("project_id"),
-            "user_id": instance.get("user_id"),
-            "availability_zone": instance.get("availability_zone"),
-            "numa_topology": instance.get("numa_topology"),
-            "pci_requests": instance.get("pci_requests"),
-            "instance_group": group,
-            **{
-                name: found.get(name)
-                for name in (
-                    *("ignore_hosts", "force_hosts", "force_nodes"),
-                    *("scheduler_hints", "requested_destination"),
-                )
-            },
-        }
-    )

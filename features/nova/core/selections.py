@@ -31,20 +31,6 @@ def selections(
     ]
 
 
-def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[dict[str, Any]]:
-    """Return each instance's claimed host as a dictionary, not a Selection, for callers before version 4.5 of
-    Nova's RPC.
-    """
-    return [
-        {
-            "host": cloud.hosts[build.chosen.root].host,
-            "nodename": cloud.hosts[build.chosen.root].node,
-            "limits": {},
-        }
-        for build in placed
-    ]
-
-
 def present_host(root: str, cloud: NovaCloud, default_zone: str) -> dict[str, Any]:
     """Return Nova's Selection of the host on which an instance is already, without a claim, for a rebuild."""
     return _selection_of(root, None, cloud, default_zone)

@@ -159,9 +159,9 @@ def _group(spec: RequestSpec) -> MakeGroup | None:
     given = spec.instance_group
     if given is None or spec.is_rebuild:
         return None
-    kind = next((policy for policy in _POLICIES if policy == given.kind), None)
+    kind = next((policy for policy in _POLICIES if policy == given.policy), None)
     if kind is None:
-        raise CannotJudge(f"the policy {given.kind!r} of its server group")
+        raise CannotJudge(f"the policy {given.policy!r} of its server group")
     return MakeGroup(
         group=given.uuid,
         name=given.uuid,  # Nova permits two groups of one name in a project

@@ -34,6 +34,7 @@ from bus.rabbit.connection import (
 )
 from bus.rabbit.fast_channels.channel import FOREIGN_BYTES, BulkChannel
 from bus.rabbit.fast_channels.frames import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
+from bus.rabbit.foreign_publisher import ensure_exchange
 
 log = logging.getLogger(__name__)
 
@@ -226,9 +227,9 @@ class RpcServer:
         messages without a reply that are sent to every server of the topic).
         """
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
-        await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
+        await ensure_exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
         fanout_options = {"durable": self._address.durable_fanout, "auto_delete": True}
-        await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, **fanout_options)
+        await ensure_exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, **fanout_options)
         arguments: dict[str, Any] = {"x-queue-type": "quorum"} if self._address.quorum else {}
         await self._queue(connection, topic, durable=durable, arguments=arguments)
         kept, limit = self._address.servers_queue, {"x-max-length": 1}
@@ -243,16 +244,6 @@ class RpcServer:
             )
             await fanout.bind(f"{topic}_fanout")
         return fanout.name
-
-    async def _exchange(
-        self, connection: AbstractConnection, name: str, kind: ExchangeType, **options: Any
-    ) -> None:
-        if await _has_exchange(connection, name):
-            return
-        channel = await open_channel(connection, confirms=False)
-        async with answered():
-            await channel.declare_exchange(name, kind, **options)
-            await channel.close()
 
     async def _queue(
         self, connection: AbstractConnection, name: str, *, durable: bool, arguments: dict[str, Any]
@@ -343,19 +334,6 @@ async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[a
             await channel.cancel(consumer)
     if running:
         await asyncio.wait(running, timeout=STOP_SECONDS)
-
-
-async def _has_exchange(connection: AbstractConnection, name: str) -> bool:
-    channel = await open_channel(connection, confirms=False)
-    try:
-        async with answered():
-            await channel.get_exchange(name)
-            await channel.close()
-    except RequestRefused as refused:
-        if refused.code != "NOT_FOUND":
-            raise
-        return False
-    return True
 
 
 def properties_of(clock: Clock) -> Any:

@@ -13,8 +13,8 @@ from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
 from features.groups.messages import GroupPart
 from features.nova.core.cloud import NovaCell, NovaCloud
 from features.nova.core.objects import plain, versioned
-from features.nova.core.request_spec import MalformedSpec, decoded, from_legacy
-from features.nova.core.selections import plain_selections, selections
+from features.nova.core.request_spec import MalformedSpec, decoded
+from features.nova.core.selections import selections
 from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
@@ -185,7 +185,7 @@ def test_hints_name_instances_and_networks() -> None:
     hints = {
         "same_host": [uid(1)],
         "different_host": [uid(2), uid(3)],
-        "build_near_host_ip": "10.0.0.1",
+        "build_near_host_ip": ["10.0.0.1"],
         "cidr": ["/8"],
     }
     found = asked(a_spec(scheduler_hints=hints)).request.hints
@@ -312,20 +312,6 @@ def test_a_malformed_request_names_its_field() -> None:
         decoded({"nova_object.data": {"flavor": 7}})
 
 
-def test_the_dictionaries_of_version_4_0_are_read() -> None:
-    spec = from_legacy(
-        {
-            "num_instances": 1,
-            "instance_properties": {"uuid": uid(7), "project_id": "p1", "availability_zone": "az1"},
-            "instance_type": plain(a_flavor()),
-            "image": {"name": "debian"},
-        },
-        {"ignore_hosts": ["compute-1"], "scheduler_hints": {"same_host": uid(1)}},
-    )
-    assert (spec.instance_uuid, spec.project_id, spec.availability_zone) == (uid(7), "p1", "az1")
-    assert (spec.flavor.name, spec.ignore_hosts, spec.hint("same_host")) == ("m1", ["compute-1"], (uid(1),))
-
-
 def test_names_of_cells_that_berth_cannot_use_are_replaced_by_their_ids() -> None:
     assert NovaCell(CELL, "cell1").berth_name == "cell1"
     assert NovaCell(CELL, "my cell.1").berth_name == CELL
@@ -374,12 +360,6 @@ def test_providers_of_groups_are_those_of_the_claim() -> None:
     [[chosen, _]] = selections([a_build(mappings)], ["port-1"], CLOUD, "nova")
     request = msgspec.json.decode(plain(chosen)["allocation_request"])
     assert request["mappings"] == {"": [uid(1, "a")], "port-1": [uid(11, "a")]}
-
-
-def test_callers_before_4_5_get_dictionaries() -> None:
-    assert plain_selections([a_build()], CLOUD) == [
-        {"host": "compute-1", "nodename": "compute-1", "limits": {}}
-    ]
 
 
 def test_choosing_hosts_is_an_act_on_the_instances() -> None:

@@ -6,7 +6,6 @@ The captured RequestSpecs are as Nova 34 sends them by RPC, with the payloads th
 import asyncio
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -17,7 +16,6 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
-from features.nova import notifying
 from features.nova.core.scheduler_notifications import (
     NotificationOptions,
     Phase,
@@ -33,6 +31,7 @@ from features.nova.oslo.server import RpcCall, RpcFailure, unpacked
 from features.nova.scheduling import NovaScheduling, SchedulingQueries
 from features.nova.tests.support.nova_builders import a_cloud, a_spec
 from tests.support.conductor_builders import a_placed
+from tests.support.foreign_publishers import PublisherWithoutBroker
 from tests.support.ids import uid
 from tests.support.waiting import until
 
@@ -74,44 +73,23 @@ def test_the_format_decides_the_topics(form: str, published: list[tuple[str, str
         assert "secret" not in json.dumps(content)
 
 
-class Exchange:
-    """An exchange that keeps messages, and is unreachable while `is_away`."""
-
-    def __init__(self) -> None:
-        self.is_away = False
-        self.messages: list[tuple[str, bytes]] = []
-
-    async def ready(self) -> None:
-        if self.is_away:
-            raise Unavailable("away")
-
-    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        self.messages += messages
-
-    async def close(self) -> None: ...
-
-
 def a_call(spec: Any, **fields: Any) -> RpcCall:
     args = {"spec_obj": spec, "instance_uuids": [uid(1)], **fields}
     return RpcCall("select_destinations", "4.5", "", args, CONTEXT, message_id=uid(8).replace("-", ""))
 
 
-async def test_the_newest_notifications_wait_while_the_broker_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(notifying, "MOST_WAITING", 2)
-    exchange = Exchange()
-    exchange.is_away = True
-    notifications = SchedulerNotifications(exchange, NotificationOptions("versioned"), Clock(), "here")
-    running = asyncio.create_task(notifications.run())
+async def test_the_newest_notifications_wait_while_the_broker_is_away() -> None:
+    publisher = PublisherWithoutBroker(Unavailable("away"), limit=2)
+    notifications = SchedulerNotifications(publisher, NotificationOptions("versioned"), Clock(), "here")
     for number in (1, 2, 3):
         notifications.add(a_call(a_spec(instance_uuid=uid(number))), "start")
     notifications.add(a_call({"nova_object.data": {"retry": "?"}}), "start")  # unreadable: left out
-    notifications.add(a_call(None), "start")  # of an old conductor: left out
-    exchange.is_away = False
-    await until(lambda: len(exchange.messages) == 2)
+    running = asyncio.create_task(notifications.run())
+    await until(lambda: len(publisher.published) == 2)
     running.cancel()
-    found = [unpacked(body)["payload"]["nova_object.data"]["instance_uuid"] for _, body in exchange.messages]
+    found = [
+        unpacked(body)["payload"]["nova_object.data"]["instance_uuid"] for _, body in publisher.published
+    ]
     assert found == [uid(2), uid(3)]
 
 
