@@ -108,7 +108,7 @@ class _Course(BatchCourse[RoomGoal]):
             else:
                 self._give_up(found.code, found.why)
             return
-        self._change(found=found, planned=_at_most_once(found), plans=False)
+        self._change(found=found, planned=_by_wave(found), plans=False)
         is_closed = not self._close(found)
         if found.moves:
             return
@@ -146,13 +146,5 @@ class _Course(BatchCourse[RoomGoal]):
         )
 
 
-def _at_most_once(found: RoomPlanned) -> tuple[BalanceMove, ...]:
-    """Return the moves of the first waves in which no instance moves again: its state is to be read anew."""
-    moves, builds = list[BalanceMove](), set[Id]()
-    for wave in sorted({step.wave for step in found.moves}):
-        steps = [step for step in found.moves if step.wave == wave]
-        if builds.intersection(step.build for step in steps):
-            break
-        builds.update(step.build for step in steps)
-        moves += [BalanceMove(steps=(step,)) for step in steps]
-    return tuple(moves)
+def _by_wave(found: RoomPlanned) -> tuple[BalanceMove, ...]:
+    return tuple(BalanceMove(steps=(step,)) for step in sorted(found.moves, key=lambda step: step.wave))
