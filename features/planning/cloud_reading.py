@@ -151,6 +151,7 @@ class CloudReading:
             destination_host=destination.host,
             holder=start.keep or "",
             wave=move.wave,
+            gain=round(move.gain, 6),
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
 

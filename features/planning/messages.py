@@ -50,6 +50,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     destination_host: Text
     holder: Text = ""  # holder consumer of the source's allocations until the guest there is destroyed
     wave: Count = 0
+    gain: Number = 0.0  # of a rebalancing
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
     def request(self, move: Id, plan: MovePlan, note: str) -> MoveRequested:
@@ -117,15 +118,6 @@ class PlanBalance(Message, frozen=True, kw_only=True):
     fixed: ShortList[Id] = ()
 
 
-class BalanceMove(Value, frozen=True, kw_only=True):
-    """A single move, or an exchange of two instances by two moves: if the second move fails, the first move
-    is undone.
-    """
-
-    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
-    gain: Number = 0.0
-
-
 class BalancePlanned(Message, frozen=True, kw_only=True):
     """The answer to PlanBalance: the moves in their sequence, and for each cell a figure before and after.
 
@@ -136,7 +128,7 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 
     goal: Goal = "spread"
     why: Cause = ""  # why nothing can be planned for the goal
-    moves: LongList[BalanceMove] = ()
+    moves: LongList[PlannedStep] = ()
     before: LargeMap[Text, Number] = field(default_factory=dict)
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
@@ -144,9 +136,9 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The progress of a plan whose moves run in batches. After each batch the rest is planned again."""
 
-    planned: LongList[BalanceMove] = ()  # moves that have not begun
+    planned: LongList[PlannedStep] = ()  # moves that have not begun
     plans: bool = False  # the rest of the moves is to be planned first
-    batch: LongList[BalanceMove] = ()  # moves that have begun
+    batch: LongList[PlannedStep] = ()  # moves that have begun
     batches: Count = 0  # so far; the ids of moves follow from it
     tried: Count = 0  # moves of ended batches
     failures: Count = 0  # of these moves

@@ -81,8 +81,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     """Move instances so that hosts are more equal, or what is free is more usable, each for a stated gain.
 
     With the goal spread, the gain of a move is by how much the fuller of its two hosts becomes emptier: with
-    --gain 0.1 no instance moves from a host at 80 % to one that is at more than 70 % afterwards. If no single
-    move gains enough, two instances change places; if the second move fails, the first is undone. With the
+    --gain 0.1 no instance moves from a host at 80 % to one that is at more than 70 % afterwards. With the
     goal usable, the gain is how much more of the two hosts the usual requests could use, as a share of an
     average host. It is the default if the placement profile is balanced or pack.
 
@@ -162,7 +161,7 @@ async def _followed(
         return balancing_goal((await followed.ended()).plan)
     except asyncio.CancelledError:
         await asyncio.shield(followed.stop())
-        complain.print("stopped: moves and exchanges in progress end by themselves", markup=False)
+        complain.print("stopped: moves in progress end by themselves", markup=False)
         raise
 
 
@@ -196,10 +195,8 @@ class BalancePrinter(PlanListener):
             change = " → ".join(f"{figure:,.1f}" if is_usable else f"{figure:.1%}" for figure in figures)
             figure = f"{change} instances of a usual shape fit (mean)" if is_usable else f"spread {change}"
             self.cli.line(f"cell {cell}: {figure}")
-        count = sum(len(move.steps) for move in plan.moves)
         none = printable(plan.why) or "no move gains enough"
-        self.cli.line(several(count, "move") if count else none, "bold")
+        self.cli.line(several(len(plan.moves), "move") if plan.moves else none, "bold")
         of_host = " of a host" if is_usable else ""
-        for move in plan.moves:
-            for step in move.steps:
-                self.cli.line(f"{step_line(step)}  gain {move.gain:.1%}{of_host}")
+        for step in plan.moves:
+            self.cli.line(f"{step_line(step)}  gain {step.gain:.1%}{of_host}")

@@ -19,11 +19,11 @@ from features.planning.core.balance_course import MOST_FIXED, next_step
 from features.planning.core.batch_course import counts_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
-    BalanceMove,
     BalancePlanned,
     Balancing,
     BalancingSwitched,
     PlanBalance,
+    PlannedStep,
     PlanningGoal,
     SwitchBalancing,
     balancing_goal,
@@ -93,7 +93,7 @@ class Rebalancing(PlanKind):
         self._switch = switch
         self._placement = placement
         self._clock = clock
-        self.searches = PlanSearches[PlanBalance, Sequence[BalanceMove]](self._found, clock, wake)
+        self.searches = PlanSearches[PlanBalance, Sequence[PlannedStep]](self._found, clock, wake)
         self._watched: dict[Id, _Watched] = {}
 
     def carries_out(self, plan: PlanOfMoves) -> bool:
@@ -153,7 +153,7 @@ class Rebalancing(PlanKind):
             watched = self._watched[id_] = _Watched(goal.batches, ImbalanceWatch(goal.hold))
         return watched
 
-    async def _found(self, asked: PlanBalance) -> Sequence[BalanceMove]:
+    async def _found(self, asked: PlanBalance) -> Sequence[PlannedStep]:
         """Return the moves that gain enough now; none if they are not known."""
         try:
             return (await self._find(asked)).moves
@@ -163,7 +163,7 @@ class Rebalancing(PlanKind):
             log.exception("rebalancing: a search for moves has failed")
         return ()
 
-    def _planned(self, id_: Id, goal: Balancing) -> Sequence[BalanceMove] | None:
+    def _planned(self, id_: Id, goal: Balancing) -> Sequence[PlannedStep] | None:
         """Return the result of the search; None if it goes on, or has not been the same for long enough."""
         watched = self._watch(id_, goal)
         found = self.searches.found(id_, (goal.batches, watched.count))

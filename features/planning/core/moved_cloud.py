@@ -37,12 +37,15 @@ class MovableInstance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedMove:
-    """A move of a plan; `wave`: it begins when the moves of all lower waves have ended."""
+    """A move of a plan; `wave`: it begins when the moves of all lower waves have ended. `gain`: that of a
+    rebalancing.
+    """
 
     instance: MovableInstance
     source: int
     destination: int
     wave: int = 0
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
