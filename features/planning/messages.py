@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.acts import Act, Requested, sent
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
@@ -153,7 +152,7 @@ class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
     """The goal of a plan that rebalances hosts, and its progress."""
 
     query: PlanBalance = PlanBalance()
-    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
+    keeps_on: bool = False  # move instances again when it is necessary, until the plan is stopped
     hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
 
 
@@ -204,20 +203,6 @@ def room_of(plan: PlanOfMoves) -> RoomGoal | None:
     return None if goal is None or goal.balance is not None else goal.room
 
 
-class SwitchBalancing(Message, frozen=True, kw_only=True):
-    """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
-    state of this switch; a request without `stop` is only a query for it.
-    """
-
-    stop: bool | None = None
-
-
-class BalancingSwitched(Message, frozen=True, kw_only=True):
-    stopped: bool
-    since: Seconds = 0.0  # when rebalancing was stopped
-    plan: Text = ""  # the standing plan that rebalances until it is stopped; empty: there is none
-
-
 class WhatIfMoves(Message, frozen=True, kw_only=True):
     """A what-if question about several moves, each evaluated as if all previous moves were done."""
 
@@ -259,22 +244,5 @@ PLAN_BALANCE = Query(
     ANYONE,
     "scheduler",
 )
-SWITCH_BALANCING = Query(
-    "scheduler.switch_balancing",
-    SwitchBalancing,
-    BalancingSwitched,
-    "stop all rebalancing, or permit it again",
-    ANYONE,
-    "scheduler",
-)
-PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
+PAGE_ASKS = (PLAN_ROOM,)
 PARTS: Mapping[type, type[Part]] = {PlanParts: PlanningGoal}
-
-
-# The act on rebalancing.
-
-
-ACTS = (Act("rebalance", "operator", "stop or permit rebalancing", sent(SWITCH_BALANCING)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    SwitchBalancing: Requested(changes=lambda message: message.stop is not None)
-}

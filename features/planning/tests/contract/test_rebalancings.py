@@ -13,7 +13,7 @@ from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan
+from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan, StopPlan
 from features.moves.plans import MovePlans
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.messages import (
@@ -22,10 +22,9 @@ from features.planning.messages import (
     PlanBalance,
     PlannedStep,
     PlanningGoal,
-    SwitchBalancing,
     balancing_of,
 )
-from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing, RebalancingSwitch
+from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing
 from features.planning.tests.support.planned_steps import a_step
 from placement_worker import IndexedSource
 from tests.support.ids import uid
@@ -45,7 +44,6 @@ class RebalancingSchedulers:
     movers: FakeMovers
     clock: TurnedClock
     schedulers: list[MovePlans] = field(default_factory=list)
-    switches: list[RebalancingSwitch] = field(default_factory=list)
     kinds: list[Rebalancing] = field(default_factory=list)
     loses: str = ""  # requests of such plans are lost: a scheduler is killed before it publishes them
     lost: int = 0
@@ -117,11 +115,9 @@ async def site(open_database: Callable[..., Database]) -> AsyncIterator[Rebalanc
         for _ in range(2):
             source, clock = IndexedSource(placement.memory), site.clock.clock
             plans = MovePlans(database, site.movers.find_moves, source, clock, site.publish)
-            switch = RebalancingSwitch(database, plans, clock)
-            kind = Rebalancing(site.find, switch, queries, clock, plans.wake)
+            kind = Rebalancing(site.find, queries, clock, plans.wake)
             plans.add_kind(kind)
             site.schedulers.append(plans)
-            site.switches.append(switch)
             site.kinds.append(kind)
             running.append(group.create_task(kind.searches.run()))
         yield site
@@ -176,12 +172,11 @@ async def test_no_further_move_begins_if_a_search_fails(site: RebalancingSchedul
     assert (site.asked, len(goal.moved), len(site.searched)) == ([uid(1)], 1, 1)
 
 
-async def test_a_standing_plan_waits_for_the_hold_time_and_ends_with_the_switch(
+async def test_a_standing_plan_waits_for_the_hold_time_and_ends_when_it_is_stopped(
     site: RebalancingSchedulers,
 ) -> None:
     assert await site.start(Balancing(keeps_on=True, plans=True, hold=3 * CALM_SECONDS)) == PLAN
     assert await site.start(Balancing(keeps_on=True, plans=True), uid(8)) == PLAN  # one at a time
-    assert (await site.switches[1].answer(SwitchBalancing())).plan == PLAN
     site.found = (a_step(1, 1, 9),)
     for count in range(1, 4):
         await site.step(seconds=CALM_SECONDS)
@@ -200,11 +195,11 @@ async def test_a_standing_plan_waits_for_the_hold_time_and_ends_with_the_switch(
     for _ in range(5):
         await site.step()
     assert not (await site.stands()).ended
-    assert (await site.switches[0].answer(SwitchBalancing(stop=True))).stopped
+    assert (await site.schedulers[1].stop(StopPlan(plan=PLAN))).stopped
     await site.end()
     stands = await site.stands()
     assert (stands.code, site.asked) == ("stopped", [uid(1)])
-    assert (await site.switches[1].answer(SwitchBalancing())).plan == ""
+    assert await site.start(Balancing(keeps_on=True, plans=True), uid(8)) == uid(8)
 
 
 async def test_a_standing_plan_forgets_old_moves(site: RebalancingSchedulers) -> None:

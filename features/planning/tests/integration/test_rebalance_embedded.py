@@ -10,7 +10,6 @@ import pytest
 
 from berth.features import FEATURES
 from features.planning import rebalancing
-from features.planning.messages import SWITCH_BALANCING, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
@@ -55,16 +54,13 @@ async def test_a_stop_ends_a_standing_plan(berth: LivingBerth, monkeypatch: pyte
     await until(lambda: _balanced(berth))
     assert not keeping.done()
     state = json.loads(await berth("rebalance", "status", "--json"))
-    assert not state["stopped"] and state["plan"]
-    switch = berth.bus.asker(SWITCH_BALANCING)
-    assert (await switch(SwitchBalancing(stop=True))).stopped
+    assert (state["keeps_on"], state["stopping"]) == (True, False)
+    assert f"plan {state['plan']} begins no further move" in await berth("rebalance", "stop")
     async with asyncio.timeout(30):
         shown = await keeping
     assert shown.count(" moved to ") == 4 and "rebalancing is stopped" in shown
-    assert "stopped" in await berth("rebalance", "stop")
-    assert json.loads(await berth("rebalance", "status", "--json")) == {"stopped": True, "plan": ""}
-    assert "permitted" in await berth("rebalance", "start")
-    assert not (await switch(SwitchBalancing())).stopped
+    assert await berth("rebalance", "status") == "no rebalancing runs\n"
+    assert "no move gains enough" in await berth("rebalance", *MEMORY)
 
 
 async def _balanced(berth: LivingBerth) -> bool:
