@@ -146,8 +146,6 @@ class Requested:
     its entry in the audit trail.
     """
 
-    # returns whether the message requests a change; False: it is a query
-    changes: Callable[[Any], bool] = lambda message: True
     # returns the query that reads the state of the target; None: the audit trail does not record the state
     state: Callable[[Any], State | None] = lambda message: None
     # returns the ids that the message gives to new objects, and those of existing builds and requests
@@ -202,8 +200,6 @@ def act_of(message: Message) -> Act | None:
     """Return the kind of change that a message requests, for permissions and the audit trail, or None if the
     message is only a query.
     """
-    if not _rules_of(message).changes(message):
-        return None
     edit = getattr(message, "edit", None)
     for act in _BY_MESSAGE.get(type(message), ()):
         if not act.edits or isinstance(edit, act.edits):

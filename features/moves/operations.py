@@ -8,6 +8,7 @@ from berth.operations.refusing import operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED
+from control_room.core.words import several
 from control_room.queries import SECONDS
 from features.moves.messages import FIND_PLANS, STOP_PLAN, Emptying, FindPlans, MoveStands, Steering, StopPlan
 from features.moves.moving import MoveListener, steering
@@ -36,6 +37,7 @@ class DrainProgress:
 
     plan: str
     is_running: bool
+    is_done: bool  # it has ended, and no instance stays
     is_alone: bool  # the plan drains no other host
     text: str
     unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
@@ -56,11 +58,14 @@ class Drains:
         for stands in found.plans:
             goal = stands.plan.parts.get(Emptying)
             if goal is not None and goal.because == DRAIN:
+                text = stands.why if stands.why and not stands.ended else plan_sentence(stands)
+                is_alone = len(goal.hosts) == 1
                 return DrainProgress(
                     plan=stands.plan.id,
                     is_running=not (stands.ended or stands.stopping),
-                    is_alone=len(goal.hosts) == 1,
-                    text=stands.why if stands.why and not stands.ended else plan_sentence(stands),
+                    is_done=bool(stands.ended) and not stands.code,
+                    is_alone=is_alone,
+                    text=text if is_alone else f"{text}, on {several(len(goal.hosts), 'host')} together",
                     unmoved=tuple(sorted(stands.stay.items())),
                 )
         return None

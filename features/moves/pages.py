@@ -15,7 +15,6 @@ from starlette.routing import Route
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
-from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
 from control_room import queries
@@ -26,11 +25,24 @@ from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
 from control_room.queries import query
 from control_room.shared_data import TIMES, Changes, SharedData
-from features.moves.core.shown import DrainShown, MoveShown, left_host, merged_moves, move_shown
+from features.moves.core.shown import MoveShown, merged_moves, move_shown
 from features.moves.messages import FIND_MOVES, MOVE_ENDED, MOVE_PROGRESS, FindMoves, MovesFound, MoveStands
-from features.moves.operations import DRAIN, Drains, steer
+from features.moves.operations import DRAIN, DrainProgress, Drains, steer
 
 MOST = 40  # drained hosts that are queried
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainShown:
+    root: str
+    host: str
+    cell: str
+    causes: tuple[str, ...]  # other causes for which the host is disabled
+    progress: DrainProgress | None  # None: no plan is known that drains the host
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress is not None and self.progress.is_done
 
 
 @dataclass(frozen=True)
@@ -214,35 +226,16 @@ class MovePages(frame.PageGroup):
             return DrainsFound(problem=found.problem)
         roots = sorted((root for root in found.answer.providers if root.parent is None), key=name_of)
         drains = await asyncio.gather(*(self._drain(root) for root in roots[:MOST]))
-        drains.sort(key=lambda drain: (drain.left == 0, drain.host))
+        drains.sort(key=lambda drain: (drain.is_done, drain.host))
         return DrainsFound(tuple(drains), max(0, len(roots) - MOST))
 
     async def _drain(self, root: Provider) -> DrainShown:
-        name = name_of(root)
-        guests: Reply[InstancesFound] = Reply(f"cell {root.cell}", problem="it is in no cell")
-        moves: Reply[MovesFound] = Reply(f"cell {root.cell}")
-        if root.cell:
-            present = FindInstances(cell=root.cell, host=root.id, statuses=PRESENT, limit=1, count=True)
-            recent = FindMoves(cell=root.cell, host=name, limit=1000)
-            guests, moves = await asyncio.gather(
-                query(guests.source, self._context.queries.instances, present),
-                query(guests.source, self._ask, recent),
-            )
-        known = moves.answer.moves if moves.answer else ()
-        progress = await self._running_drains.progress(root.id)
-        running = sum(not move.ended and move.source == name for move in known)
         return DrainShown(
             root=root.id,
-            host=name,
+            host=name_of(root),
             cell=root.cell,
-            # a moving instance is recorded at its destination, and may still return
-            left=guests.answer.count + running if guests.answer else None,
-            moved=left_host(name, known, self._context.clock.now()),
-            running=running,
             causes=tuple([cause for cause in causes_in(root.traits) if cause != DRAIN]),
-            is_planned=progress is not None and progress.is_running,
-            problem=f"{guests.source} does not answer: {guests.problem}" if guests.problem else "",
-            unmoved=progress.unmoved if progress else (),
+            progress=await self._running_drains.progress(root.id),
         )
 
     async def _list(self, host: str) -> MovesListed:

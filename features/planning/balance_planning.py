@@ -14,10 +14,10 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from features.planning.cloud_reading import CloudReading, usable_weigher
-from features.planning.core.moved_cloud import CloudState
-from features.planning.core.rebalancing import BalanceLimits, BalancingStep, plan_balance
+from features.planning.core.moved_cloud import CloudState, PlannedMove
+from features.planning.core.rebalancing import BalanceLimits, plan_balance
 from features.planning.core.usable_moves import plan_usable
-from features.planning.messages import LEAST_GAINS, BalanceMove, BalancePlanned, PlanBalance
+from features.planning.messages import LEAST_GAINS, BalancePlanned, PlanBalance, PlannedStep
 from features.planning.room_planning import RoomPlanner, picked
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.core.extension import Weigher
@@ -68,11 +68,11 @@ class BalancePlanner:
     async def _spread(self, asked: PlanBalance, limits: BalanceLimits) -> BalancePlanned:
         """Plan each cell by itself."""
         cells = {host.cell for host in self._rooms.scheduler.source.hosts() if host.agent and host.cell}
-        moves: list[BalanceMove] = []
+        moves: list[PlannedStep] = []
         before: dict[str, float] = {}
         after: dict[str, float] = {}
         for cell in [asked.cell] if asked.cell else sorted(cells):
-            left = replace(limits, budget=limits.budget - sum(len(move.steps) for move in moves))
+            left = replace(limits, budget=limits.budget - len(moves))
             planned = await self._planned(asked, cell, _Spread([asked.resource_class], left))
             if planned is not None:
                 of_cell, before[cell], after[cell] = planned
@@ -94,7 +94,7 @@ class BalancePlanner:
 
     async def _planned(
         self, asked: PlanBalance, cell: str, goal: "_Spread | _Usable"
-    ) -> tuple[list[BalanceMove], Any, Any] | None:
+    ) -> tuple[list[PlannedStep], Any, Any] | None:
         """Return the moves of a plan that was checked, and the goal's figures before and after; None if there
         are no hosts, or if hosts refused every plan.
         """
@@ -110,8 +110,8 @@ class BalancePlanner:
                 await reading.read([host_at[row] for row in rows if row in host_at])
                 if reading.hosts:
                     continue
-            steps, before, after = await asyncio.to_thread(goal.plan, cloud, hosts)
-            checked = self._checked(steps, reading)
+            moves, before, after = await asyncio.to_thread(goal.plan, cloud, hosts)
+            checked = self._checked(moves, reading)
             if checked is not None:
                 return checked, before, after
         return None
@@ -141,24 +141,23 @@ class BalancePlanner:
             hosts[search.positions] = choosing.hosts.served.take(search.positions)
         return cloud, hosts
 
-    def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
-        """Return the moves of `steps` if each move gets its destination host now; else None, after adding the
+    def _checked(self, moves: Sequence[PlannedMove], reading: CloudReading) -> list[PlannedStep] | None:
+        """Return the moves as steps if each gets its destination host now; else None, after adding the
         destination of the first refused move to `reading.forbidden`.
         """
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
-        choosing, planned = scheduler.choosing(supposing), list[BalanceMove]()
+        choosing, steps = scheduler.choosing(supposing), list[PlannedStep]()
         with supposing.active(), scheduler.source.packing.trying() as trial:
-            for step in steps:
-                parts = tuple(reading.step(move, host_at) for move in step.moves)
-                for part in parts:
-                    order = only_on(reading.orders[part.build], [part.destination])
-                    if not picked(choosing, scheduler, order):
-                        reading.forbidden.setdefault(part.build, set()).add(part.destination)
-                        return None
-                    if (from_ := reading.starts[part.build].source) is not None:
-                        trial.release(from_.choice.allocations)
-                planned.append(BalanceMove(steps=parts, gain=round(step.gain, 6)))
-            return planned
+            for move in moves:
+                step = reading.step(move, host_at)
+                order = only_on(reading.orders[step.build], [step.destination])
+                if not picked(choosing, scheduler, order):
+                    reading.forbidden.setdefault(step.build, set()).add(step.destination)
+                    return None
+                if (from_ := reading.starts[step.build].source) is not None:
+                    trial.release(from_.choice.allocations)
+                steps.append(step)
+            return steps
 
     def _hosts(self) -> Mapping[int, PlacedHost]:
         return {host.position: host for host in self._rooms.scheduler.source.hosts()}
@@ -182,7 +181,7 @@ class _Spread:
         order = rows[np.argsort(-used, kind="stable")]
         return np.concatenate((order[:READ], order[-READ:]))
 
-    def plan(self, cloud: CloudState, hosts: Bools) -> tuple[list[BalancingStep], float, float]:
+    def plan(self, cloud: CloudState, hosts: Bools) -> tuple[list[PlannedMove], float, float]:
         return plan_balance(cloud, self._column(cloud), hosts, self.limits)
 
 
@@ -200,6 +199,6 @@ class _Usable:
         rows = np.flatnonzero(hosts)
         return rows[np.argsort(-cloud.usable.capacity.wasted()[rows], kind="stable")[:READ_USABLE]]
 
-    def plan(self, cloud: CloudState, hosts: Bools) -> tuple[list[BalancingStep], Floats, Floats]:
+    def plan(self, cloud: CloudState, hosts: Bools) -> tuple[list[PlannedMove], Floats, Floats]:
         assert cloud.usable is not None
         return plan_usable(cloud, cloud.usable, hosts, self.limits)

@@ -151,6 +151,7 @@ class CloudReading:
             destination_host=destination.host,
             holder=start.keep or "",
             wave=move.wave,
+            gain=round(move.gain, 6),
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
 
@@ -161,11 +162,6 @@ def usable_weigher(policy: ChoicePolicy, *, enabled: bool = True) -> Weigher | N
     """
     known = [each for each in policy.weighers if each.usable is not None and (each.multiplier or not enabled)]
     return known[0] if known else None
-
-
-def of_any_source(order: Order) -> Order:
-    """Return a copy of a move's order without its source host."""
-    return order.changed(_of_any_source)
 
 
 def _of_any_source(alternative: Alternative) -> Alternative:

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.acts import Act, Requested, sent
 from bus.decisions import Decision
 from bus.domains import Labels
 from bus.messages import BuildRequested
@@ -50,6 +49,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     destination_host: Text
     holder: Text = ""  # holder consumer of the source's allocations until the guest there is destroyed
     wave: Count = 0
+    gain: Number = 0.0  # of a rebalancing
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
     def request(self, move: Id, plan: MovePlan, note: str) -> MoveRequested:
@@ -117,15 +117,6 @@ class PlanBalance(Message, frozen=True, kw_only=True):
     fixed: ShortList[Id] = ()
 
 
-class BalanceMove(Value, frozen=True, kw_only=True):
-    """A single move, or an exchange of two instances by two moves: if the second move fails, the first move
-    is undone.
-    """
-
-    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
-    gain: Number = 0.0
-
-
 class BalancePlanned(Message, frozen=True, kw_only=True):
     """The answer to PlanBalance: the moves in their sequence, and for each cell a figure before and after.
 
@@ -136,7 +127,7 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 
     goal: Goal = "spread"
     why: Cause = ""  # why nothing can be planned for the goal
-    moves: LongList[BalanceMove] = ()
+    moves: LongList[PlannedStep] = ()
     before: LargeMap[Text, Number] = field(default_factory=dict)
     after: LargeMap[Text, Number] = field(default_factory=dict)
 
@@ -144,9 +135,9 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
 class BatchedMoves(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The progress of a plan whose moves run in batches. After each batch the rest is planned again."""
 
-    planned: LongList[BalanceMove] = ()  # moves that have not begun
+    planned: LongList[PlannedStep] = ()  # moves that have not begun
     plans: bool = False  # the rest of the moves is to be planned first
-    batch: LongList[BalanceMove] = ()  # moves that have begun
+    batch: LongList[PlannedStep] = ()  # moves that have begun
     batches: Count = 0  # so far; the ids of moves follow from it
     tried: Count = 0  # moves of ended batches
     failures: Count = 0  # of these moves
@@ -161,7 +152,7 @@ class Balancing(BatchedMoves, frozen=True, kw_only=True, omit_defaults=True):
     """The goal of a plan that rebalances hosts, and its progress."""
 
     query: PlanBalance = PlanBalance()
-    keeps_on: bool = False  # move instances again when it is necessary, until an operator stops rebalancing
+    keeps_on: bool = False  # move instances again when it is necessary, until the plan is stopped
     hold: Seconds = 0.0  # with keeps_on: only if moves have been necessary for so long
 
 
@@ -212,20 +203,6 @@ def room_of(plan: PlanOfMoves) -> RoomGoal | None:
     return None if goal is None or goal.balance is not None else goal.room
 
 
-class SwitchBalancing(Message, frozen=True, kw_only=True):
-    """A request to stop all rebalancing (`stop` is True) or to permit it again (False). The answer has the
-    state of this switch; a request without `stop` is only a query for it.
-    """
-
-    stop: bool | None = None
-
-
-class BalancingSwitched(Message, frozen=True, kw_only=True):
-    stopped: bool
-    since: Seconds = 0.0  # when rebalancing was stopped
-    plan: Text = ""  # the standing plan that rebalances until it is stopped; empty: there is none
-
-
 class WhatIfMoves(Message, frozen=True, kw_only=True):
     """A what-if question about several moves, each evaluated as if all previous moves were done."""
 
@@ -267,22 +244,5 @@ PLAN_BALANCE = Query(
     ANYONE,
     "scheduler",
 )
-SWITCH_BALANCING = Query(
-    "scheduler.switch_balancing",
-    SwitchBalancing,
-    BalancingSwitched,
-    "stop all rebalancing, or permit it again",
-    ANYONE,
-    "scheduler",
-)
-PAGE_ASKS = (PLAN_ROOM, SWITCH_BALANCING)
+PAGE_ASKS = (PLAN_ROOM,)
 PARTS: Mapping[type, type[Part]] = {PlanParts: PlanningGoal}
-
-
-# The act on rebalancing.
-
-
-ACTS = (Act("rebalance", "operator", "stop or permit rebalancing", sent(SWITCH_BALANCING)),)
-REQUESTED: Mapping[type[Message], Requested] = {
-    SwitchBalancing: Requested(changes=lambda message: message.stop is not None)
-}

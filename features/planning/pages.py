@@ -1,4 +1,4 @@
-"""Sections that planning adds to pages: moves that would make room, and the switch of rebalancing."""
+"""Sections that planning adds to pages: moves that would make room, and the rebalancings that run."""
 
 import logging
 
@@ -14,35 +14,30 @@ from control_room.pages import frame
 from control_room.pages.frame import PageRefused
 from control_room.queries import query
 from control_room.shared_data import TIMES, Changes, SharedData
-from features.moves.messages import MOVE_ENDED, MOVE_PROGRESS
-from features.planning.messages import (
-    MOVES_MAY_HELP,
-    PLAN_ROOM,
-    SWITCH_BALANCING,
-    BalancingSwitched,
-    PlanRoom,
-    SwitchBalancing,
-)
+from features.moves.messages import FIND_PLANS, MOVE_ENDED, MOVE_PROGRESS, FindPlans, PlansFound
+from features.moves.plan_requests import plan_sentence
+from features.planning.messages import MOVES_MAY_HELP, PLAN_ROOM, PlanRoom, balancing_goal
+from features.planning.running_rebalancings import rebalancings_in, stop_rebalancings
 from features.what_if.pages import AskedForm
 
 log = logging.getLogger(__name__)
 
-SECONDS = 2.0  # that the state of rebalancing is used
+SECONDS = 2.0  # that data about running plans are used
 
 
 def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPages:
-    async def switch_balancing(request: Request) -> Response:
+    async def stop(request: Request) -> Response:
         act = (await renderer.form(request)).get("act", "")
-        if act not in ("stop", "permit"):
+        if act != "stop":
             raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on rebalancing.")
         try:
             with operations_refused():
-                await context.queries.bus.asker(SWITCH_BALANCING)(SwitchBalancing(stop=act == "stop"))
+                await stop_rebalancings(context.queries.bus)
         except OperationRefused as refused:
             raise PageRefused(409, "Not done", str(refused)) from None
         finally:
-            context.events.of(MOVE_PROGRESS).notify()  # open pages of moves show the switch
-        log.info("%s: %s rebalancing", frame.user_of(request), act)
+            context.events.of(MOVE_PROGRESS).notify()  # open pages of moves show that it is stopping
+        log.info("%s: stop of rebalancing", frame.user_of(request))
         return RedirectResponse("/moves", status_code=303)
 
     async def moves(request: Request, asked: AskedForm) -> str:
@@ -58,26 +53,30 @@ def make(context: frame.PageContext, renderer: frame.Renderer) -> frame.AddedPag
         with_moves = f"/what-if?{request.url.query}&moves=1"
         return renderer.part("what_if_moves.html", plan=plan, problem=problem, with_moves=with_moves)
 
-    balancing: SharedData[None, Reply[BalancingSwitched]] = SharedData(
+    async def read_plans(_: None) -> Reply[PlansFound]:
+        ask = context.queries.asker(FIND_PLANS, timeout=queries.SECONDS)
+        return await query("the scheduler", ask, FindPlans())
+
+    plans = SharedData(
         context.tasks,
-        lambda _: read_balancing(context),
+        read_plans,
         changes=Changes(context.events.of(MOVE_ENDED), context.events.of(MOVE_PROGRESS)),
         seconds=SECONDS,
         times=TIMES,
     )
 
     async def rebalancing(request: Request, _: None) -> str:
-        """Show whether rebalancing is stopped, with a form to stop or permit it."""
+        """Show the rebalancings that run, with a form to stop them."""
+        found = await plans.get(None)
+        shown = [
+            (stands.why or plan_sentence(stands), stands.stopping, balancing_goal(stands.plan).keeps_on)
+            for stands in (rebalancings_in(found.answer) if found.answer else ())
+        ]
         return renderer.part(
-            "moves_rebalancing.html", **renderer.of_visitor(request), balancing=await balancing.get(None)
+            "moves_rebalancing.html", **renderer.of_visitor(request), plans=shown, problem=found.problem
         )
 
     return frame.AddedPages(
-        routes=[Route("/rebalancing", switch_balancing, methods=["POST"])],
+        routes=[Route("/rebalancing", stop, methods=["POST"])],
         sections={"what_if": moves, "moves": rebalancing},
     )
-
-
-async def read_balancing(context: frame.PageContext) -> Reply[BalancingSwitched]:
-    ask = context.queries.asker(SWITCH_BALANCING, timeout=queries.SECONDS)
-    return await query("the scheduler", ask, SwitchBalancing())

@@ -66,7 +66,7 @@ class PlanSearches(Generic[Q, A]):
 
 async def held_holders(placement: PlacementQueries, goal: BatchedMoves) -> set[Id]:
     """Return the holders that still have capacity on the former hosts of moved instances."""
-    steps = [*(step for move in goal.batch for step in move.steps), *goal.back[:1]]
+    steps = (*goal.batch, *goal.back[:1])
     held = set[Id]()
     for some in portions([step.holder for step in steps if step.holder], _IDS_AT_ONCE):
         found = await placement.allocations(FindAllocations(consumers=tuple(some)))

@@ -1,6 +1,7 @@
 """`berth rebalance` moves instances from the fullest hosts to emptier hosts, or so that more is usable."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,37 +20,31 @@ from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
 from control_room.core.words import several
 from features.moves.commands.moves import MovePrinter
-from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves
-from features.moves.plan_requests import PlanListener, outcome_of, start_plan
+from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves, PlanStands
+from features.moves.plan_requests import PlanListener, outcome_of, plan_sentence, start_plan
 from features.planning.make_room_command import step_line
 from features.planning.messages import (
     MOST_MOVES,
     PLAN_BALANCE,
-    SWITCH_BALANCING,
     BalancePlanned,
     Balancing,
-    BalancingSwitched,
     PlanBalance,
     PlanningGoal,
-    SwitchBalancing,
     balancing_goal,
 )
+from features.planning.running_rebalancings import running_rebalancings, stop_rebalancings
 
 commands = Commands()
 
-_STOPPED = "rebalancing is stopped: `berth rebalance start` permits it again"
 _TAKEN = "another plan rebalances with other options: `berth rebalance stop` ends it"
-_ACTIONS = {"stop": True, "start": False, "status": None}
+_ACTIONS = {"stop": stop_rebalancings, "status": running_rebalancings}
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 
 
 @dataclass(frozen=True)
 class RebalanceOptions:
     action: Annotated[
-        str,
-        positional(
-            "`stop` ends all rebalancing; `start` permits it; `status` shows which holds.", metavar="ACTION"
-        ),
+        str, positional("`stop` ends all rebalancings; `status` shows those that run.", metavar="ACTION")
     ] = ""
     cell: str = option("", "Only hosts of this cell.")
     goal: Literal["spread", "usable"] | None = option(
@@ -81,8 +76,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
     """Move instances so that hosts are more equal, or what is free is more usable, each for a stated gain.
 
     With the goal spread, the gain of a move is by how much the fuller of its two hosts becomes emptier: with
-    --gain 0.1 no instance moves from a host at 80 % to one that is at more than 70 % afterwards. If no single
-    move gains enough, two instances change places; if the second move fails, the first is undone. With the
+    --gain 0.1 no instance moves from a host at 80 % to one that is at more than 70 % afterwards. With the
     goal usable, the gain is how much more of the two hosts the usual requests could use, as a share of an
     average host. It is the default if the placement profile is balanced or pack.
 
@@ -94,8 +88,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if options.action:
             if options.action not in _ACTIONS:
                 raise BadSetting(f"{options.action!r}: {', '.join(_ACTIONS)}, or nothing")
-            switch = SwitchBalancing(stop=_ACTIONS[options.action])
-            _print_state(cli, await bus.asker(SWITCH_BALANCING)(switch))
+            _print_plans(cli, await _ACTIONS[options.action](bus))
             return 0
         if options.cell:
             await chosen_cells(bus, cli.settings, [options.cell])
@@ -104,14 +97,12 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if options.dry_run:
             printer.planned(await _planned(bus, asked))
             return 0
-        if (await bus.asker(SWITCH_BALANCING)(SwitchBalancing())).stopped:
-            raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))
             await _followed(
                 bus, Balancing(query=asked, keeps_on=True, hold=hold, plans=True), options, printer
             )
-            cli.line(_STOPPED)
+            cli.line("rebalancing is stopped")
             return 0
         plan = await _planned(bus, asked)
         printer.planned(plan)
@@ -162,18 +153,21 @@ async def _followed(
         return balancing_goal((await followed.ended()).plan)
     except asyncio.CancelledError:
         await asyncio.shield(followed.stop())
-        complain.print("stopped: moves and exchanges in progress end by themselves", markup=False)
+        complain.print("stopped: moves in progress end by themselves", markup=False)
         raise
 
 
-def _print_state(cli: Cli, state: BalancingSwitched) -> None:
-    """Print whether rebalancing is permitted, and which standing plan runs."""
-    if cli.as_json:
-        write_json({"stopped": state.stopped, "plan": state.plan})
-        return
-    cli.line(_STOPPED if state.stopped else "rebalancing is permitted")
-    if state.plan:
-        cli.line(f"plan {state.plan} rebalances until `berth rebalance stop`")
+def _print_plans(cli: Cli, running: Sequence[PlanStands]) -> None:
+    for stands in running:
+        keeps_on = balancing_goal(stands.plan).keeps_on
+        ends = " until `berth rebalance stop`" if keeps_on else ""
+        does = "begins no further move" if stands.stopping else f"rebalances{ends}"
+        cli.value(
+            {"plan": stands.plan.id, "keeps_on": keeps_on, "stopping": stands.stopping},
+            f"plan {stands.plan.id} {does}: {plan_sentence(stands)}",
+        )
+    if not running and not cli.as_json:
+        cli.line("no rebalancing runs")
 
 
 class BalancePrinter(PlanListener):
@@ -196,10 +190,8 @@ class BalancePrinter(PlanListener):
             change = " → ".join(f"{figure:,.1f}" if is_usable else f"{figure:.1%}" for figure in figures)
             figure = f"{change} instances of a usual shape fit (mean)" if is_usable else f"spread {change}"
             self.cli.line(f"cell {cell}: {figure}")
-        count = sum(len(move.steps) for move in plan.moves)
         none = printable(plan.why) or "no move gains enough"
-        self.cli.line(several(count, "move") if count else none, "bold")
+        self.cli.line(several(len(plan.moves), "move") if plan.moves else none, "bold")
         of_host = " of a host" if is_usable else ""
-        for move in plan.moves:
-            for step in move.steps:
-                self.cli.line(f"{step_line(step)}  gain {move.gain:.1%}{of_host}")
+        for step in plan.moves:
+            self.cli.line(f"{step_line(step)}  gain {step.gain:.1%}{of_host}")

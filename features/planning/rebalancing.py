@@ -9,23 +9,19 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import UNANSWERED
-from bus.sql.database import Database
 from bus.vocabulary import Id
 from features.moves.core.plan_moves import MovesOfPlan
 from features.moves.messages import PlanOfMoves, PlanStands
-from features.moves.plans import MovePlans, PlanKind, PlanStep
-from features.planning import store
+from features.moves.plans import PlanKind, PlanStep
 from features.planning.core.balance_course import MOST_FIXED, next_step
 from features.planning.core.batch_course import counts_of
 from features.planning.core.rebalancing import ImbalanceWatch
 from features.planning.messages import (
-    BalanceMove,
     BalancePlanned,
     Balancing,
-    BalancingSwitched,
     PlanBalance,
+    PlannedStep,
     PlanningGoal,
-    SwitchBalancing,
     balancing_goal,
     balancing_of,
 )
@@ -37,33 +33,6 @@ QUIET_SECONDS = 30.0  # between two searches while none is
 FORGET_SECONDS = 3600.0  # a standing plan forgets the moves that ended so long ago, when it begins anew
 
 log = logging.getLogger(__name__)
-
-
-class RebalancingSwitch:
-    """The stop switch of all rebalancing, which operators set."""
-
-    def __init__(self, database: Database, plans: MovePlans, clock: Clock) -> None:
-        self._database = database
-        self._plans = plans
-        self._clock = clock
-
-    async def answer(self, asked: SwitchBalancing) -> BalancingSwitched:
-        if asked.stop is not None:
-            async with self._database.write() as tx:
-                if asked.stop:
-                    await store.stop(tx, self._clock.now())
-                else:
-                    await store.start(tx)
-            self._plans.wake()
-        async with self._database.read() as tx:
-            since = await store.stopped_since(tx)
-        running = [stands.plan for stands in await self._plans.running()]
-        standing = [plan.id for plan in running if (goal := balancing_of(plan)) and goal.keeps_on]
-        return BalancingSwitched(stopped=since is not None, since=since or 0.0, plan=next(iter(standing), ""))
-
-    async def is_set(self) -> bool:
-        async with self._database.read() as tx:
-            return await store.stopped_since(tx) is not None
 
 
 @dataclass(eq=False)
@@ -84,16 +53,14 @@ class Rebalancing(PlanKind):
     def __init__(
         self,
         find: Callable[[PlanBalance], Awaitable[BalancePlanned]],
-        switch: RebalancingSwitch,
         placement: PlacementQueries,
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
         self._find = find
-        self._switch = switch
         self._placement = placement
         self._clock = clock
-        self.searches = PlanSearches[PlanBalance, Sequence[BalanceMove]](self._found, clock, wake)
+        self.searches = PlanSearches[PlanBalance, Sequence[PlannedStep]](self._found, clock, wake)
         self._watched: dict[Id, _Watched] = {}
 
     def carries_out(self, plan: PlanOfMoves) -> bool:
@@ -104,8 +71,7 @@ class Rebalancing(PlanKind):
         return balancing_goal(plan).keeps_on and balancing_goal(other).keeps_on
 
     async def step(self, stands: PlanStands, memo: dict[str, Any], moves: MovesOfPlan) -> PlanStep:
-        plan, goal = stands.plan, balancing_goal(stands.plan)
-        stopped = stands.stopping or await self._switch.is_set()
+        plan, goal, stopped = stands.plan, balancing_goal(stands.plan), stands.stopping
         held = await held_holders(self._placement, goal)
         planned = self._planned(plan.id, goal)
         step = next_step(plan, goal, moves, held, planned, self._clock.now(), stopped=stopped)
@@ -153,7 +119,7 @@ class Rebalancing(PlanKind):
             watched = self._watched[id_] = _Watched(goal.batches, ImbalanceWatch(goal.hold))
         return watched
 
-    async def _found(self, asked: PlanBalance) -> Sequence[BalanceMove]:
+    async def _found(self, asked: PlanBalance) -> Sequence[PlannedStep]:
         """Return the moves that gain enough now; none if they are not known."""
         try:
             return (await self._find(asked)).moves
@@ -163,7 +129,7 @@ class Rebalancing(PlanKind):
             log.exception("rebalancing: a search for moves has failed")
         return ()
 
-    def _planned(self, id_: Id, goal: Balancing) -> Sequence[BalanceMove] | None:
+    def _planned(self, id_: Id, goal: Balancing) -> Sequence[PlannedStep] | None:
         """Return the result of the search; None if it goes on, or has not been the same for long enough."""
         watched = self._watch(id_, goal)
         found = self.searches.found(id_, (goal.batches, watched.count))

@@ -6,8 +6,8 @@ from features.moves.placing import MovePlacing
 from features.moves.plans import MovePlans
 from features.planning.balance_planning import BalancePlanner
 from features.planning.making_room import RoomMaking
-from features.planning.messages import PLAN_BALANCE, PLAN_ROOM, SWITCH_BALANCING, WHAT_IF_MOVES
-from features.planning.rebalancing import Rebalancing, RebalancingSwitch
+from features.planning.messages import PLAN_BALANCE, PLAN_ROOM, WHAT_IF_MOVES
+from features.planning.rebalancing import Rebalancing
 from features.planning.room_planning import RoomPlanner
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.questions import WhatIfs
@@ -15,14 +15,13 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
-    scheduler, database, plans = needs.scheduler, needs.database, needs.of(MovePlans)
+    scheduler, plans = needs.scheduler, needs.of(MovePlans)
     placement, clock = scheduler.placement, scheduler.clock
     what_ifs, placing = needs.of(WhatIfs), needs.of(MovePlacing)
     rooms = RoomPlanner(what_ifs, placing, needs.cells)
     making_room = RoomMaking(rooms.answer, plans, placement, scheduler.source, clock)
     balance = BalancePlanner(what_ifs, rooms)
-    switch = RebalancingSwitch(database, plans, clock)
-    rebalancing = Rebalancing(balance.answer, switch, placement, clock, plans.wake)
+    rebalancing = Rebalancing(balance.answer, placement, clock, plans.wake)
     plans.add_kind(rebalancing)
     plans.add_kind(making_room)
     return SchedulerPart(
@@ -33,7 +32,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
                 answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, placing).answer),
                 answers(PLAN_ROOM, rooms.answer),
                 answers(PLAN_BALANCE, balance.answer),
-                answers(SWITCH_BALANCING, switch.answer),
             ],
             runs=[rebalancing.searches.run, making_room.searches.run],
         ),

@@ -1,12 +1,11 @@
-"""Prepares moves and drains for pages."""
+"""Prepares moves for pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from features.moves.messages import MoveStands
 
 VERIFYING = ("verify", "verifying")  # phases in which a move waits for the operator
-A_DAY = 86_400.0
 
 _PHASES = {
     "prepare": "preparing on {host}",
@@ -86,38 +85,3 @@ def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
     return sorted(one_each.values(), key=lambda merged_move: (-merged_move.since, merged_move.move))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrainShown:
-    root: str
-    host: str
-    cell: str
-    left: int | None  # instances on the host; None: its cell does not answer
-    moved: int
-    running: int
-    causes: tuple[str, ...]  # other causes for which the host is disabled
-    is_planned: bool  # whether a plan moves the rest
-    problem: str
-    unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
-
-    @property
-    def share(self) -> float:
-        """Return which share of the guests to drain has left the host, from 0 to 1; 0 if unknown."""
-        if self.left is None:
-            return 0.0
-        return self.moved / (self.moved + self.left) if self.left else 1.0
-
-
-def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests left a host in the last 24 hours and after the last arrival of a guest. `moves`:
-    moves from or to the host, the newest first.
-    """
-    count = 0
-    for move in moves:
-        if not move.ended or move.phase != "done":
-            continue
-        if now - move.ended > A_DAY or move.source != host:
-            break
-        count += 1
-    return count

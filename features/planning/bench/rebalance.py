@@ -54,7 +54,7 @@ async def rebalanced(hosts: int, kept: float, seed: int, goal: Goal, gain: float
     seconds, cpu = perf_counter() - started, process_time() - cpu
     moved: list[str] = []
     while plan.moves:
-        for step in [step for move in plan.moves for step in move.steps]:
+        for step in plan.moves:
             make(step, cloud, placement)
             moved.append(step.build)
         asked = PlanBalance(goal=goal, gain=gain, budget=budget - len(moved), fixed=tuple(moved))

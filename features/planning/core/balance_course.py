@@ -8,8 +8,8 @@ from msgspec import structs
 from bus.vocabulary import Id
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
-from features.planning.core.batch_course import BatchCourse, steps_of
-from features.planning.messages import BalanceMove, Balancing
+from features.planning.core.batch_course import BatchCourse
+from features.planning.messages import Balancing, PlannedStep
 
 MOST_FIXED = 1000  # instances that a standing plan leaves alone because a move of them failed or was undone
 
@@ -28,7 +28,7 @@ def next_step(
     goal: Balancing,
     moves: MovesOfPlan,
     held: Collection[Id],
-    planned: Sequence[BalanceMove] | None,
+    planned: Sequence[PlannedStep] | None,
     now: float,
     *,
     stopped: bool,
@@ -40,7 +40,7 @@ def next_step(
 
 
 class _Course(BatchCourse[Balancing]):
-    def step(self, planned: Sequence[BalanceMove] | None, stopped: bool) -> BalanceStep:
+    def step(self, planned: Sequence[PlannedStep] | None, stopped: bool) -> BalanceStep:
         if self.goal.batch:
             if not self._batch_is_over():
                 return self._waits()
@@ -54,7 +54,7 @@ class _Course(BatchCourse[Balancing]):
                 return self._waits()
             self._change(planned=tuple(planned), plans=False)
         goal = self.goal
-        steps = goal.tried + steps_of(goal.planned)
+        steps = goal.tried + len(goal.planned)
         if goal.failures and 2 * goal.failures >= steps:
             if not goal.moved:
                 return self._over(stopped)
@@ -88,15 +88,14 @@ class _Course(BatchCourse[Balancing]):
         return self._waits()
 
 
-def independent(waiting: Sequence[BalanceMove], most: int) -> list[BalanceMove]:
+def independent(waiting: Sequence[PlannedStep], most: int) -> list[PlannedStep]:
     """Return the first moves of a plan, at most `most`, that have no host in common: they can run at the same
     time.
     """
-    hosts, batch = set[str](), list[BalanceMove]()
-    for move in waiting[:most]:
-        own = {host for step in move.steps for host in (step.source, step.destination)}
-        if hosts & own:
+    hosts, batch = set[str](), list[PlannedStep]()
+    for step in waiting[:most]:
+        if hosts & {step.source, step.destination}:
             break
-        hosts |= own
-        batch.append(move)
+        hosts |= {step.source, step.destination}
+        batch.append(step)
     return batch

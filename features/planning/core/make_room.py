@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from features.planning.core.exact_room import search_all
 from features.planning.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
 from features.planning.core.room_demand import RoomDemand
@@ -72,14 +71,7 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int) -> RoomPlan:
             best = plan
         if not best.code and not best.moves:
             break
-    best = best or RoomPlan(code="no_host")
-    if best.code or best.moves:
-        below = None if best.code else cost_of(best.moves, cloud.packing.scale)
-        exact = search_all(cloud, demand, budget, below)
-        if exact is not None and exact.found:
-            plan = RoomPlan(exact.moves, exact.targets, lost=exact.lost)
-            best = min(plan, best, key=lambda each: _disruption(each, cloud.packing.scale))
-    return replace(best, hosts=hosts)
+    return replace(best or RoomPlan(code="no_host"), hosts=hosts)
 
 
 def _attempts(cloud: CloudState, demand: RoomDemand) -> Iterator[tuple[Bools, Bools, bool]]:

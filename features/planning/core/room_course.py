@@ -9,7 +9,7 @@ from bus.vocabulary import MAX_CAUSE, Id
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
 from features.planning.core.batch_course import BatchCourse
-from features.planning.messages import BalanceMove, PlannedStep, RoomGoal, RoomPlanned
+from features.planning.messages import PlannedStep, RoomGoal, RoomPlanned
 
 RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
 MOST_VIA = 1000
@@ -67,7 +67,7 @@ class _Course(BatchCourse[RoomGoal]):
         if not self._batch_is_over():
             return False
         moved = {step.build for step in self.goal.moved}
-        if any(step.build in moved and step.holder in self._held for each in batch for step in each.steps):
+        if any(step.build in moved and step.holder in self._held for step in batch):
             self._give_up("unreleased", UNRELEASED)
         elif self.goal.failures > failures or not self.goal.planned:
             self._plan_again()
@@ -93,8 +93,8 @@ class _Course(BatchCourse[RoomGoal]):
         goal = self.goal
         if goal.opens or goal.plans or not goal.planned or len(goal.closed) < len(goal.closing):
             return
-        wave = goal.planned[0].steps[0].wave
-        batch = [move for move in goal.planned if move.steps[0].wave == wave][: self._plan.most]
+        wave = goal.planned[0].wave
+        batch = [step for step in goal.planned if step.wave == wave][: self._plan.most]
         self._change(batch=tuple(batch), planned=goal.planned[len(batch) :], batches=goal.batches + 1)
         self._batch_is_over()
 
@@ -108,7 +108,8 @@ class _Course(BatchCourse[RoomGoal]):
             else:
                 self._give_up(found.code, found.why)
             return
-        self._change(found=found, planned=_at_most_once(found), plans=False)
+        by_wave = sorted(found.moves, key=lambda step: step.wave)
+        self._change(found=found, planned=tuple(by_wave), plans=False)
         is_closed = not self._close(found)
         if found.moves:
             return
@@ -144,15 +145,3 @@ class _Course(BatchCourse[RoomGoal]):
         self._change(
             opens=True, planned=(), plans=False, code=code, why=why, back=tuple(back), why_undone=why_undone
         )
-
-
-def _at_most_once(found: RoomPlanned) -> tuple[BalanceMove, ...]:
-    """Return the moves of the first waves in which no instance moves again: its state is to be read anew."""
-    moves, builds = list[BalanceMove](), set[Id]()
-    for wave in sorted({step.wave for step in found.moves}):
-        steps = [step for step in found.moves if step.wave == wave]
-        if builds.intersection(step.build for step in steps):
-            break
-        builds.update(step.build for step in steps)
-        moves += [BalanceMove(steps=(step,)) for step in steps]
-    return tuple(moves)

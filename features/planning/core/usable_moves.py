@@ -10,7 +10,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
-from features.planning.core.rebalancing import BalanceLimits, BalancingStep
+from features.planning.core.rebalancing import BalanceLimits
 from features.planning.core.usable_after import UsableAfterMoves, with_less
 from scheduler_worker.core.extension import AlteredHost
 
@@ -25,9 +25,9 @@ class _Moving:
         # by source: its instances, each with how much more of the source is usable without it
         self._freed: dict[int, list[tuple[MovableInstance, float]]] = {}
 
-    def best(self) -> BalancingStep | None:
+    def best(self) -> PlannedMove | None:
         """Return the move that gains most; of equal moves, that of the smallest instance."""
-        best: tuple[float, float, PlannedMove] | None = None
+        best: tuple[tuple[float, float], PlannedMove] | None = None
         destinations: dict[Hashable, list[tuple[int, float]]] = {}  # by kind of instance, with the costs
         for source, instance, freed in self._leaving():
             kind = self.moved.kind(instance)
@@ -40,9 +40,9 @@ class _Moving:
                 continue
             destination, cost = others[0]
             rank = round(cost - freed, 9), self.moved.packing.size(instance.amounts)
-            if best is None or rank < best[:2]:
-                best = *rank, PlannedMove(instance, source, destination)
-        return None if best is None else BalancingStep((best[2],), -best[0])
+            if best is None or rank < best[0]:
+                best = rank, PlannedMove(instance, source, destination, gain=-rank[0])
+        return None if best is None else best[1]
 
     def _leaving(self) -> Iterator[tuple[int, MovableInstance, float]]:
         for source in self._sources:
@@ -55,28 +55,27 @@ class _Moving:
             for instance, freed in self._freed[source]:
                 yield source, instance, freed
 
-    def apply(self, step: BalancingStep) -> None:
-        for move in step.moves:
-            self.moved.move(move.instance, move.source, move.destination)
-            for host in (move.source, move.destination):
-                self._freed.pop(host, None)
+    def apply(self, move: PlannedMove) -> None:
+        self.moved.move(move.instance, move.source, move.destination)
+        for host in (move.source, move.destination):
+            self._freed.pop(host, None)
 
 
 def plan_usable(
     cloud: CloudState, usable: UsableAfterMoves, hosts: Bools, limits: BalanceLimits
-) -> tuple[list[BalancingStep], Floats, Floats]:
+) -> tuple[list[PlannedMove], Floats, Floats]:
     """Return the moves between the hosts of the mask `hosts`, in sequence; and for each row of the cloud how
     many instances of the usual shapes fit on the host before and after all of them; 0 for other hosts.
     """
-    moving, steps = _Moving(cloud, usable, hosts), list[BalancingStep]()
-    while len(steps) < limits.budget:
-        step = moving.best()
-        if step is None or step.gain < limits.gain - SLACK:
+    moving, moves = _Moving(cloud, usable, hosts), list[PlannedMove]()
+    while len(moves) < limits.budget:
+        move = moving.best()
+        if move is None or move.gain < limits.gain - SLACK:
             break
-        moving.apply(step)
-        steps.append(step)
+        moving.apply(move)
+        moves.append(move)
     before, count = np.zeros(len(hosts)), usable.capacity.instances
     before[hosts] = count([AlteredHost(host) for host in np.flatnonzero(hosts).tolist()])
     after, changed = before.copy(), moving.moved.after
     after[list(changed)] = count(list(changed.values()))
-    return steps, before, after
+    return moves, before, after

@@ -1,6 +1,6 @@
 """Moves and drains in the control room."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,21 +10,29 @@ from msgspec.structs import replace
 from bus.host_health import DISABLED
 from bus.host_health import DRAIN as MARK
 from bus.messages import Attempt
-from bus.queries import BuildsFound, DecisionFound, InstancesFound
+from bus.parts import PlanParts
+from bus.queries import BuildsFound, DecisionFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
+from bus.worker import Worker, answers
 from features.moves import emptying, moving, plans
 from features.moves.messages import (
     FIND_MOVES,
     FIND_PLANS,
     START_PLAN,
     STOP_PLAN,
+    EmptiedHost,
+    Emptying,
+    FindPlans,
     MoveProgress,
     MoveRequested,
     MovesFound,
     MoveStands,
     MoveSteered,
     PhaseOver,
+    PlanOfMoves,
+    PlansFound,
+    PlanStands,
 )
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.moves.tests.support.planning_schedulers import a_planning_scheduler
@@ -203,24 +211,61 @@ async def test_a_steering_request_without_a_conductor_is_refused(monkeypatch: py
         assert "no queue is bound to move.steer.c1" in answer.text
 
 
-async def test_a_moving_instance_counts_as_left_until_its_move_is_done() -> None:
-    movers = FakeMovers()
-    moves = (
-        movers.keeps(1, 1, source="host-1"),
-        movers.keeps(2, 2, source="host-1"),
-        movers.keeps(3, 3, "done", source="host-1", ended=1_799_999_999.0),
-    )
+def a_drain(*hosts: str, **facts: Any) -> PlanStands:
+    listed = tuple([EmptiedHost(root=ROOT, host=host, cell="c1") for host in hosts])
+    goal = PlanParts(Emptying(hosts=listed, kind="live", because="drain"))
+    return PlanStands(plan=PlanOfMoves(id=uid(7), parts=goal, most=2), **facts)
+
+
+RUNNING = a_drain("host-1", total=4, moved=1, under_way=2)
+STAYS = a_drain("host-1", "host-2", total=2, moved=1, ended=9.0, code="stay", stay={uid(6): "no <host>"})
+
+
+@pytest.mark.parametrize(
+    ("drain", "shown"),
+    [
+        (
+            RUNNING,
+            ["under way</span>", "1 moved, 2 under way, 1 not started, none stays.", "Stop and enable"],
+        ),
+        (replace(RUNNING, stopping=True), ["not under way</span>", "again to continue", "Stop and enable"]),
+        (
+            STAYS,
+            [
+                "not under way</span>",
+                "1 moved, 1 stay, on 2 hosts together: <a",
+                "1 instance could not be moved",
+            ],
+        ),
+        (STAYS, [f'href="/builds/{uid(6)}">{uid(6)}</a>: no &lt;host&gt;', "again to continue"]),
+        (
+            a_drain("host-1", moved=2, total=2, ended=9.0),
+            ["empty</span>", "2 moved, none stays.", "Enable it"],
+        ),
+        (None, ["not under way</span>", "No plan is known that drains it: <a", "again to continue"]),
+    ],
+)
+async def test_a_drained_host_is_shown_with_the_progress_of_its_plan(
+    drain: PlanStands | None, shown: list[str]
+) -> None:
     root = Provider(
         id=ROOT, name="host-1", parent=None, root=ROOT, generation=1, traits=(MARK,), cell="c1", host="host-1"
     )
-    reported = {
-        "providers": ProvidersFound(providers=(root,)),
-        "instances": InstancesFound(instances=(), count=1),
-        FIND_MOVES.name: MovesFound(moves=moves),
-    }
-    async with a_visited_room(sent=reported) as room:
+    answered = {"providers": ProvidersFound(providers=(root,)), FIND_MOVES.name: MovesFound(moves=())}
+    scheduler = Worker("scheduler", answers=[answers(FIND_PLANS, plans_of(drain))])
+    async with a_visited_room(scheduler, answered=(FIND_PLANS.name,), sent=answered) as room:
+        await room.sign_in("admin")
         page = await room.page("/moves")
-    assert "3 instances left" in page and "1 moved away, 2 under way" in page and "25 % moved" in page
+    assert [text for text in shown if text not in page] == []
+    assert ("again to continue" in page) == ("not under way" in page)
+
+
+def plans_of(drain: PlanStands | None) -> Callable[[FindPlans], Awaitable[PlansFound]]:
+    async def found(asked: FindPlans) -> PlansFound:
+        assert asked.root in ("", ROOT)
+        return PlansFound(plans=(drain,) if drain and asked.root else ())
+
+    return found
 
 
 # Pages of builds

@@ -1,9 +1,9 @@
-"""Moves and drains as the control room shows them."""
+"""Moves as the control room shows them."""
 
 import pytest
 from msgspec.structs import replace
 
-from features.moves.core.shown import left_host, merged_moves, move_shown
+from features.moves.core.shown import merged_moves, move_shown
 from features.moves.messages import MoveStands
 from tests.support.ids import uid
 
@@ -45,15 +45,3 @@ def test_a_move_of_two_cells_is_taken_from_the_cell_that_runs_it() -> None:
     other = replace(MOVE, move=uid(9), since=3.0)
     assert merged_moves([left, other, here]) == [other, here]
     assert merged_moves([left]) == [left]
-
-
-def test_moves_away_are_counted_for_a_day_until_a_guest_arrived() -> None:
-    def over(number: int, source: str, host: str, ended: float, phase: str = "done") -> MoveStands:
-        return replace(MOVE, move=uid(number), source=source, host=host, phase=phase, ended=ended)
-
-    now = 200_000.0
-    away = [over(1, "h1", "h2", now - 5), over(2, "h1", "h3", now - 9)]
-    assert left_host("h1", away, now) == 2
-    assert left_host("h1", [over(3, "h1", "h2", now - 1, "error"), MOVE, *away], now) == 2
-    assert left_host("h1", [away[0], over(4, "h7", "h1", now - 7), away[1]], now) == 1
-    assert left_host("h1", [*away, over(5, "h1", "h2", now - 90_000)], now) == 2

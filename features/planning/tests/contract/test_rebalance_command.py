@@ -13,13 +13,13 @@ from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker, answers
 from features.planning import rebalance_command
 from features.planning.messages import PLAN_BALANCE, BalancePlanned, PlanBalance
-from features.planning.tests.support.planned_steps import a_move
+from features.planning.tests.support.planned_steps import a_step
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 
 Rebalance = Callable[..., Coroutine[Any, Any, str]]
-MOVE = replace(a_move((1, 1, 2)), gain=0.062)
+MOVE = replace(a_step(1, 1, 2), gain=0.062)
 USABLE = BalancePlanned(goal="usable", moves=(MOVE,), before={"c1": 1411.6}, after={"c1": 1412.4})
 SPREAD = BalancePlanned(goal="spread", moves=(MOVE,), before={"c1": 0.2}, after={"c1": 0.15})
 

@@ -13,20 +13,19 @@ from bus.resources import AllocationsFound, FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan
+from features.moves.messages import FindPlans, MoveRequested, PlanOfMoves, PlanStands, StartPlan, StopPlan
 from features.moves.plans import MovePlans
 from features.moves.tests.support.fake_movers import FakeMovers, an_instance_there
 from features.planning.messages import (
-    BalanceMove,
     BalancePlanned,
     Balancing,
     PlanBalance,
+    PlannedStep,
     PlanningGoal,
-    SwitchBalancing,
     balancing_of,
 )
-from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing, RebalancingSwitch
-from features.planning.tests.support.planned_steps import a_move
+from features.planning.rebalancing import CALM_SECONDS, FORGET_SECONDS, Rebalancing
+from features.planning.tests.support.planned_steps import a_step
 from placement_worker import IndexedSource
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement
@@ -34,7 +33,6 @@ from tests.support.schedulers import queries_of
 from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
-EXCHANGE = a_move((1, 1, 2), (2, 2, 1))
 PLAN = uid(7)
 
 
@@ -46,17 +44,19 @@ class RebalancingSchedulers:
     movers: FakeMovers
     clock: TurnedClock
     schedulers: list[MovePlans] = field(default_factory=list)
-    switches: list[RebalancingSwitch] = field(default_factory=list)
     kinds: list[Rebalancing] = field(default_factory=list)
-    loses: bool = False  # requests are lost: a scheduler is killed before it publishes them
-    found: Sequence[BalanceMove] | None = ()
+    loses: str = ""  # requests of such plans are lost: a scheduler is killed before it publishes them
+    lost: int = 0
+    found: Sequence[PlannedStep] | None = ()
     searched: list[PlanBalance] = field(default_factory=list)
     may_end: asyncio.Event = field(default_factory=asyncio.Event)  # the searches
 
     async def publish(self, *messages: Message) -> None:
         for message in messages:
             assert isinstance(message, MoveRequested)
-            if not self.loses:
+            if message.plan == self.loses:
+                self.lost += 1
+            else:
                 await self.movers._move(message)
 
     async def find(self, asked: PlanBalance) -> BalancePlanned:
@@ -115,11 +115,9 @@ async def site(open_database: Callable[..., Database]) -> AsyncIterator[Rebalanc
         for _ in range(2):
             source, clock = IndexedSource(placement.memory), site.clock.clock
             plans = MovePlans(database, site.movers.find_moves, source, clock, site.publish)
-            switch = RebalancingSwitch(database, plans, clock)
-            kind = Rebalancing(site.find, switch, queries, clock, plans.wake)
+            kind = Rebalancing(site.find, queries, clock, plans.wake)
             plans.add_kind(kind)
             site.schedulers.append(plans)
-            site.switches.append(switch)
             site.kinds.append(kind)
             running.append(group.create_task(kind.searches.run()))
         yield site
@@ -127,16 +125,23 @@ async def site(open_database: Callable[..., Database]) -> AsyncIterator[Rebalanc
             task.cancel()
 
 
-async def test_a_killed_scheduler_is_replaced_while_half_of_an_exchange_is_undone(
-    site: RebalancingSchedulers,
+@pytest.mark.parametrize("loses", ["rebalance", "undo"])
+async def test_a_scheduler_killed_while_it_moves_or_undoes_is_replaced(
+    site: RebalancingSchedulers, loses: str
 ) -> None:
     refused = uid(2)
     site.movers.doing = lambda asked: (
         [site.movers.refused(asked)] if asked.build == refused else site.movers.well(asked)
     )
-    await site.start(Balancing(planned=(EXCHANGE,)))
-    await site.step(0)
-    await site.step(0)
+    site.loses = loses
+    await site.start(Balancing(planned=(a_step(1, 1, 9), a_step(2, 2, 8))))
+
+    async def is_killed() -> bool:
+        await site.step(0)
+        return bool(site.lost)
+
+    await until(is_killed)
+    site.loses = ""
     goal = await site.end(1)
     assert [request.plan for request in site.movers.asked] == ["rebalance", "rebalance", "undo"]
     assert ([step.build for step in goal.undone], [*goal.failed]) == ([uid(1)], [uid(2)])
@@ -146,14 +151,14 @@ async def test_a_killed_scheduler_is_replaced_while_half_of_an_exchange_is_undon
 
 async def test_a_search_does_not_delay_other_plans(site: RebalancingSchedulers) -> None:
     site.may_end.clear()
-    await site.start(Balancing(planned=(a_move((1, 1, 9)),)))
+    await site.start(Balancing(planned=(a_step(1, 1, 9),)))
     for _ in range(2):
         await site.step()
     await until(lambda: len(site.searched) == 1)
-    await site.start(Balancing(planned=(a_move((2, 2, 8)),)), uid(8))
+    await site.start(Balancing(planned=(a_step(2, 2, 8),)), uid(8))
     await site.step()
     assert site.asked == [uid(1), uid(2)]
-    site.found = (a_move((3, 3, 7)),)
+    site.found = (a_step(3, 3, 7),)
     site.may_end.set()
     await site.end()
     assert {*site.asked} == {uid(1), uid(2), uid(3)}
@@ -162,18 +167,17 @@ async def test_a_search_does_not_delay_other_plans(site: RebalancingSchedulers) 
 
 async def test_no_further_move_begins_if_a_search_fails(site: RebalancingSchedulers) -> None:
     site.found = None
-    await site.start(Balancing(planned=(a_move((1, 1, 9)),)))
+    await site.start(Balancing(planned=(a_step(1, 1, 9),)))
     goal = await site.end()
     assert (site.asked, len(goal.moved), len(site.searched)) == ([uid(1)], 1, 1)
 
 
-async def test_a_standing_plan_waits_for_the_hold_time_and_ends_with_the_switch(
+async def test_a_standing_plan_waits_for_the_hold_time_and_ends_when_it_is_stopped(
     site: RebalancingSchedulers,
 ) -> None:
     assert await site.start(Balancing(keeps_on=True, plans=True, hold=3 * CALM_SECONDS)) == PLAN
     assert await site.start(Balancing(keeps_on=True, plans=True), uid(8)) == PLAN  # one at a time
-    assert (await site.switches[1].answer(SwitchBalancing())).plan == PLAN
-    site.found = (a_move((1, 1, 9)),)
+    site.found = (a_step(1, 1, 9),)
     for count in range(1, 4):
         await site.step(seconds=CALM_SECONDS)
         await until(lambda: len(site.searched) == count)  # noqa: B023 - awaited here
@@ -191,15 +195,15 @@ async def test_a_standing_plan_waits_for_the_hold_time_and_ends_with_the_switch(
     for _ in range(5):
         await site.step()
     assert not (await site.stands()).ended
-    assert (await site.switches[0].answer(SwitchBalancing(stop=True))).stopped
+    assert (await site.schedulers[1].stop(StopPlan(plan=PLAN))).stopped
     await site.end()
     stands = await site.stands()
     assert (stands.code, site.asked) == ("stopped", [uid(1)])
-    assert (await site.switches[1].answer(SwitchBalancing())).plan == ""
+    assert await site.start(Balancing(keeps_on=True, plans=True), uid(8)) == uid(8)
 
 
 async def test_a_standing_plan_forgets_old_moves(site: RebalancingSchedulers) -> None:
-    await site.start(Balancing(keeps_on=True, planned=(a_move((1, 1, 9)),)))
+    await site.start(Balancing(keeps_on=True, planned=(a_step(1, 1, 9),)))
     for seconds, left in ((2.0, 1), (2.0, 1), (FORGET_SECONDS + 1, 0)):
         await site.step(seconds=seconds)
         assert len(await site.schedulers[0].moves_of(plans=(PLAN,))) == left

@@ -1,6 +1,6 @@
-"""Steps and moves of plans, by the numbers of their instances and hosts."""
+"""Steps of plans, by the numbers of their instances and hosts."""
 
-from features.planning.messages import BalanceMove, PlannedStep
+from features.planning.messages import PlannedStep
 from tests.support.ids import uid
 
 
@@ -10,7 +10,3 @@ def a_step(build: int, source: int, destination: int, wave: int = 0) -> PlannedS
         destination=uid(destination, "a"), destination_host=f"host-{destination}", wave=wave,
         holder=uid(build, "b"),
     )  # fmt: skip
-
-
-def a_move(*ways: tuple[int, int, int]) -> BalanceMove:
-    return BalanceMove(steps=tuple([a_step(*way) for way in ways]), gain=0.3)

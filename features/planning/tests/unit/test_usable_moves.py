@@ -11,7 +11,7 @@ import pytest
 from bus.candidates import Floats
 from bus.packing import RowPacking
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove, lost_by
-from features.planning.core.rebalancing import BalanceLimits, BalancingStep, plan_balance
+from features.planning.core.rebalancing import BalanceLimits, plan_balance
 from features.planning.core.usable_moves import plan_usable
 from features.planning.tests.support.slow_usable import with_usable
 from tests.support.ids import uid
@@ -51,14 +51,10 @@ def a_mixed_cloud(chance: Random, hosts: int, most: int) -> CloudState:
     return with_usable(CloudState(RowPacking(classes, free, whole), instances), USUAL)
 
 
-def steps_of(cloud: CloudState, budget: int = 10, gain: float = 0.01) -> list[BalancingStep]:
+def planned(cloud: CloudState, budget: int = 10, gain: float = 0.01) -> list[PlannedMove]:
     assert cloud.usable is not None
     hosts = np.ones(len(cloud.packing), np.bool_)
     return plan_usable(cloud, cloud.usable, hosts, BalanceLimits(budget, gain))[0]
-
-
-def moves_of(steps: Sequence[BalancingStep]) -> list[PlannedMove]:
-    return [move for step in steps for move in step.moves]
 
 
 def gain_of(cloud: CloudState, moves: Sequence[PlannedMove]) -> float:
@@ -83,7 +79,7 @@ def gain_of(cloud: CloudState, moves: Sequence[PlannedMove]) -> float:
 def test_instances_move_where_more_becomes_usable(
     cloud: CloudState, limits: dict[str, float], moves: Moves
 ) -> None:
-    found = moves_of(steps_of(cloud, **limits))  # type: ignore[arg-type]
+    found = planned(cloud, **limits)  # type: ignore[arg-type]
     assert [(int(each.instance.amounts[0]), each.source, each.destination) for each in found] == moves
 
 
@@ -99,17 +95,17 @@ def test_other_hosts_than_those_of_the_mask_neither_get_nor_lose_instances() -> 
     cloud = with_vcpus((2,), (2,), (3,))
     assert cloud.usable is not None
     hosts = np.array([False, True, True])
-    steps, _, _ = plan_usable(cloud, cloud.usable, hosts, BalanceLimits(5, 0.1))
-    assert {(move.source, move.destination) for move in moves_of(steps)} == {(1, 2)}
+    moves, _, _ = plan_usable(cloud, cloud.usable, hosts, BalanceLimits(5, 0.1))
+    assert {(move.source, move.destination) for move in moves} == {(1, 2)}
 
 
 def test_instances_stay_that_no_other_host_accepts_or_that_a_host_refused() -> None:
     cloud = with_vcpus((2,), (2,))
     only_there = [replace(each, accepted=np.array([True, False])) for each in cloud.instances[0]]
     held = replace(cloud, instances={0: only_there, 1: cloud.instances[1]})
-    assert [move.source for move in moves_of(steps_of(held))] == [1]
+    assert [move.source for move in planned(held)] == [1]
     refused = {each.build: [1 - host] for host, some in cloud.instances.items() for each in some}
-    assert steps_of(replace(cloud, forbidden=refused)) == []
+    assert planned(replace(cloud, forbidden=refused)) == []
 
 
 def all_moves(cloud: CloudState, free: Floats, moves: Sequence[PlannedMove]) -> list[PlannedMove]:
@@ -147,33 +143,32 @@ def best_plan(cloud: CloudState, free: Floats, moves: tuple[PlannedMove, ...], m
 
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 400), marks=pytest.mark.soak)])
 def test_the_first_move_gains_most_and_the_plan_about_as_much_as_the_best_plan(seeds: Sequence[int]) -> None:
-    planned = possible = 0.0
+    gained = possible = 0.0
     for seed in seeds:
         cloud = a_mixed_cloud(Random(seed), 4, 8)
-        moves, free = moves_of(steps_of(cloud, budget=3)), cloud.packing.free
+        moves, free = planned(cloud, budget=3), cloud.packing.free
         gains = [gain_of(cloud, [move]) for move in all_moves(cloud, free, [])]
         if not moves:
             assert max(gains, default=0.0) < 0.01
             continue
         assert gain_of(cloud, moves[:1]) == pytest.approx(max(gains))
-        planned += gain_of(cloud, moves)
+        gained += gain_of(cloud, moves)
         possible += best_plan(cloud, free, (), 3)
-    print(f"planned {planned:.3f}, possible {possible:.3f}")
-    assert planned > 0.85 * possible > 1.0
+    print(f"gained {gained:.3f}, possible {possible:.3f}")
+    assert gained > 0.85 * possible > 1.0
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_move_fits_and_gains_what_it_says(seed: int) -> None:
     cloud = a_mixed_cloud(Random(seed), 12, 50)
-    steps, free = steps_of(cloud, 15, 0.02), cloud.packing.free
-    moves = moves_of(steps)
+    moves, free = planned(cloud, 15, 0.02), cloud.packing.free
     assert 1 < len(moves) <= 15
     assert len({move.instance.build for move in moves}) == len(moves)
-    for number, step in enumerate(steps):
+    for number, move in enumerate(moves):
         gained = gain_of(cloud, moves[: number + 1]) - gain_of(cloud, moves[:number])
-        assert step.gain == pytest.approx(gained)
-        assert step.gain >= 0.02 - 1e-9
-        free = after(free, *step.moves)
+        assert move.gain == pytest.approx(gained)
+        assert move.gain >= 0.02 - 1e-9
+        free = after(free, move)
     for one, other in combinations(moves, 2):
         if one.instance.apart is not None and one.instance.apart == other.instance.apart:
             assert one.destination != other.destination
@@ -183,4 +178,4 @@ def test_every_move_fits_and_gains_what_it_says(seed: int) -> None:
 def test_more_becomes_usable_than_by_a_plan_that_spreads(seed: int) -> None:
     cloud = a_mixed_cloud(Random(seed), 12, 50)
     spread, _, _ = plan_balance(cloud, 0, np.ones(12, np.bool_), BalanceLimits(6, 0.01))
-    assert gain_of(cloud, moves_of(steps_of(cloud, 6))) >= gain_of(cloud, moves_of(spread))
+    assert gain_of(cloud, planned(cloud, 6)) >= gain_of(cloud, spread)
