@@ -879,7 +879,7 @@ class Fit:
 class FitFinder:
     """Finds the complete sets of allocations that satisfy a query, on one host after another."""
 
-    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+    def __init__(self, snapshot: Snapshot, made: SearchPlan) -> None:
         index = snapshot.index
         self._snapshot = snapshot
         self._plan = made
@@ -887,7 +887,7 @@ class FitFinder:
         self.anchors = made.left  # hosts to search: without hosts that offer only what earlier hosts offer
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
-            shared = _Shared(snapshot, made, start)
+            shared = _Shared(snapshot, made)
             if shared.anchors:
                 self._shared = shared
                 self.anchors = made.left & shared.not_alone()
@@ -978,10 +978,10 @@ class _Shared:
     are yielded only for the first of these hosts.
     """
 
-    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+    def __init__(self, snapshot: Snapshot, made: SearchPlan) -> None:
         self._snapshot = snapshot
         self._plan = made
-        self.anchors = self._first_of_each(start)  # in the order of the search
+        self.anchors = self._first_of_each()  # in the order of the search
         self.doubles: set[int] = set()  # hosts with allocations that were yielded for an earlier host
         # Provider of the first slot → hosts that may use this provider, each with its options for every slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
@@ -1020,7 +1020,7 @@ class _Shared:
                 return position == anchor.position
         return True
 
-    def _first_of_each(self, start: int) -> dict[int, None]:
+    def _first_of_each(self) -> dict[int, None]:
         index, plan = self._snapshot.index, self._plan
         high = len(plan.left)
         sharing = index.traits[SHARES].mask(high)
@@ -1039,7 +1039,6 @@ class _Shared:
                 mark[anchors] += np.uint64(hash((number, position)) % UNSIGNED)
             possible &= some
         found = np.flatnonzero(possible)
-        found = np.concatenate([found[found >= start], found[found < start]])
         _, first = np.unique(mark[found], return_index=True)
         return dict.fromkeys(found[np.sort(first)].tolist())
 
