@@ -16,7 +16,7 @@ from bus.queries import FindCandidates
 from bus.reports import EXCLUDES_SIBLINGS, SHARES
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_GROUPS, MAX_INT, Allocations, Resources
-from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, RowSet, Snapshot
+from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, RowSet, Snapshot, Tops
 
 # Section: prepares a query for the search: which providers satisfy each part (slot) of the query, and which
 # trees have a provider for all slots.
@@ -157,6 +157,14 @@ class SlotPlanner:
             summed=tuple(self._several()),
             apart=not query.nested and self.index.children > 0,
         )
+
+    def providers(self) -> Bools:
+        """Return which rows of the index are providers that satisfy all groups, each of them alone."""
+        met = self._everyone
+        for group in self.query.groups:
+            for test in self._tests(group):
+                met = met & self._rows(test)
+        return met
 
     def _named(self, aggregates: tuple[str, ...]) -> str:
         facts = self.index.aggregate_facts
@@ -751,6 +759,32 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
     for index, choice in enumerate(group.member_of):
         if not choice:
             raise SenselessQuery(f"{at}.member_of[{index}]: empty")
+
+
+class Unexcluded(Snapshot):
+    """The provider trees as if the use of a provider excluded no siblings."""
+
+    def top(self, name: str) -> Tops:
+        index, kind = self.index, self.index.classes[name]
+        excluding = index.traits.get(EXCLUDES_SIBLINGS)
+        rows = [] if excluding is None else [index.at[position] for position in excluding.rows().tolist()]
+        excluded = [row for row in rows if row is not None and row.excluded and name in row.capacity]
+        if not excluded:
+            return kind.top
+        top = kind.top.copy()
+        for row in excluded:
+            free = row.capacity[name] - row.used.get(name, 0)
+            top[row.position] = max(min(free, row.inventories[name].max_unit), 0)
+        return top
+
+
+def matching(index: Index, groups: Sequence[ResourceGroup]) -> set[str]:
+    """Return the ids of the providers that satisfy all these groups, each of them alone. Siblings that the
+    use of a provider excludes count as free.
+    """
+    met = SlotPlanner(Unexcluded(index), FindCandidates(groups=tuple(groups))).providers()
+    rows = [index.at[position] for position in np.flatnonzero(met).tolist()]
+    return {row.uuid for row in rows if row is not None}
 
 
 NAMED = 3  # maximum number of removed hosts that the plan names for a requirement
