@@ -194,7 +194,8 @@ class CellOperations(PlacementOperations):
             if cell == was and not new:
                 return CellEdited(cell=cell)
             await hosts.SAVE_CELL(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
-            return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
+            number = await self.log.write(tx, changes.CommitRecord(cells=(cell,)))
+            return CellEdited(cell=cell, number=number)
 
     async def _drop(self, edit: DropCell) -> CellResult:
         """Delete a cell with its hosts; first disable it, so that nothing is placed on them meanwhile. Refuse
@@ -218,7 +219,8 @@ class CellOperations(PlacementOperations):
             if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another process has deleted it meanwhile
                 return CellEdited(cell=deleted)
             await hosts.DROP_CELL(tx, cell=edit.cell)
-            return CellEdited(cell=deleted, number=await self.log.write_facts(tx, cells=(deleted,)))
+            number = await self.log.write(tx, changes.CommitRecord(cells=(deleted,)))
+            return CellEdited(cell=deleted, number=number)
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
@@ -310,7 +312,7 @@ class AggregateOperations(PlacementOperations):
         if pairs:
             number = await self.log.write_trees(tx, pairs, now)
         if wanted.is_changed:
-            number = await self.log.write_facts(tx, aggregates=(wanted.now,))
+            number = await self.log.write(tx, changes.CommitRecord(aggregates=(wanted.now,)))
         return aggregates.AggregateEdited(
             aggregate=wanted.now,
             made=wanted.made,

@@ -200,19 +200,21 @@ async def test_an_edit_interrupted_by_a_crash_changes_nothing(
     await has_hosts(placement, 2)
     await make(placement, EAST, "east", "host-1", kind="old")
     one = ChangeAggregate(aggregate=EAST, set={"kind": "new"}, add=("host-2",), remove=("host-1",))
-    announce = changes.announce_facts
+    announce = changes.announce
 
-    async def dies(*given: Any) -> Any:
-        await announce(*given)
-        raise RuntimeError("killed")
+    async def dies(tx: Any, record: changes.CommitRecord, *given: Any) -> Any:
+        announced = await announce(tx, record, *given)
+        if record.aggregates:
+            raise RuntimeError("killed")
+        return announced
 
     seen = placement.memory.index.seen
-    monkeypatch.setattr(changes, "announce_facts", dies)
+    monkeypatch.setattr(changes, "announce", dies)
     with pytest.raises(RuntimeError):
         await placement.aggregates.edit(AggregateEditRequested(edit=one))
     assert placement.memory.index.seen == seen
     assert await members(placement, EAST) == {host(1)}
-    monkeypatch.setattr(changes, "announce_facts", announce)
+    monkeypatch.setattr(changes, "announce", announce)
     assert (await done(placement, one)).aggregate.metadata == {"kind": "new"}
     assert await members(placement, EAST) == {host(2)}
 
