@@ -62,14 +62,12 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
     cell: Text = ""
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
-    seed: Text = ""  # searches with different seeds start at different hosts
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
     # sets of suffixes of groups; in each set one provider is an ancestor of the others, or the same
     same_subtree: ShortList[ShortList[Text]] = ()
     root_required: ShortList[TraitName] = ()
     root_forbidden: ShortList[TraitName] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
-    per_host: Count = 1  # maximum number of candidates on one host; 0: no limit
     zone: Zone = ""  # availability zone that the agent reported, or that one of the host's aggregates sets
     roots: LongList[Id] = ()  # only hosts with these roots; empty: any
     not_roots: LongList[Id] = ()

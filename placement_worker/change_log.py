@@ -8,8 +8,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 from prometheus_client import Gauge
 
-from bus.aggregates import Aggregate
-from bus.cells import RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped
@@ -254,19 +252,20 @@ class ChangeLog:
         urgent: bool = True,
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log its changes. Return the change
-        number, or 0 if no provider was changed. After a resource class was renamed, `edition` is the new
-        version of the stored names. Changes that are not `urgent` may be published later, together with
-        further changes.
+        number, or 0 if the record has no changes, aggregates, cells and wakes. After a resource class was
+        renamed, `edition` is the new version of the stored names. Changes that are not `urgent` may be
+        published later, together with further changes.
         """
-        if not record.changes:
+        if not (record.changes or record.aggregates or record.cells or record.wakes):
             for write in writes:
                 await write(tx)
             return 0
         messages, stored, rules = await changes.announce(tx, record, self._clock.now(), writes)
-        if stored != (self._book.edition if edition is None else edition):
-            await self._book.turn_to(tx, stored)
-            raise Conflict("a class was renamed meanwhile")
-        self._book.check_rules(rules)
+        if record.changes:  # they depend on names and on the data of rules
+            if stored != (self._book.edition if edition is None else edition):
+                await self._book.turn_to(tx, stored)
+                raise Conflict("a class was renamed meanwhile")
+            self._book.check_rules(rules)
         tx.after_commit(lambda: self._learn(messages, record.shaped, urgent=urgent))
         return messages[-1].number
 
@@ -291,20 +290,6 @@ class ChangeLog:
         altered = stored_trees.changes_between(pairs)
         record = CommitRecord(changes=altered, shaped=shaped, consumers=moved.consumers)
         return await self.write(tx, record, [*writes, *last])
-
-    async def write_facts(
-        self,
-        tx: Transaction,
-        aggregates: Sequence[Aggregate] = (),
-        cells: Sequence[RegisteredCell] = (),
-        wakes: Sequence[str] = (),
-    ) -> int:
-        """Add to the change log aggregates with a changed name or metadata, cells that were registered,
-        changed or deleted, and keys of refused claims that may succeed now. Return the change number.
-        """
-        message = await changes.announce_facts(tx, aggregates, cells, wakes, self._clock.now())
-        tx.after_commit(lambda: self._learn([message], {}))
-        return message.number
 
     async def trim(self) -> None:
         async with self._database.write() as tx:

@@ -22,6 +22,7 @@ from placement_worker.store.aggregates import described as describe_aggregates
 from placement_worker.store.changes import KEEP as KEEP_CHANGES
 from placement_worker.store.changes import (
     LAST_ARCHIVED,
+    CommitRecord,
     ProviderNumbers,
     last_number,
     new_rules_edition,

@@ -1,4 +1,6 @@
-"""Answers queries from placement's database; each answer shows one consistent state of the database."""
+"""Answers queries from placement's database; each answer shows one consistent state of the database, except
+that the index selects the providers with given capacity, traits or aggregates.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from bus.resources import (
 )
 from bus.sql.statement import Statement, Transaction, sql
 from bus.vocabulary import MAX_INT
+from placement_worker.core.fits import matching
 from placement_worker.core.index import stored_labels
 from placement_worker.core.trees import ROOM, Packing
 from placement_worker.store import changes, stored_trees
@@ -53,7 +56,6 @@ _OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 Which = tuple[str, str]  # a selection of providers: SQL of further joins, and of a condition
 ALL: Which = ("", "")
 BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
-BY_NUMBER: Which = ("JOIN {n: id int} ON n.id = p.id", "")
 BY_NAME: Which = ("", "WHERE p.name = :name")
 BY_TREE: Which = (
     "",
@@ -94,21 +96,6 @@ def _providers(selection: Which, parts: frozenset[str]) -> Statement:
         LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}
     """)
 
-
-_FIT = sql("""
-    SELECT i.resource_provider_id FROM {n: class int, amount int} JOIN inventories i ON i.resource_class_id
-    = n.class WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio
-    AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0
-    GROUP BY i.resource_provider_id HAVING count(*) = :wanted
-""")
-_TRAITED = sql("""
-    SELECT t.trait_id, t.resource_provider_id FROM {n: id int} JOIN resource_provider_traits t ON t.trait_id
-    = n.id
-""")
-_GROUPED = sql("""
-    SELECT a.aggregate_id, a.resource_provider_id FROM {n: id int}
-    JOIN resource_provider_aggregates a ON a.aggregate_id = n.id
-""")
 
 _CONSUMER = """
     p.uuid AS provider, p.generation AS provider_generation, c.uuid AS consumer, c.generation,
@@ -156,8 +143,8 @@ async def _read_providers(
     parts: Collection[str],
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
-) -> list[tuple[int, Provider]]:
-    """Return the providers of a selection with their database ids, sorted by id. `values` or `given` are the
+) -> list[Provider]:
+    """Return the providers of a selection, in the order in which they were made. `values` or `given` are the
     parameters of the selection, such as the uuids for BY_ID. `parts` are the contents to read.
     """
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
@@ -181,7 +168,7 @@ async def _read_providers(
             updated=max(when for name in whens if (when := row[name]) is not None),
             **(_owner(row, book, stocks) if "owner" in parts else {}),
         )
-        found.append((row["id"], provider))
+        found.append(provider)
     return found
 
 
@@ -204,51 +191,6 @@ async def _named(
     columns = {row[column] for row in rows}
     await read_unknown(tx, names, columns)
     return {column: tuple(names.names[id_] for id_ in sorted(stored_names(column).all)) for column in columns}
-
-
-async def _matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the database ids of the providers with the resources, traits and aggregates that a request group
-    requires; None if it requires nothing.
-    """
-    found: set[int] | None = None
-    if like.resources:
-        if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
-            return set()
-        wanted = [(book.classes.ids[name], amount) for name, amount in like.resources.items()]
-        found = {id_ for (id_,) in await _FIT(tx, wanted, wanted=len(wanted))}
-    traits = [(name,) for name in like.required]
-    for statement, known, demanded in (
-        (_TRAITED, book.traits.ids, [*traits, *like.required_any]),
-        (_GROUPED, book.aggregates.ids, like.member_of),
-    ):
-        if not demanded:
-            continue
-        having = await _having(tx, statement, known, {name for names in demanded for name in names})
-        for names in demanded:
-            some = set().union(*(having[name] for name in names))
-            found = some if found is None else found & some
-    return found
-
-
-async def _shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
-    found: set[int] = set()
-    for statement, known, names in (
-        (_TRAITED, book.traits.ids, like.forbidden),
-        (_GROUPED, book.aggregates.ids, like.not_member_of),
-    ):
-        if names:
-            found.update(*(await _having(tx, statement, known, set(names))).values())
-    return found
-
-
-async def _having(
-    tx: Transaction, statement: Statement, known: dict[str, int], names: set[str]
-) -> dict[str, set[int]]:
-    having: dict[str, set[int]] = {name: set() for name in names}
-    called = {known[name]: name for name in names if name in known}
-    for id_, provider in await statement(tx, [(id_,) for id_ in called]) if called else ():
-        having[called[id_]].add(provider)
-    return having
 
 
 @cache
@@ -358,74 +300,62 @@ class Lookups(PlacementOperations):
         """Return the providers that a query selects; if `cell` is not empty, only providers of hosts of this
         cell.
         """
-        if query.like is not None:
-            await self._learn_names(query.like)
-        simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
-        simple = simple and "labels" not in query.parts
+        among = await self._among(query)
+        if among is not None and not among:
+            return ProvidersFound(providers=())
         # A query that needs only one statement runs outside a transaction; unknown names are read afterwards.
-        async with self.database.read_single() if simple else self.database.read() as tx:
-            return ProvidersFound(providers=tuple(await self._providers(tx, query, cell)))
-
-    async def _providers(self, tx: Transaction, query: FindProviders, cell: str) -> list[Provider]:
-        like = query.like or ResourceGroup()
-        in_trees = {tree for tree in (query.in_tree, like.in_tree) if tree is not None}
-        roots: set[str] = set()
-        if len(in_trees) > 1 or (in_trees and (query.ids or query.name)):
-            homes = await stored_trees.homes(tx, in_trees)
-            roots = set(homes.values())
-            if len(homes) < len(in_trees) or len(roots) > 1:
-                return []
-        numbers = await _matching(tx, self.book, like)
-        if numbers is not None and not numbers:
-            return []
-        leave = await _shunned(tx, self.book, like)
-        found = await self._first(tx, query, in_trees, None if numbers is None else numbers - leave, cell)
+        async with self.database.read() if "labels" in query.parts else self.database.read_single() as tx:
+            found = await self._first(tx, query, among, cell)
         met = [
             provider
-            for number, provider in found
-            if (numbers is None or number in numbers)
-            and number not in leave
+            for provider in found
+            if (among is None or provider.id in among)
             and (not query.name or provider.name == query.name)
-            and (not roots or provider.root in roots)
             and (not query.agents or provider.agent in query.agents)
             and (not cell or provider.cell == cell)
         ]
-        if not query.limit:
-            return met
-        behind = (provider for provider in met if provider.id > query.after)
-        return sorted(behind, key=lambda provider: provider.id)[: query.limit]
+        if query.limit:
+            behind = (provider for provider in met if provider.id > query.after)
+            met = sorted(behind, key=lambda provider: provider.id)[: query.limit]
+        return ProvidersFound(providers=tuple(met))
+
+    async def _among(self, query: FindProviders) -> set[str] | None:
+        """Return the ids of the providers with the capacity, traits, aggregates and tree that a query
+        requires, from the index. Return None if the query requires none of them, or only a tree, which one
+        statement reads.
+        """
+        groups = [] if query.like is None else [query.like]
+        if query.in_tree is not None and (groups or query.ids or query.name):
+            groups.append(ResourceGroup(in_tree=query.in_tree))
+        if not groups:
+            return None
+        await self.log.memory.fresh()
+        return matching(self.log.memory.index, groups)
 
     async def _first(
-        self, tx: Transaction, query: FindProviders, in_trees: set[str], numbers: set[int] | None, cell: str
-    ) -> list[tuple[int, Provider]]:
+        self, tx: Transaction, query: FindProviders, among: Collection[str] | None, cell: str
+    ) -> list[Provider]:
         parts = {*query.parts, "owner"} if query.agents or cell else query.parts
-        selection, values = ALL, list[tuple[str | int]]()
+        selection, values = ALL, list[tuple[str]]()
         given: dict[str, str | int] = {}
         if query.ids:
             selection, values = BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
         elif query.name:
             selection, given = BY_NAME, {"name": query.name}
-        elif in_trees:
-            selection, given = BY_TREE, {"tree": min(in_trees)}
-        elif numbers is not None:
-            selection, values = BY_NUMBER, [(number,) for number in numbers]
+        elif among is not None:
+            after = query.after if query.limit else ""
+            selection, values = BY_ID, [(uuid,) for uuid in among if uuid > after]
+        elif query.in_tree is not None:
+            selection, given = BY_TREE, {"tree": query.in_tree}
         elif query.agents:
             selection, values = BY_AGENT, [(agent,) for agent in dict.fromkeys(query.agents)]
             given = {"cell": cell, "after": "", "most": MAX_INT}
-            if query.limit and not query.like:  # `like` removes rows, so then the limit is applied later
+            if query.limit:
                 given |= {"after": query.after, "most": query.limit}
         elif cell:
             selection, given = BY_CELL, {"cell": cell}
         found = await _read_providers(tx, self.book, selection, parts, values, **given)
         return await with_labels(tx, found) if "labels" in parts else found
-
-    async def _learn_names(self, like: ResourceGroup) -> None:
-        book, database = self.book, self.database
-        traits = {*like.required, *like.forbidden, *(name for names in like.required_any for name in names)}
-        aggregates = {*like.not_member_of, *(name for names in like.member_of for name in names)}
-        await book.classes.look_up(database, like.resources)
-        await book.traits.look_up(database, traits)
-        await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
         """Return whole provider trees, as many as fit into one message: of the roots in the query or, if it

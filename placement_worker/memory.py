@@ -601,7 +601,7 @@ class HostSearch:
         self._packed = PackedSnapshot(index, packing)
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._packed
         self._plan = made = plan(self._trees, question, named=True)
-        self._finder = FitFinder(self._trees, made, 0)
+        self._finder = FitFinder(self._trees, made)
         self._lone = not made.slots  # each host has only one possible set of allocations, on its root
         self._asked = tuple(made.query.groups[0].resources.items())  # only used for hosts of one provider
         self.considered = made.considered

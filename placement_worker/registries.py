@@ -1,5 +1,6 @@
 """Operations on what operators register: resource classes, traits, cells and aggregates."""
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -45,6 +46,7 @@ from placement_worker.core.aggregates import (
     move_in_and_out,
     zone_trouble,
 )
+from placement_worker.core.index import Index
 from placement_worker.core.reports import is_custom
 from placement_worker.core.trees import WorkingTrees, renamed
 from placement_worker.reports import ReportOperations
@@ -192,7 +194,8 @@ class CellOperations(PlacementOperations):
             if cell == was and not new:
                 return CellEdited(cell=cell)
             await hosts.SAVE_CELL(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
-            return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
+            number = await self.log.write(tx, changes.CommitRecord(cells=(cell,)))
+            return CellEdited(cell=cell, number=number)
 
     async def _drop(self, edit: DropCell) -> CellResult:
         """Delete a cell with its hosts; first disable it, so that nothing is placed on them meanwhile. Refuse
@@ -216,7 +219,8 @@ class CellOperations(PlacementOperations):
             if not await hosts.LOCK_CELL(tx, cell=edit.cell):  # another process has deleted it meanwhile
                 return CellEdited(cell=deleted)
             await hosts.DROP_CELL(tx, cell=edit.cell)
-            return CellEdited(cell=deleted, number=await self.log.write_facts(tx, cells=(deleted,)))
+            number = await self.log.write(tx, changes.CommitRecord(cells=(deleted,)))
+            return CellEdited(cell=deleted, number=number)
 
     async def _left_in(self, cell: str) -> tuple[list[str], int]:
         async with self.database.read() as tx:
@@ -226,7 +230,6 @@ class CellOperations(PlacementOperations):
 
 PAGE_BYTES = 500_000  # approximate size of an answer; a message is limited to 1 MiB
 FIXED_BYTES = 100  # bytes of an aggregate without its name and metadata
-ROWS = 1000
 
 
 @dataclass(eq=False)
@@ -234,32 +237,26 @@ class AggregateOperations(PlacementOperations):
     most: int  # maximum number of aggregates
 
     async def find(self, query: aggregates.FindAggregates) -> aggregates.AggregatesFound:
-        async with self.database.read() as tx:
-            seen = await changes.last_number(tx)
-            ids = list(query.ids) or None
-            if query.host:
+        """Return a page of the aggregates that a query selects, from the index."""
+        roots: Collection[str] = ()
+        if query.host:
+            async with self.database.read_single() as tx:
                 roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
-                within = await stored.OF_ROOTS(tx, [(root,) for root in roots]) if roots else ()
-                ids = [uuid for (uuid,) in within if not query.ids or uuid in query.ids]
-            found: dict[str, aggregates.Aggregate] = {}
-            hosts: dict[str, int] = {}
-            size, after, more = 0, query.after, True
-            while more and len(found) < query.limit and size < PAGE_BYTES:
-                page = await stored.page(tx, ids, query.name, after, ROWS)
-                more = len(page) == ROWS
-                for aggregate, count in page:
-                    after = aggregate.id
-                    if query.key and query.key not in aggregate.metadata:
-                        continue
-                    if len(found) == query.limit or size >= PAGE_BYTES:
-                        more = True
-                        break
-                    found[after] = aggregate
-                    if count:
-                        hosts[after] = count
-                    size += FIXED_BYTES + len(aggregate.name)
-                    size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
-        return aggregates.AggregatesFound(seen=seen, aggregates=tuple(found.values()), hosts=hosts, more=more)
+        await self.log.memory.fresh()
+        index = self.log.memory.index
+        found: list[aggregates.Aggregate] = []
+        hosts: dict[str, int] = {}
+        size, more = 0, False
+        for aggregate in _selected(index, query, roots):
+            if len(found) == query.limit or size >= PAGE_BYTES:
+                more = True
+                break
+            found.append(aggregate)
+            if count := index.hosts_in(aggregate.id):
+                hosts[aggregate.id] = count
+            size += FIXED_BYTES + len(aggregate.name)
+            size += sum(len(key) + len(value) + 6 for key, value in aggregate.metadata.items())
+        return aggregates.AggregatesFound(seen=index.seen, aggregates=tuple(found), hosts=hosts, more=more)
 
     async def edit(self, order: aggregates.AggregateEditRequested) -> aggregates.AggregateEditAnswered:
         return aggregates.AggregateEditAnswered(result=await self._edit(order.edit))
@@ -315,7 +312,7 @@ class AggregateOperations(PlacementOperations):
         if pairs:
             number = await self.log.write_trees(tx, pairs, now)
         if wanted.is_changed:
-            number = await self.log.write_facts(tx, aggregates=(wanted.now,))
+            number = await self.log.write(tx, changes.CommitRecord(aggregates=(wanted.now,)))
         return aggregates.AggregateEdited(
             aggregate=wanted.now,
             made=wanted.made,
@@ -324,3 +321,26 @@ class AggregateOperations(PlacementOperations):
             number=number,
             warnings=tuple(coming_back(wanted, moving)),
         )
+
+
+def _selected(
+    index: Index, query: aggregates.FindAggregates, roots: Collection[str]
+) -> Iterator[aggregates.Aggregate]:
+    """Yield the aggregates of the index that meet the conditions of a query, sorted by id. `roots` are the
+    roots with the host name in the query.
+    """
+    facts = index.aggregate_facts
+    ids = {id_ for id_, aggregate in facts.items() if aggregate.name or aggregate.metadata}
+    ids |= {id_ for id_, members in index.aggregates.items() if members.count}
+    if query.ids:
+        ids.intersection_update(query.ids)
+    if query.host:
+        ids &= {id_ for root in roots if root in index.rows for id_ in index.rows[root].aggregates}
+    for id_ in sorted(ids):
+        aggregate = facts.get(id_) or aggregates.Aggregate(id=id_)
+        if (
+            id_ > query.after
+            and (not query.name or aggregate.name == query.name)
+            and (not query.key or query.key in aggregate.metadata)
+        ):
+            yield aggregate

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from bus import topics
-from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
+from bus.aggregates import Aggregate, AggregatesFound, FindAggregates, every_aggregate
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -24,7 +25,6 @@ Q = TypeVar("Q", bound=Message)
 T = TypeVar("T", bound=Message)
 
 TREES_A_QUESTION = 2000
-AGGREGATES_A_QUESTION = 1000
 BREATH_SECONDS = 0.02
 POLL_SECONDS = 1.0  # without a message, until a query for changes that no message reported
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
@@ -57,15 +57,13 @@ class BusReader:
         return {root: found[root] for root in roots}
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
-        found: list[Aggregate] = []
-        question = FindAggregates(limit=AGGREGATES_A_QUESTION)
-        while True:
-            answer = await self._answer(self.ask_aggregates, question)
-            found += answer.aggregates
-            if not answer.more:
-                break
-            question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
-        described = [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
+        ask = partial(self._answer, self.ask_aggregates)
+        described = [
+            aggregate
+            async for page in every_aggregate(ask, FindAggregates())
+            for aggregate in page.aggregates
+            if aggregate.name or aggregate.metadata
+        ]
         return [*described, *(await self._answer(self.ask_cells, FindCells(counted=False))).cells]
 
     async def each(self, take: Take, history: str) -> None:

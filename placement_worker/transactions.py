@@ -270,7 +270,10 @@ class ClaimOperations(PlacementOperations):
                     await statement(tx)
                 wakes += await rule.wakes(tx, world)
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        record = CommitRecord(changes=altered, consumers=changed_consumers(world), wakes=wakes)
+        # A commit that changes no provider is not logged.
+        record = CommitRecord(
+            changes=altered, consumers=changed_consumers(world), wakes=wakes if altered else ()
+        )
         return await self.log.write(tx, record, writes, urgent=world.frees)
 
     async def prune(self, before: float) -> None:

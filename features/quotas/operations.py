@@ -13,7 +13,7 @@ from features.quotas import usage
 from features.quotas.budgets import LimitRow, QuotaLimits, unknown_resources
 from features.quotas.counts import ProjectCount
 from features.quotas.limits import CachedLimits
-from placement_worker.extension import PlacementOperations, again, changing, new_rules_edition
+from placement_worker.extension import CommitRecord, PlacementOperations, again, changing, new_rules_edition
 
 Limits = Mapping[str, Mapping[str, int]]  # project → resource → limit
 
@@ -118,7 +118,8 @@ class QuotaOperations(PlacementOperations):
             projects = sorted({project for project, *_ in changed})
             if len(projects) > MOST_NAMED:
                 projects = [quotas.DEFAULT]
-            await self.log.write_facts(tx, wakes=[quotas.quota_key(project) for project in projects])
+            keys = [quotas.quota_key(project) for project in projects]
+            await self.log.write(tx, CommitRecord(wakes=keys))
         edition, new_limits = await stored_limits.read_limits(tx)
         tx.after_commit(lambda: self.cache.learn(edition, new_limits))
         return bool(changed)

@@ -16,7 +16,7 @@ from bus.queries import FindCandidates
 from bus.reports import EXCLUDES_SIBLINGS, SHARES
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_GROUPS, MAX_INT, Allocations, Resources
-from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, RowSet, Snapshot
+from placement_worker.core.index import BEYOND_COUNTING, Bools, Index, Row, RowSet, Snapshot, Tops
 
 # Section: prepares a query for the search: which providers satisfy each part (slot) of the query, and which
 # trees have a provider for all slots.
@@ -157,6 +157,14 @@ class SlotPlanner:
             summed=tuple(self._several()),
             apart=not query.nested and self.index.children > 0,
         )
+
+    def providers(self) -> Bools:
+        """Return which rows of the index are providers that satisfy all groups, each of them alone."""
+        met = self._everyone
+        for group in self.query.groups:
+            for test in self._tests(group):
+                met = met & self._rows(test)
+        return met
 
     def _named(self, aggregates: tuple[str, ...]) -> str:
         facts = self.index.aggregate_facts
@@ -753,6 +761,32 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
             raise SenselessQuery(f"{at}.member_of[{index}]: empty")
 
 
+class Unexcluded(Snapshot):
+    """The provider trees as if the use of a provider excluded no siblings."""
+
+    def top(self, name: str) -> Tops:
+        index, kind = self.index, self.index.classes[name]
+        excluding = index.traits.get(EXCLUDES_SIBLINGS)
+        rows = [] if excluding is None else [index.at[position] for position in excluding.rows().tolist()]
+        excluded = [row for row in rows if row is not None and row.excluded and name in row.capacity]
+        if not excluded:
+            return kind.top
+        top = kind.top.copy()
+        for row in excluded:
+            free = row.capacity[name] - row.used.get(name, 0)
+            top[row.position] = max(min(free, row.inventories[name].max_unit), 0)
+        return top
+
+
+def matching(index: Index, groups: Sequence[ResourceGroup]) -> set[str]:
+    """Return the ids of the providers that satisfy all these groups, each of them alone. Siblings that the
+    use of a provider excludes count as free.
+    """
+    met = SlotPlanner(Unexcluded(index), FindCandidates(groups=tuple(groups))).providers()
+    rows = [index.at[position] for position in np.flatnonzero(met).tolist()]
+    return {row.uuid for row in rows if row is not None}
+
+
 NAMED = 3  # maximum number of removed hosts that the plan names for a requirement
 
 
@@ -879,7 +913,7 @@ class Fit:
 class FitFinder:
     """Finds the complete sets of allocations that satisfy a query, on one host after another."""
 
-    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+    def __init__(self, snapshot: Snapshot, made: SearchPlan) -> None:
         index = snapshot.index
         self._snapshot = snapshot
         self._plan = made
@@ -887,7 +921,7 @@ class FitFinder:
         self.anchors = made.left  # hosts to search: without hosts that offer only what earlier hosts offer
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
-            shared = _Shared(snapshot, made, start)
+            shared = _Shared(snapshot, made)
             if shared.anchors:
                 self._shared = shared
                 self.anchors = made.left & shared.not_alone()
@@ -978,10 +1012,10 @@ class _Shared:
     are yielded only for the first of these hosts.
     """
 
-    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+    def __init__(self, snapshot: Snapshot, made: SearchPlan) -> None:
         self._snapshot = snapshot
         self._plan = made
-        self.anchors = self._first_of_each(start)  # in the order of the search
+        self.anchors = self._first_of_each()  # in the order of the search
         self.doubles: set[int] = set()  # hosts with allocations that were yielded for an earlier host
         # Provider of the first slot → hosts that may use this provider, each with its options for every slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
@@ -1020,7 +1054,7 @@ class _Shared:
                 return position == anchor.position
         return True
 
-    def _first_of_each(self, start: int) -> dict[int, None]:
+    def _first_of_each(self) -> dict[int, None]:
         index, plan = self._snapshot.index, self._plan
         high = len(plan.left)
         sharing = index.traits[SHARES].mask(high)
@@ -1039,7 +1073,6 @@ class _Shared:
                 mark[anchors] += np.uint64(hash((number, position)) % UNSIGNED)
             possible &= some
         found = np.flatnonzero(possible)
-        found = np.concatenate([found[found >= start], found[found < start]])
         _, first = np.unique(mark[found], return_index=True)
         return dict.fromkeys(found[np.sort(first)].tolist())
 

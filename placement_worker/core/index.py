@@ -436,6 +436,11 @@ class RowTable:
         total = np.bincount(self.root_of[rows], weights=amounts, minlength=self.high)
         return np.minimum(total, float(BEYOND_COUNTING))
 
+    def hosts_in(self, aggregate: str) -> int:
+        """Return the number of hosts in an aggregate: its members that are root providers."""
+        members = self.aggregates.get(aggregate)
+        return 0 if members is None else int(np.count_nonzero(self.roots[members.rows()]))
+
     def excluded_by(self, row: Row) -> list[Row]:
         """Return the siblings with the trait EXCLUDES_SIBLINGS: while such a sibling is in use, the provider
         may not be, and vice versa.

@@ -1,9 +1,8 @@
-"""Searches the index for candidates, with limited effort, from varying start hosts."""
+"""Searches the index for candidates, with limited effort."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -18,28 +17,16 @@ IN_A_ROW = 64  # hosts examined before a search may pause
 FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows of the index that are examined together
 
 
-def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row of the index where a search with this seed starts. Adding a few hosts to the index does
-    not change the start. `high` rows of `size` are in use.
-    """
-    grain = size // 16
-    span = high - high % grain if high > grain else high
-    return (crc32(seed.encode()) * span) >> 32 if seed else 0
-
-
-def _anchors(snapshot: Snapshot, fitting: Bools, start: int) -> Iterator[Row]:
-    """Yield the hosts that satisfy the query, in the order of their rows in the index: from the start row to
-    the last, then from the first row to the start row.
-    """
+def _anchors(snapshot: Snapshot, fitting: Bools) -> Iterator[Row]:
+    """Yield the hosts that satisfy the query, in the order of their rows in the index."""
     at, preserved = snapshot.index.at, snapshot.kept_at
-    block = FIRST_BLOCK
-    for low, end in ((start, len(fitting)), (0, min(start, len(fitting)))):
-        while low < end:
-            for position in (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist():
-                row = snapshot.row_at(position) if preserved else at[position]
-                if row is not None:
-                    yield row
-            low, block = low + block, min(block * 4, LARGEST_BLOCK)
+    low, block = 0, FIRST_BLOCK
+    while low < len(fitting):
+        for position in (np.flatnonzero(fitting[low : low + block]) + low).tolist():
+            row = snapshot.row_at(position) if preserved else at[position]
+            if row is not None:
+                yield row
+        low, block = low + block, min(block * 4, LARGEST_BLOCK)
 
 
 T = TypeVar("T")
@@ -120,14 +107,10 @@ def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, 
 
 
 def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple[list[Fit], bool, int]]:
-    query, index = made.query, snapshot.index
-    start = first_row(query.seed, index.high, len(index.at))
-    finder = FitFinder(snapshot, made, start)
-    most, dead, patience = query.limit, 0, PATIENCE
+    finder = FitFinder(snapshot, made)
+    most, dead, patience = made.query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_AnchorProgress] = (
-        _AnchorProgress(row) for row in _anchors(snapshot, finder.anchors, start)
-    )
+    visits: Iterable[_AnchorProgress] = (_AnchorProgress(row) for row in _anchors(snapshot, finder.anchors))
     share = max(most // max(made.count, 1), 1)
     while True:
         waiting: list[_AnchorProgress] = []
@@ -139,11 +122,8 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
             if finder.alone(visit.row):
                 fits.append(finder.only_fit(visit.row))
                 continue
-            end = visit.found + share
-            if query.per_host:
-                end = min(end, query.per_host)
-            patience -= yield from visit.go_on(finder, end, fits)
-            if visit.more and not (query.per_host and visit.found == query.per_host):
+            patience -= yield from visit.go_on(finder, visit.found + share, fits)
+            if visit.more:
                 if len(waiting) >= KEPT:
                     visit.ways = None
                 waiting.append(visit)

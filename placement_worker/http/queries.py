@@ -250,7 +250,6 @@ def candidates(query_string: bytes, minor: int) -> FindCandidates:
         root_required=once(root.required),
         root_forbidden=once(root.forbidden),
         nested=minor >= 29,
-        per_host=0,
     )
 
 

@@ -37,9 +37,10 @@ _NEXT = f"""
 # permit UPDATE inside another statement.
 _NEXT_LOGGED = sql(f"""
     WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log
-    (number, changes, wakes, at, trees, consumers, renamed)
-    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:wakes AS text), :NOW, n.trees,
-    n.consumers, n.renamed FROM next, {{n: nth int, changes str, trees str, consumers str, renamed str}})
+    (number, changes, wakes, at, aggregates, cells, trees, consumers, renamed)
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:wakes AS text), :NOW, n.aggregates,
+    n.cells, n.trees, n.consumers, n.renamed FROM next, {{n: nth int, changes str, aggregates str, cells str,
+    trees str, consumers str, renamed str}})
     SELECT number, edition, rules FROM next
 """)
 _NEXT_ALONE = sql(_NEXT)
@@ -47,13 +48,9 @@ _RULES = sql(f"SELECT rules FROM changes WHERE id = {LAST_CHANGE}")
 _NEW_RULES = sql(f"UPDATE changes SET rules = rules + 1 WHERE id = {LAST_CHANGE} RETURNING rules")
 _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
-    INSERT INTO change_log (number, changes, wakes, at, trees, consumers, renamed)
-    SELECT n.number, n.changes, :wakes, :NOW, n.trees, n.consumers, n.renamed
-    FROM {n: number int, changes str, trees str, consumers str, renamed str}
-""")
-_LOG_FACTS = sql("""
-    INSERT INTO change_log (number, changes, at, aggregates, cells, wakes)
-    VALUES (:number, '[]', :NOW, CAST(:aggregates AS text), CAST(:cells AS text), CAST(:wakes AS text))
+    INSERT INTO change_log (number, changes, wakes, at, aggregates, cells, trees, consumers, renamed)
+    SELECT n.number, n.changes, :wakes, :NOW, n.aggregates, n.cells, n.trees, n.consumers, n.renamed
+    FROM {n: number int, changes str, aggregates str, cells str, trees str, consumers str, renamed str}
 """)
 _CHANGES_SINCE = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, l.wakes, c.number AS last,
@@ -86,22 +83,25 @@ _wakes = msgspec.json.Decoder(tuple[str, ...])
 class CommitRecord:
     """The changes of a commit that the log records; only the archive reads its trees, consumers and names."""
 
-    changes: Sequence[ProviderChange]
+    changes: Sequence[ProviderChange] = ()
+    aggregates: Sequence[Aggregate] = ()  # with a changed name or metadata
+    cells: Sequence[RegisteredCell] = ()  # registered, changed or deleted
     shaped: Mapping[str, Tree] = field(default_factory=dict)  # created, reshaped and deleted trees
     consumers: Sequence[ConsumerChange] = ()
     renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
     wakes: Sequence[str] = ()  # keys of refused claims that may succeed now
 
-    def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
-        """Return the columns `trees`, `consumers` and `renamed` of the log entry for part `nth` of a commit,
-        each None if empty. Only the entry of part 1 has consumers and names.
+    def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, ...]:
+        """Return the columns `aggregates`, `cells`, `trees`, `consumers` and `renamed` of the log entry for
+        part `nth` of a commit, each None if empty. Only the entry of part 1 has columns other than `trees`.
         """
         trees = None
         if self.shaped and (roots := {change.root for change in part if change.reshaped}):
             trees = _text(packed(self.shaped[root] for root in self.shaped if root in roots))
         if nth > 1:
-            return trees, None, None
-        return trees, _text(self.consumers), _text(self.renamed)
+            return None, None, trees, None, None
+        aggregates, cells = _text(self.aggregates), _text(self.cells)
+        return aggregates, cells, trees, _text(self.consumers), _text(self.renamed)
 
 
 async def announce(
@@ -110,7 +110,7 @@ async def announce(
     """Execute the statements `writes` and log the changes of a commit. Return the messages to publish, the
     version of the stored names of resource classes and traits, and the version of the data of rules.
     """
-    parts = list(portions(record.changes, CHANGES_A_MESSAGE))
+    parts = list(portions(record.changes, CHANGES_A_MESSAGE)) or [()]
     rows = [(nth, _encode(part).decode(), *record.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
     wakes = tuple(record.wakes)
     keys = _text(wakes)
@@ -123,33 +123,17 @@ async def announce(
         numbered = [(last - len(parts) + nth, *columns) for nth, *columns in rows]
         await _LOG(tx, numbered, wakes=keys, now=now)
     announced = [
-        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part), wakes=wakes, history=tx.history)
+        PlacementChanged(
+            number=last - len(parts) + nth,
+            changes=part,
+            aggregates=tuple(record.aggregates) if nth == 1 else (),
+            cells=tuple(record.cells) if nth == 1 else (),
+            wakes=wakes,
+            history=tx.history,
+        )
         for nth, part in enumerate(parts, 1)
     ]
     return announced, edition, rules
-
-
-async def announce_facts(
-    tx: Transaction,
-    aggregates: Sequence[Aggregate],
-    cells: Sequence[RegisteredCell],
-    wakes: Sequence[str],
-    now: float,
-) -> PlacementChanged:
-    """Log changed aggregates (name, metadata), cells, and keys of refused claims that may succeed now, under
-    a new change number; return the message.
-    """
-    [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
-    texts = [_text(facts) for facts in (aggregates, cells, wakes)]
-    await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], wakes=texts[2])
-    return PlacementChanged(
-        number=number,
-        changes=(),
-        aggregates=tuple(aggregates),
-        cells=tuple(cells),
-        wakes=tuple(wakes),
-        history=tx.history,
-    )
 
 
 def _text(value: Any) -> str | None:

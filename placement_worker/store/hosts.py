@@ -58,12 +58,10 @@ async def labels_of(tx: Transaction, roots: Collection[str]) -> dict[str, dict[s
     return found
 
 
-async def with_labels(tx: Transaction, found: Sequence[tuple[int, Provider]]) -> list[tuple[int, Provider]]:
+async def with_labels(tx: Transaction, found: Sequence[Provider]) -> list[Provider]:
     """Return the same providers, with the labels of their hosts added to root providers."""
-    labels = await labels_of(tx, [provider.id for _, provider in found if provider.parent is None])
-    return [
-        (number, structs.replace(provider, labels=labels.get(provider.id, {}))) for number, provider in found
-    ]
+    labels = await labels_of(tx, [provider.id for provider in found if provider.parent is None])
+    return [structs.replace(provider, labels=labels.get(provider.id, {})) for provider in found]
 
 
 _ENTER = sql("""

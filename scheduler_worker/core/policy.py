@@ -536,10 +536,10 @@ class ChoicePolicy:
     def kind(self, alternative: Alternative) -> Hashable:
         """Return the equivalence class of a flavor of a request: a key that is equal for equal requests."""
         values = tuple([read(alternative) for read in self._reads])
-        question = msgspec.structs.replace(alternative.question, seed="")
+        encoded = _encode((alternative.question, values))
         forced = bool(alternative.request.forced_host)
         hosts = alternative.same, alternative.different, alternative.current_roots
-        return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, values))
+        return alternative.alternative_index, alternative.notes, forced, hosts, encoded
 
     @cached_property
     def of_candidates(self) -> WeightedCandidates:

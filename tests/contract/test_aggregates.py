@@ -31,6 +31,7 @@ from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
+    a_provider,
     a_report,
     an_order,
     keeps_its_index,
@@ -72,11 +73,44 @@ async def test_a_change_is_applied_once_if_delivered_twice(
         assert await members(placement, EAST) == {host(number) for number in hosts}
 
 
+UNNAMED, EMPTY = uid(4, "c"), uid(5, "c")  # of the Placement API; `EMPTY` had a member
+HOSTS = {EAST: 2, UNNAMED: 1}  # a card is no host
+CONDITIONS: tuple[tuple[dict[str, Any], list[str]], ...] = (
+    ({}, [EAST, WEST, FAST, UNNAMED]),
+    ({"ids": (WEST, UNNAMED, EMPTY)}, [WEST, UNNAMED]),
+    ({"name": "east"}, [EAST]),
+    ({"key": "kind"}, [EAST, FAST]),
+    ({"host": "host-1"}, [EAST, UNNAMED]),
+    ({"host": host(1)}, [EAST, UNNAMED]),
+    ({"host": "node-2"}, [EAST]),
+    ({"host": "other"}, [EAST]),
+    ({"host": "host-9"}, []),
+    ({"host": "host-1", "ids": (WEST, UNNAMED)}, [UNNAMED]),
+    ({"key": "kind", "after": EAST}, [FAST]),
+    ({"limit": 4}, [EAST, WEST, FAST, UNNAMED]),
+)
+
+
+async def test_aggregates_are_found_by_each_condition(url: str, placement: Placement) -> None:
+    card = a_provider(3, 1, aggregates=(UNNAMED, WEST))
+    await report(placement, a_report(1, card, aggregates=(UNNAMED,)), a_report(4, aggregates=(EMPTY,)))
+    await report(placement, replace(a_report(2, name="node-2"), host="other"), a_report(4, sequence=2))
+    async with a_placement(url) as other:
+        await make(placement, EAST, "east", "host-1", "other", kind="a")
+        await make(placement, WEST, "west")
+        await make(placement, FAST, "fast", kind="b")
+        for condition, ids in CONDITIONS:
+            answer = await other.aggregates.find(FindAggregates(**condition))
+            assert [aggregate.id for aggregate in answer.aggregates] == ids, condition
+            assert answer.hosts == {id_: count for id_, count in HOSTS.items() if id_ in ids}
+            assert (answer.more, answer.seen) == (False, placement.memory.index.seen)
+        assert (await other.aggregates.find(FindAggregates(limit=3))).more
+
+
 async def test_a_page_of_aggregates_fits_into_a_message(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.registries.PAGE_BYTES", 5000)
-    monkeypatch.setattr("placement_worker.registries.ROWS", 4)
     for number in range(10):
         await make(placement, uid(number, "c"), f"n{number}", text="x" * 2000)
     after, pages = "", list[AggregatesFound]()
@@ -166,19 +200,21 @@ async def test_an_edit_interrupted_by_a_crash_changes_nothing(
     await has_hosts(placement, 2)
     await make(placement, EAST, "east", "host-1", kind="old")
     one = ChangeAggregate(aggregate=EAST, set={"kind": "new"}, add=("host-2",), remove=("host-1",))
-    announce = changes.announce_facts
+    announce = changes.announce
 
-    async def dies(*given: Any) -> Any:
-        await announce(*given)
-        raise RuntimeError("killed")
+    async def dies(tx: Any, record: changes.CommitRecord, *given: Any) -> Any:
+        announced = await announce(tx, record, *given)
+        if record.aggregates:
+            raise RuntimeError("killed")
+        return announced
 
     seen = placement.memory.index.seen
-    monkeypatch.setattr(changes, "announce_facts", dies)
+    monkeypatch.setattr(changes, "announce", dies)
     with pytest.raises(RuntimeError):
         await placement.aggregates.edit(AggregateEditRequested(edit=one))
     assert placement.memory.index.seen == seen
     assert await members(placement, EAST) == {host(1)}
-    monkeypatch.setattr(changes, "announce_facts", announce)
+    monkeypatch.setattr(changes, "announce", announce)
     assert (await done(placement, one)).aggregate.metadata == {"kind": "new"}
     assert await members(placement, EAST) == {host(2)}
 

@@ -50,7 +50,7 @@ def hopeless() -> FindCandidates:
 
 def many() -> FindCandidates:
     groups = tuple(ResourceGroup(suffix=f"_{position}", resources={"CUSTOM_VF": 1}) for position in range(3))
-    return FindCandidates(groups=groups, limit=20_000, per_host=0)
+    return FindCandidates(groups=groups, limit=20_000)
 
 
 async def test_a_query_does_not_wait_for_four_slow_queries(placement: Placement) -> None:

@@ -139,8 +139,6 @@ def a_query(chance: Random, world: Sequence[Tree]) -> FindCandidates:
         groups=tuple(groups),
         cell=chance.choice(("", "", "", "", "c1")),
         limit=100_000,
-        per_host=0,
-        seed=chance.choice(("", "a", "b", "c")),
         group_policy=chance.choice(("none", "none", "isolate")),
         same_subtree=tuple(tied),
         root_required=root_required,

@@ -36,7 +36,6 @@ def test_a_shape_has_the_amounts_and_traits_of_a_query_without_its_names() -> No
             ResourceGroup(suffix="_b", resources={"GPU": 1}, required=("X",)),
         ),
         group_policy="isolate",
-        seed="some",
         cell="c1",
     )
     gpus = ShapeGroup(resources=(("GPU", 1),), count=2, required=("X",))

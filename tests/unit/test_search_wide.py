@@ -30,7 +30,6 @@ def groups(*amounts: int, isolate: bool = False, limit: int = 1000) -> FindCandi
         ),
         group_policy="isolate" if isolate else "none",
         limit=limit,
-        per_host=0,
     )
 
 

@@ -76,7 +76,7 @@ def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
 
 
 def test_the_source_equals_an_exhaustive_search() -> None:
-    chance, fruitful = Random(1), 0
+    chance, fruitful = Random(2), 0
     for _ in range(WORLDS):
         world = in_zones(chance, a_world(chance))
         plain, source = PlainSearch(world, ZONES), source_of(world)
