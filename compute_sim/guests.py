@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from bus.agent_builds import AgentBuilds, GuestOrder, Span, allocations_of, reshaped_mappings
+from bus.agent_builds import AgentBuilds, Span, allocations_of, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.errors import Unavailable
-from bus.messages import AgentReported, DestroyOrdered
+from bus.messages import AgentReported, DestroyOrdered, GuestOrder
 from bus.requests import BuildSpec
 from bus.sql.failures import reason, result_code
 from bus.sql.sqlite import open_file
