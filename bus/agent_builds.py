@@ -4,49 +4,16 @@ a destroy order, have no effect. Also derives the fields that orders omit.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from bus.clock import monotonic
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, GuestOrder
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 
 Key = tuple[str, int]  # id of a build, attempt number
 Span = tuple[int, int]  # attempts with numbers above the first and up to the second
 V = TypeVar("V")
-
-
-class GuestOrder(Protocol):
-    """An order that creates a guest on a host, or brings one there."""
-
-    @property
-    def build(self) -> str: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-    @property
-    def cell(self) -> str: ...
-
-    @property
-    def agent(self) -> str: ...
-
-    @property
-    def root(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def spec(self) -> BuildSpec: ...
-
-    @property
-    def allocations(self) -> Allocations: ...
-
-    @property
-    def mappings(self) -> dict[str, tuple[str, ...]]: ...
-
-
 REMEMBERED = 100_000  # number of builds with records
 REMEMBERED_SECONDS = 7 * 86400.0
 
@@ -184,19 +151,8 @@ def report(
     failed build: `retry` states that another host may succeed, `leftover` that parts of the guest may still
     exist, `cause` the reason.
     """
-    return AgentReported(
-        build=order.build,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,
-        retry=retry,
-        leftover=leftover,
-        cause=cause,
-        epoch=order.epoch,
-    )
+    fields = order.guest_fields()
+    return AgentReported(**fields, outcome=outcome, retry=retry, leftover=leftover, cause=cause)
 
 
 def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:

@@ -1,6 +1,6 @@
 """The messages that workers and clients publish, by purpose. New fields get defaults; no field is renamed."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -215,8 +215,8 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 # Inside a cell: conductor ↔ agents
 
 
-class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """An order to create a guest of this build on a host. Fields may be omitted: see `bus.agent_builds`."""
+class GuestMessage(Message, frozen=True, kw_only=True):
+    """The base class of orders and reports about the guest of an attempt of a build, on a host."""
 
     build: Id
     attempt: Amount  # an agent that has destroyed an attempt ignores orders of this and earlier attempts
@@ -224,40 +224,40 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     agent: Word
     root: Id
     host: Text
+    epoch: Ordinal = 0  # number of agents that a shared node has had so far; 0: one agent acts on the host
+
+    def guest_fields(self) -> dict[str, Any]:
+        """Return the fields that an order and the report about it have in common, by name."""
+        return {name: getattr(self, name) for name in GuestMessage.__struct_fields__}
+
+
+class GuestOrder(GuestMessage, frozen=True, kw_only=True, omit_defaults=True):
+    """The base class of orders that create a guest on a host, or bring one there."""
+
     spec: BuildSpec
     allocations: Allocations = field(default_factory=dict)  # empty: the flavor's resources, from the root
     mappings: Mappings = field(default_factory=dict)  # as in Selection
-    epoch: Ordinal = 0  # number of agents that a shared node has had so far; 0: one agent acts on the host
+
+
+class BuildOrdered(GuestOrder, frozen=True, kw_only=True):
+    """An order to create a guest of this build on a host. Fields may be omitted: see `bus.agent_builds`."""
+
     adopt: bool = False  # the guest exists already: take it over
 
 
-class DestroyOrdered(Message, frozen=True, kw_only=True):
+class DestroyOrdered(GuestMessage, frozen=True, kw_only=True):
     """An order to delete the guests of a build on a host, for all attempts up to and including this one."""
 
-    build: Id
-    attempt: Amount
-    cell: Word
-    agent: Word
-    root: Id
-    host: Text
-    epoch: Ordinal = 0  # as in BuildOrdered
     above: Count = 0  # only guests of attempts with higher numbers are deleted
     grace: Seconds = 0.0  # time for the guest to stop before it is deleted
 
 
-class AgentReported(Message, frozen=True, kw_only=True):
-    build: Id
-    attempt: Amount
-    cell: Word
-    agent: Word
-    root: Id
-    host: Text
+class AgentReported(GuestMessage, frozen=True, kw_only=True):
     # overdue: made by the conductor itself, because the agent has not reported in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: whether another host may succeed (reschedule); False: abort
     leftover: bool = False  # failed: parts of the guest may still exist, so its resources stay allocated
     cause: Cause = ""
-    epoch: Ordinal = 0  # `epoch` of the order
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.agent_builds import report
 from bus.clock import Clock
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.removed_agents import AgentEditAnswered, AgentEditRequested
@@ -139,15 +140,13 @@ class RemovedAgents:
     def _report_instead(self, order: Any) -> Message | None:
         """Return the report that ends an order for a removed agent; None if nothing waits for the order."""
         cause = f"its agent {order.agent} was removed"
-        names = ("build", "attempt", "cell", "agent", "root", "host")
-        fields = {name: getattr(order, name) for name in names}
         match order:
             case BuildOrdered(adopt=True):
                 return None
             case BuildOrdered():
-                return AgentReported(**fields, outcome="failed", cause=cause)
+                return report(order, "failed", cause=cause)
             case DestroyOrdered():
-                return AgentReported(**fields, outcome="destroyed", cause=cause)
+                return report(order, "destroyed", cause=cause)
             case _:
                 return self._ends[type(order)](order, cause)
 

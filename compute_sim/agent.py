@@ -9,14 +9,14 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bus.agent_builds import GuestOrder, allocations_of, report, reshaped_mappings
+from bus.agent_builds import allocations_of, report, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, ProbeResult, ReportedGuest
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, GuestOrder
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import Fate, SimOptions
@@ -204,8 +204,7 @@ class SimulatedAgent:
         for given in (held.get(holder, {}), held.get(order.build, {})):
             if self.disk.devices.on_root(order.root, given):
                 mappings = reshaped_mappings(order.mappings, allocations_of(order), given)
-                changed: O = replace(cast(Any, order), allocations=given, mappings=mappings)
-                return changed
+                return replace(order, allocations=given, mappings=mappings)
         return None
 
     async def _store_outcome(self, outcome: AgentReported) -> AgentReported:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bus.requests import BuildSpec
-from compute_sim.core.drivers import InUse
 from compute_sim.core.ownership import GuestState
 from compute_sim.core.provider_tree import ProviderTree
 from compute_sim.guests import GuestRecord
@@ -51,11 +50,9 @@ class GuestDriver(ABC):
     no connection: every command that reads the settings constructs the driver.
     """
 
-    follows_use = False  # whether the provider tree depends on the resources that guests use
-
     @abstractmethod
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add a host's resources to its provider tree; `in_use` returns a provider's amounts in use."""
+    def update_provider_tree(self, tree: ProviderTree) -> None:
+        """Add a host's resources to its provider tree."""
 
     def facts(self) -> HypervisorFacts:
         """Return the hypervisor's properties from memory, as the agent calls this for every heartbeat."""

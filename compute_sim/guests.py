@@ -6,18 +6,17 @@ import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from math import inf
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from bus.agent_builds import AgentBuilds, GuestOrder, Span, allocations_of, reshaped_mappings
+from bus.agent_builds import AgentBuilds, Span, allocations_of, reshaped_mappings
 from bus.claims import holder_consumer
 from bus.errors import Unavailable
-from bus.messages import AgentReported, DestroyOrdered
+from bus.messages import AgentReported, DestroyOrdered, GuestOrder
 from bus.requests import BuildSpec
 from bus.sql.failures import reason, result_code
 from bus.sql.sqlite import open_file
@@ -145,8 +144,7 @@ class Guests:
 
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
 JobKey = tuple[str, object]  # identifies a job of one build
-ROUND = 0.025  # seconds between two rounds of ending jobs, per ended job
-LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wakes other processes
+ROUND = 0.025  # seconds between two rounds of ending jobs: each costs a write and wakes other processes
 
 
 @dataclass(eq=False, slots=True)
@@ -168,11 +166,6 @@ class AgentJob:
     is_interrupted: bool = False  # a later order ended the job
     waiter: asyncio.Future[How] | None = None
 
-    @property
-    def reported(self) -> bool:
-        """Return True if no delivery of the job's order waits for the job's result any more."""
-        return self.waiter is None or self.waiter.done()
-
     def finish(self, how: How) -> None:
         if how in ("destroyed", "overtaken"):
             self.is_interrupted = True
@@ -185,50 +178,12 @@ class AgentJob:
         self.due = min(self.due, asyncio.get_running_loop().time())
 
 
-class DueJobs:
-    """Completes an agent's simulated jobs when they are due; one timer serves all jobs."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, AgentJob]] = []
-        self._count = 0  # orders jobs due at the same time
-        self._next_round = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._rings = inf
-
-    def watch(self, job: AgentJob) -> None:
-        self._count += 1
-        heappush(self._due, (job.due, self._count, job))
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        while self._due and self._due[0][2].reported:
-            heappop(self._due)
-        when = max(self._due[0][0], self._next_round) if self._due else inf
-        if when < self._rings:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._rings = when
-            self._alarm = asyncio.get_running_loop().call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        # An event loop may fire early, so jobs due at the planned time count as due.
-        now = max(self._rings, asyncio.get_running_loop().time())
-        self._alarm, self._rings = None, inf
-        rung = 0
-        while self._due and self._due[0][0] <= now:
-            heappop(self._due)[2].finish("done")
-            rung += 1
-        self._next_round = now + min(ROUND * rung, LONGEST_ROUND)
-        self._set_alarm()
-
-
 class AgentJobs:
     """The jobs that an agent executes now, by build, with their number per host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
         self._of: dict[str, dict[JobKey, AgentJob]] = {}
-        self._due = DueJobs()
 
     def __iter__(self) -> Iterator[AgentJob]:
         return (job for jobs in self._of.values() for job in jobs.values())
@@ -247,13 +202,14 @@ class AgentJobs:
         If an earlier delivery of the order waits, the earlier future is completed with `handed over`.
         """
         job.finish("handed over")
-        job.waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        job.waiter = loop.create_future()
         if job.lost:
             job.finish("lost")
-        elif job.due <= asyncio.get_running_loop().time():
+        elif job.due <= loop.time():
             job.finish("done")
         else:
-            self._due.watch(job)
+            loop.call_at(ceil(job.due / ROUND) * ROUND, job.finish, "done")
         return job.waiter
 
     def finish(self, job: AgentJob) -> bool:

@@ -54,13 +54,9 @@ class HostTrees:
         self._reported: dict[str, int] = {}  # root → sequence of its last report
         self._newest_taken = -1  # the highest sequence of this agent's reports in placement at the last check
         self._not_taken: dict[str, int] = {}  # root → consecutive checks in which placement lacked the report
-        self._changed: dict[str, None] = {}
         self._alike: dict[str, list[Provider]] = {}  # root → placement's last answer that equalled the tree
         # roots with a changed tree or guests since the last check of allocations
         self._to_fit: dict[str, None] = {}
-        self._follow_use = {
-            root for root, host in self._hosts.items() if any(driver.follows_use for driver in host.drivers)
-        }
         for root in self._hosts:
             self._rebuild_tree(root)
 
@@ -73,7 +69,6 @@ class HostTrees:
         no allocations move).
         """
         self._reported[root] = sequence
-        self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
 
     def _reshaping(self, root: str) -> Reshaping | None:
@@ -82,27 +77,9 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record that a host's guests changed; rebuild the host's provider tree if one of its drivers derives
-        inventories from the use of devices.
-        """
+        """Record that a host's guests changed, so that their allocations are checked."""
         if root in self._hosts:
             self._to_fit[root] = None
-        if root not in self._follow_use:
-            return
-        before = self._trees[root].report()
-        self._rebuild_tree(root)
-        if self._trees[root].report() != before:
-            self._changed[root] = None
-
-    @property
-    def has_changed(self) -> bool:
-        return bool(self._changed)
-
-    def take_changed(self) -> list[str]:
-        """Return the roots of hosts whose trees changed after the last call and were not reported since."""
-        changed = list(self._changed)
-        self._changed.clear()
-        return changed
 
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider], read_at: Callable[[str], int]
@@ -136,7 +113,7 @@ class HostTrees:
             found.append(f"the allocations of {len(moves.guests)} guests are on other providers")
         if found:
             log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
-        elif root not in self._follow_use:
+        else:
             tree = self._trees[root]
             has = {now.id: now.inventories.keys() for now in tree.providers}
             # If placement has classes that the tree lacks, their allocations may still have to move.
@@ -187,9 +164,7 @@ class HostTrees:
 
     def _rebuild_tree(self, root: str) -> None:
         host, stored = self._hosts[root], self._stored.get(root, ())
-        tree = build_tree(
-            root, host.host, host.all_drivers, stored, self._devices.in_use, disabled=bool(host.disabled)
-        )
+        tree = build_tree(root, host.host, host.all_drivers, stored, disabled=bool(host.disabled))
         self._trees[root] = tree
         self._to_fit[root] = None
         moves = self._reshaping(root)
@@ -262,7 +237,7 @@ class HostReports:
     """Makes an agent's heartbeats and inventory reports.
 
     Without `providers`, a query of placement's providers, the inventories of all hosts are reported
-    repeatedly; with the query, only inventories that changed or differ from placement.
+    repeatedly; with the query, only inventories that differ from placement.
     """
 
     def __init__(
@@ -328,8 +303,8 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return the next inventory reports, at most 500 in all: of hosts that changed or differed from
-        placement in the last check, and of bare-metal nodes.
+        """Return the next inventory reports, at most 500 in all: of hosts that differed from placement in the
+        last check, and of bare-metal nodes.
         """
         if not self._does.ready:
             return []
@@ -350,9 +325,6 @@ class HostReports:
                 return []
             if not self._does.ready:  # the process stalled meanwhile
                 return []
-        if changed := self._trees.take_changed():
-            self._to_announce.update(dict.fromkeys(changed))
-            self._gap, self._next_check = FIRST_GAP, min(self._next_check, now + FIRST_GAP)
         sequence = self._sequence.next()
         chunk = [*islice(self._to_announce, HOSTS_IN_A_REPORT)]
         for root in chunk:
@@ -416,9 +388,7 @@ class HostReports:
             if differs:
                 differing.append(root)
             if index % HOSTS_AT_A_STRETCH == 0:
-                # A changed tree is reported only after this check.
-                hurry = check.is_urgent or self._trees.has_changed
-                await asyncio.sleep(0 if hurry else STRETCH_GAP)
+                await asyncio.sleep(0 if check.is_urgent else STRETCH_GAP)
         await self._settle()
         return metal + differing
 

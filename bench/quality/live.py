@@ -34,7 +34,6 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.vocabulary import Id
-from compute_sim.core.drivers import InUse
 from compute_sim.core.provider_tree import ProviderTree
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
@@ -51,9 +50,8 @@ class SpecDriver:
     """The driver of the devices of a host of a trace."""
 
     devices: tuple[DeviceSpec, ...]
-    follows_use: bool = False
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         for nth, device in enumerate(self.devices):
             name = tree.add(f"{tree.name}-{nth}")
             tree.give(name, **inventories(device.resources))

@@ -1,7 +1,7 @@
 """Defines the state of a build in its cell, and makes the messages about the build."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -40,26 +40,6 @@ class Leftover(Compact, frozen=True):
     is_destroyed: bool = False  # True if the agent has confirmed that the guest is destroyed
     above: int = 0  # the order to destroy excludes guests with attempt numbers up to this
     holder_attempt: int = 0  # the attempt number in the holder consumer's id; 0: equal to `attempt`
-
-
-class OnHost(Protocol):
-    """A selection, or a report of an agent: a value that names a host."""
-
-    @property
-    def agent(self) -> str: ...
-
-    @property
-    def root(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-
-class GuestReport(OnHost, Protocol):
-    """An agent's report about the guest of an attempt."""
-
-    @property
-    def attempt(self) -> int: ...
 
 
 class BuildParts(Parts):
@@ -143,7 +123,9 @@ def overdue(build: Build) -> messages.AgentReported:
 
 
 def attempt_fields(
-    build: Build, attempt: int | None = None, guest_on: OnHost | None = None
+    build: Build,
+    attempt: int | None = None,
+    guest_on: messages.Selection | messages.GuestMessage | None = None,
 ) -> dict[str, Any]:
     """Return the fields of an order or report that name build, attempt, agent and host. `attempt`: None for
     the current attempt. `guest_on`: the host, or a report of its agent; None for the build's host.
@@ -205,7 +187,7 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
     return messages.DestroyOrdered(**attempt_fields(build), above=above)
 
 
-def destroy_reported(build: Build, report: GuestReport, above: int = 0) -> messages.DestroyOrdered:
+def destroy_reported(build: Build, report: messages.GuestMessage, above: int = 0) -> messages.DestroyOrdered:
     """Return the order to destroy the guests of a build's attempts with numbers greater than `above`, up to
     and including the attempt of the report.
     """

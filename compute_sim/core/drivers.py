@@ -1,6 +1,6 @@
 """Drivers of hosts' hardware: each adds one type of hardware, such as NUMA cells, to the provider tree."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
@@ -12,20 +12,13 @@ from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.vocabulary import Count, Ratio
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, TreeProvider
 
-InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guests hold
-
 
 class Driver(Protocol):
     """The interface of a hardware driver, which adds one type of hardware to a host's provider tree."""
 
-    @property
-    def follows_use(self) -> bool:
-        """Return whether the inventories of this type of hardware depend on which devices guests use now."""
-        ...
-
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         """Add all hardware of one type to a host's provider tree, to which the host's earlier drivers have
-        added their hardware; `in_use` returns, by resource class, the amounts of a provider that guests use.
+        added their hardware.
         """
         ...
 
@@ -34,15 +27,6 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Base class of the built-in hardware drivers; its fields are options, which operators set in a TOML file
     of machine types.
     """
-
-    @property
-    def follows_use(self) -> bool:
-        return False
-
-
-def unused(provider: str) -> Mapping[str, int]:
-    """Return {}: no guest uses the provider. For provider trees that are built without guests."""
-    return {}
 
 
 def cell_named(tree: ProviderTree, number: int) -> str:
@@ -67,9 +51,8 @@ class FlatDriver:
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
-    follows_use: bool = False
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         tree.give(tree.name, **self.inventory)
         tree.mark(tree.name, *self.traits)
         tree.gather(tree.name, *self.aggregates)
@@ -94,7 +77,7 @@ class NumaDriver(DriverOptions, frozen=True, kw_only=True):
     disk_gb: Count = 2000
     traits: tuple[str, ...] = ("COMPUTE_NODE", "HW_CPU_HYPERTHREADING")  # of the root
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         if self.cells < 1:
             raise TreeMistake(f"{tree.name}: numa.cells: {self.cells}; a host has at least one")
         tree.mark(tree.name, *self.traits)
@@ -148,7 +131,7 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
     functions: tuple[PhysicalFunction, ...] = _NETWORK_CARDS
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         for function in self.functions:
             if function.vfs < 1:
                 raise TreeMistake(f"{tree.name}: sriov.{function.device}.vfs: {function.vfs}; one at least")
@@ -187,7 +170,7 @@ class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         for gpu in self.gpus:
             at = f"{tree.name}: vgpu.{gpu.device}.types"
             if not gpu.types or min(gpu.types.values()) < 1:
@@ -221,7 +204,7 @@ class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
 
     devices: tuple[HostDevice, ...] = _DEVICES
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         for device in self.devices:
             parent = device_parent(tree, device.cell, f"devices.{device.device}")
             name = tree.add(f"{tree.name}_{device.device}", parent)
@@ -235,17 +218,15 @@ def build_tree(
     host: str,
     drivers: Sequence[Driver],
     stored: Sequence[TreeProvider] = (),
-    in_use: InUse = unused,
     *,
     disabled: bool = False,
 ) -> ProviderTree:
     """Return a host's provider tree: hardware from the host's drivers, and the resource classes, traits and
-    aggregates that operators added in placement (`stored`). `in_use` returns the amounts of a provider in
-    use. `disabled`: add the trait that closes the host.
+    aggregates that operators added in placement (`stored`). `disabled`: add the trait that closes the host.
     """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
-        driver.update_provider_tree(tree, in_use)
+        driver.update_provider_tree(tree)
     if disabled:
         tree.mark(host, DISABLED)
     return tree

@@ -13,7 +13,6 @@ from msgspec import Meta, field
 
 from bus.reports import Inventory
 from bus.vocabulary import END, MAX_RATIO, Amount, ClassName, Count, TraitName
-from compute_sim.core.drivers import InUse
 from compute_sim.core.provider_tree import ProviderTree
 
 COMPUTE_NODE = "$COMPUTE_NODE"
@@ -138,9 +137,8 @@ class ProviderConfigDriver:
     """Adds a provider.yaml file's inventories and traits to a host's tree, after all hardware drivers."""
 
     providers: tuple[ConfiguredProvider, ...]
-    follows_use: bool = False
 
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+    def update_provider_tree(self, tree: ProviderTree) -> None:
         by_name = {each.identification.name: each for each in self.providers if each.identification.name}
         by_id = {at.identification.uuid.lower(): at for at in self.providers if at.identification.uuid}
         for provider in tree.providers:

@@ -11,7 +11,6 @@ from bus.reports import HostState
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.vocabulary import Allocations
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core.drivers import build_tree
 from compute_sim.core.faults import SimOptions
 from compute_sim.driver_kit.stand import AGENT, CELL, DriverStand, Rule, RuleBroken
 from compute_sim.guest_driver import DriverError
@@ -41,14 +40,6 @@ async def _hosts_are_separate(stand: DriverStand) -> None:
     first, second = ({provider.name for provider in stand.tree(number).providers} for number in range(2))
     if both := sorted(first & second):
         raise RuleBroken(f"both hosts have a provider {both[0]}: begin its name with tree.name")
-
-
-async def _tree_accepts_use(stand: DriverStand) -> None:
-    """A driver of hardware must not remove inventories from the provider tree while guests use them."""
-    used = {provider.id: dict.fromkeys(provider.inventories, 1) for provider in stand.tree().providers}
-    tree = build_tree(stand.roots[0], stand.hosts[0], (stand.driver,), (), lambda id_: used.get(id_, {}))
-    if not any(provider.inventories for provider in tree.providers):
-        raise RuleBroken("no provider has an inventory while resources are in use")
 
 
 async def _facts_are_valid(stand: DriverStand) -> None:
@@ -236,7 +227,7 @@ async def _agent_restarts(stand: DriverStand) -> None:
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
-    "inventory": (_tree_is_valid, _tree_is_stable, _hosts_are_separate, _tree_accepts_use),
+    "inventory": (_tree_is_valid, _tree_is_stable, _hosts_are_separate),
     "guests": (
         _facts_are_valid,
         _create_runs,

@@ -14,6 +14,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.vocabulary import LimitReached, page_after
 from features.maintenance import store as stored
+from features.maintenance.core.dead_hosts import EvacuationLimits
 from features.maintenance.core.maintenance import OVER
 from features.maintenance.evacuations import Confirm, DeadHosts
 from features.maintenance.fencing import call_hook
@@ -33,8 +34,8 @@ from features.maintenance.messages import (
     WindowHost,
     WindowPlan,
 )
-from features.maintenance.options import MaintenanceOptions
 from features.maintenance.quorum import AgentQuorum
+from features.maintenance.settings import MaintenanceSettings
 from features.maintenance.windows import MaintenanceWindows
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
@@ -61,18 +62,19 @@ class MaintenanceNeeds:
 
 
 class MaintenanceController:
-    def __init__(self, needs: MaintenanceNeeds, options: MaintenanceOptions) -> None:
+    def __init__(self, needs: MaintenanceNeeds, settings: MaintenanceSettings) -> None:
         self._needs = needs
-        self.most_windows = options.most_windows
+        self.most_windows = settings.windows
         self._name = needs.clock.uuid()
         stores = needs.database, needs.placement
-        self.windows = MaintenanceWindows(*stores, needs.cells, needs.plans, needs.clock, options.lead)
-        evacuation = options.evacuation
-        self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, evacuation.quorum)
-        confirm: Confirm | None = self.quorum.confirm if evacuation.quorum.votes else None
-        if evacuation.hook:
-            confirm = partial(call_hook, evacuation.hook, evacuation.hook_seconds)
-        self.dead_hosts = DeadHosts(*stores, needs.plans, needs.clock, evacuation, confirm)
+        self.windows = MaintenanceWindows(*stores, needs.cells, needs.plans, needs.clock, settings.lead)
+        votes, seconds = settings.quorum, settings.fence_seconds
+        self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, votes, seconds)
+        confirm: Confirm | None = self.quorum.confirm if votes else None
+        if settings.hook:
+            confirm = partial(call_hook, settings.hook, seconds)
+        limits = EvacuationLimits(settings.after, most=settings.most)
+        self.dead_hosts = DeadHosts(*stores, needs.plans, needs.clock, limits, settings.level, confirm)
 
     async def step(self) -> None:
         """If this scheduler leads, advance maintenance windows and evacuations by a step."""

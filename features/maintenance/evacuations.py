@@ -20,10 +20,15 @@ from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.maintenance import store as stored
-from features.maintenance.core.dead_hosts import EvacuationJudge, MissingHost, domain_sizes, domains_of
+from features.maintenance.core.dead_hosts import (
+    EvacuationJudge,
+    EvacuationLimits,
+    MissingHost,
+    domain_sizes,
+    domains_of,
+)
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import EvacuationState, HostEvacuation, MaintenanceEvent
-from features.maintenance.options import EvacuationOptions
 from features.moves.emptying import departures
 from features.moves.host_traits import force_down_host
 from features.moves.messages import EmptiedHost, Emptying, PlanOfMoves, StopPlan
@@ -48,7 +53,8 @@ class DeadHosts:
     placement: PlacementQueries
     plans: MovePlans
     clock: Clock
-    options: EvacuationOptions
+    limits: EvacuationLimits
+    level: str  # level of the domains for the limits, in addition to cells, zones and the cloud
     confirm: Confirm | None  # confirms that a host is off; None: no host is evacuated
     held: int = field(default=0, init=False)  # hosts that the limits kept from evacuation in the last step
     unfenced: int = field(default=0, init=False)  # hosts that could not be confirmed as off in the last step
@@ -168,8 +174,7 @@ class _EvacuationStep:
             self._put(row, "undone", "an operator has forced it down")
 
     def _judge(self, known: Sequence[HostEvacuation]) -> EvacuationJudge:
-        limits = self.dead.options.limits
-        level = self.dead.options.level
+        limits, level = self.dead.limits, self.dead.level
         labels, zones = self.view.labels(level), self.view.labels(ZONE)  # zones by aggregates, too
         domains = {
             root: domains_of(host.cell, zones.get(root, ""), level, labels.get(root, ""))

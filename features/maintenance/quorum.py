@@ -12,7 +12,6 @@ from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, Prob
 from features.maintenance.core.agent_votes import Voter, judge_votes, voters_for
 from features.maintenance.hosts import HostView
 from features.maintenance.messages import HostEvacuation
-from features.maintenance.options import QuorumOptions
 from scheduler_worker.extension import HostBook, Publish
 
 FENCING = "fencing"  # address for the agents' answers, which every scheduler receives
@@ -42,7 +41,8 @@ class AgentQuorum:
     book: HostBook
     publish: Publish
     clock: Clock
-    options: QuorumOptions
+    votes: int  # number of agents that must vote that they cannot reach the host
+    seconds: float  # seconds for which the agents must vote so, in every round of questions
     pause: float = ROUND_SECONDS
     patience: float = ANSWER_SECONDS
     _rounds: dict[str, _Round] = field(default_factory=dict, init=False)  # id of the question → its round
@@ -61,7 +61,7 @@ class AgentQuorum:
         while True:
             is_off, why = await self._ask(dead)
             lasted = self.clock.monotonic() - began
-            if not is_off or lasted >= self.options.seconds:
+            if not is_off or lasted >= self.seconds:
                 return is_off, f"{why}, for {lasted:.0f} s" if is_off else why
             await asyncio.sleep(self.pause)
 
@@ -73,7 +73,7 @@ class AgentQuorum:
             for root, host in view.guest_hosts().items()
             if host.cell == dead.cell and host.agent != own and root not in view.down
         )
-        voters = voters_for(dead.root, {host.agent: root for root, host in usable}, self.options.votes)
+        voters = voters_for(dead.root, {host.agent: root for root, host in usable}, self.votes)
         id_, round_ = self.clock.uuid(), _Round(voters)
         self._rounds[id_] = round_
         try:
@@ -90,7 +90,7 @@ class AgentQuorum:
             log.info("agents that answered about host %s: %s", dead.host, sorted(round_.results))
         finally:
             del self._rounds[id_]
-        return judge_votes(dead.root, voters, round_.results, self.options.votes)
+        return judge_votes(dead.root, voters, round_.results, self.votes)
 
     async def _publish(self, asked: GuestsAsked) -> None:
         try:

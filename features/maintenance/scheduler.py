@@ -5,7 +5,6 @@ from bus.guests import GuestsAsked
 from bus.worker import WorkerRows, answers, every, on, prune_period
 from features.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
-from features.maintenance.options import options_of
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
 from features.moves.plans import MovePlans
@@ -24,7 +23,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
         clock=scheduler.clock,
         publish=needs.publish,
     )
-    controller = MaintenanceController(given, options_of(settings))
+    controller = MaintenanceController(given, settings)
     return SchedulerPart(
         rows=WorkerRows(
             announces=frozenset({GuestsAsked}),

@@ -26,8 +26,6 @@ from features.moves.messages import MoveKind, MoveOrdered, MoveReported
 
 log = logging.getLogger(__name__)
 
-# The fields that a report has in common with its order
-_SHARED = ("move", "build", "phase", "step", "attempt", "cell", "agent", "root", "host", "epoch")
 _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung": "it hung"}
 
 
@@ -229,4 +227,4 @@ class SimulatedMoves:
 def _phase_report(
     order: MoveOrdered, outcome: Literal["done", "failed", "progress"], **details: Any
 ) -> MoveReported:
-    return MoveReported(**{name: getattr(order, name) for name in _SHARED}, outcome=outcome, **details)
+    return MoveReported(**order.phase_fields(), outcome=outcome, **details)

@@ -15,7 +15,7 @@ from bus import topics
 from bus.acts import BOTH, Act, Requested, Target, allocations_of, sent
 from bus.decisions import Decision
 from bus.invalid_requests import InvalidRequest, RequestKind
-from bus.messages import Attempt, BuildPlaced, Selection
+from bus.messages import Attempt, BuildPlaced, GuestMessage, GuestOrder, Selection
 from bus.parts import DecisionParts, MoveParts, Part, PlanParts, none_of, waits_since
 from bus.projects import BuildPlace, NotAllowed, ProjectMember, ProjectsFound, check_filtered
 from bus.queries import DecisionFound
@@ -31,7 +31,6 @@ from bus.vocabulary import (
     Id,
     LargeMap,
     LongList,
-    Mappings,
     Message,
     Number,
     Ordinal,
@@ -238,42 +237,31 @@ class HandoverReported(Message, frozen=True, kw_only=True):
 # Inside a cell: conductor ↔ agents
 
 
-class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """An order to an agent to carry out this phase of a move on this host, for the guest of this attempt.
+class MoveOrdered(GuestOrder, frozen=True, kw_only=True):
+    """An order to an agent to carry out this phase of a move on this host, for the guest of this attempt; in
+    the phases resume and rebuild, `attempt` is the new attempt of the guest.
 
     `step` grows with every order of a build, over all its moves. An agent ignores orders with a lower step
     than its last order of the build on that host.
     """
 
     move: Id
-    build: Id
     kind: MoveKind
     phase: MovePhase
     step: Amount
-    attempt: Amount  # resume, rebuild: the new attempt of the guest
     was: Count = 0  # resume, rebuild: the former attempt of the guest
-    cell: Word
-    agent: Word
-    root: Id
-    host: Text
     peer: Text = ""  # the other host of the move
     force: bool = False  # send: the guest may be paused to finish the copy
-    spec: BuildSpec
-    allocations: Allocations = field(default_factory=dict)  # as in BuildOrdered
-    mappings: Mappings = field(default_factory=dict)
-    epoch: Ordinal = 0
+
+    def phase_fields(self) -> dict[str, Any]:
+        """Return the fields that the report about this order has in common with the order, by name."""
+        return {**self.guest_fields(), "move": self.move, "phase": self.phase, "step": self.step}
 
 
-class MoveReported(Message, frozen=True, kw_only=True):
+class MoveReported(GuestMessage, frozen=True, kw_only=True):
     move: Id
-    build: Id
     phase: MovePhase
     step: Amount
-    attempt: Amount
-    cell: Word
-    agent: Word
-    root: Id
-    host: Text
     # overdue: made by the conductor itself, because the agent has not reported in time
     outcome: Literal["done", "failed", "progress", "overdue"]
     removed: bool = False  # with overdue: immediately, because an operator has removed the agent
@@ -281,7 +269,6 @@ class MoveReported(Message, frozen=True, kw_only=True):
     leftover: bool = False  # failed: parts of the guest may still exist
     retry: bool = True  # failed: whether another host may succeed
     cause: Cause = ""
-    epoch: Ordinal = 0
 
 
 class MoveStands(Value, frozen=True, kw_only=True):

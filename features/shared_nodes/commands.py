@@ -63,7 +63,7 @@ async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> None:
 async def rehome_command(
     cli: Cli,
     name: Name,
-    to: str = option("", "The agent that gets them (default: by the ring).", metavar="AGENT"),
+    to: str = option("", "The agent that gets them (default: those with the fewest nodes).", metavar="AGENT"),
     node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="UUID"),
     cell: Cell = "",
     wait: Wait = 30.0,

@@ -97,7 +97,7 @@ class SharingEditRequested(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     edit: Literal["disable", "enable", "rehome"]
-    to: Text = ""  # rehome: destination agent; empty: by the hash ring
+    to: Text = ""  # rehome: destination agent; empty: those with the fewest nodes
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: nodes to move; empty: all
 
 

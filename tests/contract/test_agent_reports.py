@@ -8,40 +8,19 @@ from typing import Any
 import pytest
 
 from bus.errors import Poison
-from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
+from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.requests import BuildSpec, Flavor
 from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
+from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, SimOptions
-from compute_sim.core.provider_tree import ProviderTree, child_id
 from compute_sim.guests import AgentDisk
 from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports, HostTrees
 from placement_worker import Placement
-from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.placement_calls import edit, find_providers
 from tests.support.virtual_time import TurnedClock
-
-
-class ClosingTypes(DriverOptions, frozen=True, kw_only=True):
-    types: dict[str, int]
-
-    @property
-    def follows_use(self) -> bool:
-        return True
-
-    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        names = {type_: tree.add(f"{tree.name}_g_{type_}") for type_ in self.types}
-        used = {type_ for type_, name in names.items() if in_use(tree[name].id)}
-        for type_, total in self.types.items():
-            closed = total if used - {type_} else 0
-            tree.give(names[type_], VGPU=Inventory(total=total, reserved=closed))
-
-
-GPU = ClosingTypes(types={"small": 2, "large": 1})
 
 
 def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
@@ -74,22 +53,6 @@ class OneAgent:
             outcomes = await self.placement.reports.report_many(reply)
             self.refused += [str(outcome) for outcome in outcomes if isinstance(outcome, Poison)]
         return [report.host for report in reply]
-
-    async def order(self, number: int, **allocations: dict[str, int]) -> str:
-        order = BuildOrdered(
-            build=uid(number, "b"), attempt=1, cell="c1", agent="a1", root=self.hosts[0].root, host="h",
-            spec=BuildSpec(flavor=Flavor(name="f")),
-            allocations={child_id(self.hosts[0].root, f"{self.hosts[0].host}_{name}"): amounts
-                         for name, amounts in allocations.items()},
-        )  # fmt: skip
-        reply = await self.does.build(order)
-        assert reply is not None
-        return reply.cause or reply.outcome
-
-    async def destroy(self, number: int) -> None:
-        root, build = self.hosts[0].root, uid(number, "b")
-        order = DestroyOrdered(build=build, attempt=1, cell="c1", agent="a1", root=root, host="h")
-        await self.does.destroy(order)
 
 
 @pytest.fixture
@@ -147,19 +110,16 @@ async def test_the_tree_of_another_agent_is_taken_over(
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
 
 
-async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
-    placement: Placement, turned: TurnedClock
+async def test_a_report_is_not_repeated_while_placement_still_applies_reports(
+    agent: OneAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = OneAgent(placement, turned, hosts(GPU, count=1))
-    await agent.says()
-    await agent.order(1, g_small={"VGPU": 1})
+    monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 1)
     assert await agent.says() == [ONE]
-    await agent.destroy(1)
     agent.lost = True
-    assert await agent.says() == [ONE]
+    assert await agent.says() == [TWO]
     agent.lost = False
-    assert await agent.says(after=20.0) == []  # the repeated report may be in progress
-    assert await agent.says(after=20.0) == [ONE]
+    assert await agent.says(after=20.0) == []  # placement has taken the report of the first host
+    assert await agent.says(after=20.0) == [TWO]
     assert await agent.says(after=40.0) == []
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
-from bus.agent_builds import GuestOrder
+from bus.messages import GuestOrder
 from bus.requests import BuildSpec
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.guests import AgentDisk, GuestFile, GuestRecord, GuestRows

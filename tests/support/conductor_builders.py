@@ -75,13 +75,8 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPla
     )  # fmt: skip
 
 
-def attempt_fields(order: Any) -> dict[str, Any]:
-    """Return the fields that an order and the agent's report about it have in common."""
-    return {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
-
-
 def an_agent_report(order: BuildOrdered | DestroyOrdered, outcome: str, **more: Any) -> AgentReported:
-    return AgentReported(**attempt_fields(order), outcome=outcome, **more)  # type: ignore[arg-type]
+    return AgentReported(**order.guest_fields(), outcome=outcome, **more)  # type: ignore[arg-type]
 
 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
@@ -94,7 +89,7 @@ def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) 
 
 
 def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
-    return DestroyOrdered(**attempt_fields(a_build_order(placed, attempt, at)))
+    return DestroyOrdered(**a_build_order(placed, attempt, at).guest_fields())
 
 
 def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:

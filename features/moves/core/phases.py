@@ -577,9 +577,7 @@ def overdue_report(build: Build) -> MoveReported:
 
 def removed_report(order: MoveOrdered, cause: str) -> MoveReported:
     """Return the report that ends an order for a removed agent."""
-    names = ("move", "build", "phase", "step", "attempt", "cell", "agent", "root", "host")
-    fields = {name: getattr(order, name) for name in names}
-    return MoveReported(**fields, outcome="overdue", cause=cause, removed=True)
+    return MoveReported(**order.phase_fields(), outcome="overdue", cause=cause, removed=True)
 
 
 def move_progress(build: Build, refused: str = "", reply_to: str | None = None) -> MoveProgress:

@@ -1,8 +1,8 @@
 """Distributes bare-metal nodes over agents, as agents start and stop and their leases expire.
 
-Free nodes are distributed by consistent hashing with bounded imbalance: a hash ring sorts the agents for each
-node. As few nodes as possible change owner: a node without an agent goes to the first agent that is below its
-share; all other nodes stay, unless an agent has much too few nodes, such as a new agent, or much too many.
+Few free nodes change owner: a node without an agent goes to the agent with the fewest nodes; all other nodes
+stay, unless an agent has much too few nodes, such as a new agent, or much too many. Then agents give nodes to
+agents with fewer nodes, until all have an equal share.
 
 A node is free, `held` (an instance is on the node, or moves to or from the node) or `ending` (a guest is to
 be destroyed). A held node stays with its agent until the node is deleted or an operator orders `rehome`. An
@@ -13,9 +13,8 @@ owner changes when the agent has confirmed it or its lease has expired. Every ch
 node's epoch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cache, lru_cache
-from hashlib import blake2b
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from math import ceil
 from typing import Literal
 
@@ -23,88 +22,27 @@ import msgspec
 from msgspec.structs import replace
 
 SLACK = 0.05  # permitted deviation of an agent's nodes from the even share; one node is always permitted
-POINTS = 160  # points of each agent on the hash ring
-
-Preference = Callable[[str], tuple[str, ...]]
 
 
-def preference(agents: Collection[str]) -> Preference:
-    """Return a function that sorts the agents by consistent hashing for a node, preferred agents first."""
-    return _preference(tuple(sorted(agents)))
-
-
-@lru_cache(maxsize=8)
-def _preference(agents: tuple[str, ...]) -> Preference:
-    from uhashring import HashRing  # imported here, because only cells whose agents share nodes need it
-
-    ring = HashRing(nodes=list(agents), vnodes=POINTS, hash_fn=_position)
-
-    @cache
-    def order(node: str) -> tuple[str, ...]:
-        return tuple(point["nodename"] for point in ring.range(node))
-
-    return order
-
-
-def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
+def dealt(owners: Mapping[str, str], agents: Collection[str]) -> dict[str, str]:
     """Return the agent of each bare-metal node, spread evenly over `agents`. `owners` has each node's present
-    agent, or ""; `order` sorts the agents for a node.
+    agent, or "".
     """
     if not agents:
         return dict(owners)
-    even = len(owners) / len(agents)
-    most, least = ceil(even * (1 + SLACK)), max(min(int(even * (1 - SLACK)), int(even) - 1), 0)
-    held: dict[str, set[str]] = {agent: set() for agent in agents}
-    homeless = []
+    held: dict[str, list[str]] = {agent: [] for agent in sorted(agents)}
+    homeless: list[str] = []
     for node in sorted(owners):
-        if owners[node] in held:
-            held[owners[node]].add(node)
-        else:
-            homeless.append(node)
-    for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
-        poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
-        # With `most` nodes each, the agents have capacity for all nodes. The last nodes go to agents with too
-        # few, which saves a later transfer.
-        up_to = most if left > sum(poor.values()) else least
-        to = next(agent for agent in order(node) if len(held[agent]) < up_to)
-        held[to].add(node)
-    for agent in sorted(agents, key=lambda agent: (len(held[agent]), agent)):
-        if len(held[agent]) < least:
-            _fill(agent, int(even), held, order)
-    for agent in sorted(agents):
-        if len(held[agent]) > most:
-            _shed(agent, ceil(even), held, order)
+        held.get(owners[node], homeless).append(node)
+    shares = list(held.values())
+    for node in homeless:
+        min(shares, key=len).append(node)
+    even = len(owners) / len(agents)
+    most, least = ceil(even * (1 + SLACK)), min(int(even * (1 - SLACK)), int(even) - 1)
+    if len(max(shares, key=len)) > most or len(min(shares, key=len)) < least:
+        while len(rich := max(shares, key=len)) - len(poor := min(shares, key=len)) > 1:
+            poor.append(rich.pop())
     return {node: agent for agent, nodes in held.items() for node in nodes}
-
-
-def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # The nodes for which the agent is the most preferred are moved first.
-    offered = sorted(
-        (order(node).index(poor), node, agent)
-        for agent, nodes in held.items()
-        if len(nodes) > up_to
-        for node in nodes
-    )
-    for _, node, agent in offered:
-        if len(held[poor]) >= up_to:
-            return
-        if len(held[agent]) > up_to:
-            held[agent].discard(node)
-            held[poor].add(node)
-
-
-def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # The nodes for which the agent is the least preferred are moved first.
-    for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
-        to = next((agent for agent in order(node) if len(held[agent]) < down_to), None)
-        if len(held[rich]) <= down_to or to is None:
-            return
-        held[rich].discard(node)
-        held[to].add(node)
-
-
-def _position(key: str) -> int:
-    return int.from_bytes(blake2b(str(key).encode(), digest_size=8).digest(), "big")
 
 
 Use = Literal["held", "ending"]  # use of a node that is not free
@@ -139,7 +77,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
     # why the owner must stop: `free`: only if the node is free; `all`: in any case; `gone`: the node was
     # deleted
     leaving: Literal["", "free", "all", "gone"] = ""
-    to: str = ""  # the next owner; empty: the hash ring decides
+    to: str = ""  # the next owner; empty: the agent with the fewest nodes
 
 
 def moves(
@@ -153,19 +91,22 @@ def moves(
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
     if len(takers) == 1 and all(node.owner in takers and not node.leaving for node in nodes):
         return []  # most cells have no shared nodes
-    order = preference(takers or known)
-    wanted = dealt(free, takers or list(known), order) if free else {}
+    agents = takers or list(known)
+    wanted = dealt(free, agents)
+    loads = Counter(wanted.get(node.root, node.owner) for node in nodes)
     changed = []
     for node in nodes:
         chosen = known.get(node.to)
         if chosen is not None and chosen.alive:
             to = chosen.agent
-        else:  # the first agent in the node's order that may take the node
-            rest = (agent for agent in order(node.root) if agent != node.owner)
-            to = wanted.get(node.root) or next(rest, "")
+        else:
+            others = (agent for agent in agents if agent != node.owner)
+            to = wanted.get(node.root) or min(others, key=loads.__getitem__, default="")
         after = _moved(node, uses.get(node.root), to, known, bool(takers))
         if after is not node:
             changed.append(after)
+            if node.root not in wanted:
+                loads[after.owner] += 1
     return changed
 
 

@@ -20,7 +20,7 @@ from features.maintenance.messages import (
     WindowHost,
     WindowState,
 )
-from features.maintenance.options import MaintenanceOptions
+from features.maintenance.settings import MaintenanceSettings
 from features.moves.plans import MovePlans
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.hosts import HostBook
@@ -68,7 +68,7 @@ async def windows(placement: Placement, open_database: Callable[..., Database]) 
         plans=MovePlans(database, unused, source, clock.clock, unused),
         clock=clock.clock, publish=unused,
     )  # fmt: skip
-    return MaintenanceController(needs, MaintenanceOptions())
+    return MaintenanceController(needs, MaintenanceSettings())
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from features.maintenance import controller
 from features.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
-from features.maintenance.core.dead_hosts import EvacuationLimits
 from features.maintenance.messages import (
     AddWindow,
     FindMaintenance,
@@ -31,7 +30,7 @@ from features.maintenance.messages import (
     ReleaseEvacuations,
     every_maintenance,
 )
-from features.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
+from features.maintenance.settings import MaintenanceSettings
 from features.moves.emptying import HostEmptying
 from features.moves.messages import FindMoves, MoveRequested, MovesFound, MoveStands
 from features.moves.plans import MovePlans
@@ -47,7 +46,7 @@ from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 HOSTS = range(1, 11)
-LIMITS = EvacuationLimits(after=60.0, within=600.0, most=2, share=0.25)
+SETTINGS = MaintenanceSettings(hook=("fence",), after=60.0, most=2)
 
 
 def cell_of(number: int) -> str:
@@ -157,7 +156,6 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
         await report(placement, *(a_report(number) for number in HOSTS))
         async with serving(lambda: LocalTransport(broker), silent_placement(placement)) as bus:
             edit, edit_name = bus.asker(topics.EDIT), bus.asker(topics.EDIT_NAME)
-            options = MaintenanceOptions(evacuation=EvacuationOptions(("fence",), limits=LIMITS))
             queries = replace(queries_of(placement), edit=edit, edit_name=edit_name)
             cells = CellQueries(builds=cell.find_builds, instances=cell.find_instances)
             source = IndexedSource(placement.memory)
@@ -181,7 +179,7 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
                         clock=clock.clock,
                         publish=bus.publish,
                     ),
-                    options,
+                    SETTINGS,
                 )
                 for book, carrying_out in zip(books, plans, strict=True)
             ]
@@ -274,7 +272,7 @@ async def test_agents_confirm_that_a_host_is_off_only_if_none_reaches_it_for_the
 
     scheduler = world.schedulers[0]
     quorum = scheduler.quorum
-    quorum.options, quorum.pause, quorum.publish = QuorumOptions(votes=3, seconds=120.0), 0.01, publish
+    quorum.votes, quorum.seconds, quorum.pause, quorum.publish = 3, 120.0, 0.01, publish
     scheduler.dead_hosts.confirm = quorum.confirm
     await world.passes(30, 1)
     assert asked == []

@@ -13,7 +13,7 @@ from features.maintenance import scheduler
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.maintenance import UNMEASURED
 from features.maintenance.hosts import HostView
-from features.maintenance.options import MaintenanceOptions
+from features.maintenance.settings import MaintenanceSettings
 from features.maintenance.windows import MaintenanceWindows
 from features.moves import emptying, plans
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
@@ -127,10 +127,10 @@ async def test_the_drain_for_a_later_window_begins_so_early_that_its_host_is_emp
             await super().step(view)
             steps += 1
 
-    def controller(needs: MaintenanceNeeds, options: MaintenanceOptions) -> MaintenanceController:
-        made = MaintenanceController(needs, options)
+    def controller(needs: MaintenanceNeeds, settings: MaintenanceSettings) -> MaintenanceController:
+        made = MaintenanceController(needs, settings)
         parts = needs.database, needs.placement, needs.cells, needs.plans, clock.clock
-        made.windows = TurnedWindows(*parts, options.lead)
+        made.windows = TurnedWindows(*parts, settings.lead)
         return made
 
     monkeypatch.setattr(scheduler, "MaintenanceController", controller)

@@ -17,7 +17,7 @@ from features.moves.messages import (
     MoveProgress,
     MoveReported,
 )
-from tests.support.conductor_builders import CELL, a_selection, attempt_fields
+from tests.support.conductor_builders import CELL, a_selection
 from tests.support.conductor_builders import in_short as build_in_short
 from tests.support.ids import uid
 
@@ -50,8 +50,7 @@ def an_answer_in(
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:
-    moved = {name: getattr(order, name) for name in ("move", "phase", "step")}
-    return MoveReported(**attempt_fields(order), **moved, outcome=outcome, **more)
+    return MoveReported(**order.phase_fields(), outcome=outcome, **more)
 
 
 def a_report_of(

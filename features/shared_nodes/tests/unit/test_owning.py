@@ -64,3 +64,11 @@ def test_a_node_alone(
 ) -> None:
     after = only(node, members, use)
     assert (after.owner, after.epoch, after.leaving) == becomes
+
+
+def test_nodes_that_an_agent_gives_up_are_spread_over_the_others() -> None:
+    held = [replace(MINE, root=uid(number, "d"), owner="b") for number in range(3)]
+    given = [replace(GIVES, root=uid(number, "c")) for number in range(9)]
+    uses: dict[str, Use] = {node.root: "held" for node in (*held, *given)}
+    changed = moves([*held, *given], [A, B, C], uses)
+    assert sorted(node.owner for node in changed) == ["b"] * 3 + ["c"] * 6

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from features.shared_nodes.core.ring import dealt, preference
+from features.shared_nodes.core.ring import dealt
 from tests.support.ids import uid
 
 NODES = [uid(number, "c") for number in range(1000)]
 
 
 def among(agents: str, owners: dict[str, str] | None = None) -> dict[str, str]:
-    return dealt(owners or dict.fromkeys(NODES, ""), list(agents), preference(list(agents)))
+    return dealt(owners or dict.fromkeys(NODES, ""), agents)
 
 
 def loads(owners: dict[str, str]) -> Counter[str]:
@@ -32,7 +32,7 @@ def test_few_nodes_are_dealt_as_well_as_can_be() -> None:
     three = dict.fromkeys(NODES[:3], "")
     assert max(loads(among("ab", three)).values()) == 2
     assert max(loads(among("abcde", three)).values()) == 1
-    assert dealt(three, [], preference([])) == three
+    assert dealt(three, []) == three
 
 
 def test_deleted_nodes_lead_to_a_new_balance() -> None:
@@ -42,9 +42,3 @@ def test_deleted_nodes_lead_to_a_new_balance() -> None:
     }
     after = among("ab", left)
     assert abs(loads(after)["a"] - loads(after)["b"]) <= len(left) * 0.06
-
-
-def test_the_order_of_agents_is_stable_without_one() -> None:
-    all_five, four = preference("abcde"), preference("abde")
-    for node in NODES[:100]:
-        assert [agent for agent in all_five(node) if agent != "c"] == list(four(node))
