@@ -15,7 +15,7 @@ from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.features import features, module_of
-from berth.loadtest import MIX, LoadPlan, mixed
+from berth.loadtest import MIX, LoadPlan, mixed, percentile
 from scheduler_worker import SPREAD
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
@@ -138,12 +138,12 @@ def decisions(sizes: BenchSizes) -> Figures:
 
 
 def news(sizes: BenchSizes) -> Figures:
-    alone = ironic.steady(sizes.nodes, 200.0, sizes.events)
-    busy = ironic.steady(sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside)
+    alone = ironic.delays(sizes.nodes, 200.0, sizes.events)
+    busy = ironic.delays(sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside)
     each = {"": alone, f" with {sizes.boots_beside:.0f} boots/s": busy}
     return tuple(
-        Figure(f"event → claimable{when}: {name}", result.at(share), "ms", "down")
-        for when, result in each.items()
+        Figure(f"event → claimable{when}: {name}", percentile(found, share), "ms", "down")
+        for when, found in each.items()
         for name, share in (("p50", 0.5), ("p99", 0.99))
     )
 
