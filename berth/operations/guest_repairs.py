@@ -122,7 +122,10 @@ def _doubt(
     expected = (place.cell, place.host.agent), place.attempt, place.host.root
     if not any((agent, other.attempt, other.root) == expected for agent, other in guests):
         return f"agent {place.host.agent} does not confirm the guest on {place.host.host}"
-    return "" if guest is not None and guest.state != "arriving" else "the guest is arriving: try again"
+    assert guest is not None
+    # A guest of an earlier attempt arrives for no move any more: commits that moved the build were lost.
+    is_expected = guest.state == "arriving" and guest.attempt >= place.attempt
+    return "the guest is arriving: try again" if is_expected else ""
 
 
 def _doubt_of_retired(retired: Retired, choice: RetiredChoice) -> str:

@@ -76,9 +76,9 @@ async def breaches(world: "SimulatedWorld") -> list[str]:
 
 async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
     """Repair the lost commits as an operator does, with some rounds of `berth heal --yes`."""
-    deadline = world.time() + patience
     with operator_of(world) as settings:
         for number in range(_ROUNDS):
+            deadline = world.time() + patience + HANG_SECONDS  # a build or move that is repeated can hang
             # Clients repeat requests after the first repair: before it, placement can have lost the claim of
             # a guest that exists, and a repeated request would be placed on another host.
             await _until_settled(world, bus, settings, deadline, repeats=number > 0)
@@ -108,7 +108,6 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
             )
             if not_adopted or any(why.endswith(_UNFINISHED) for why in doubts.values()):
                 await asyncio.sleep(HANG_SECONDS)  # builds that hang have failed then
-                deadline += HANG_SECONDS
                 await _restart(world, {each.agent[1] for each in guests.differences})
                 continue
             undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]

@@ -88,6 +88,12 @@ def test_a_guest_elsewhere_is_destroyed_if_the_agent_of_the_recorded_host_has_th
     ]
 
 
+@pytest.mark.parametrize(("attempt", "why"), [(0, ""), (2, "the guest is arriving: try again")])
+def test_an_arriving_guest_of_an_earlier_attempt_is_destroyed(attempt: int, why: str) -> None:
+    arriving = guest(attempt, state="arriving")
+    assert repairs({A1: [guest(), arriving]}) == [("destroyed", why)]
+
+
 @pytest.mark.parametrize("status", [DELETED, FAILED])
 def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_its_host(status: str) -> None:
     assert repairs({A1: [guest()]}, active=False, ended={BUILD: status}) == [("destroyed", "")]
