@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -160,65 +160,6 @@ class Times(msgspec.Struct, frozen=True, gc=False):
     retried_for: float = 0.0  # seconds since the first retry
 
 
-class Purpose(Protocol):
-    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
-    ends. The kernel has one purpose, `BUILD`; features derive others from `BuildPurpose`. Purposes are
-    immutable.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def retires(self) -> bool:
-        """Return whether instances that get no host are retired, so that their ids cannot be claimed later.
-        False for ids of another system, which may be requested again: such orders preempt no instances.
-        """
-
-    @property
-    def boots(self) -> bool:
-        """Return whether the instances are new ones of the request's project. Only then does the share of the
-        project decide when the request is tried, and may the instances draw from its open reservations.
-        """
-
-    @property
-    def leaves_lost_host(self) -> bool:
-        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
-
-    @property
-    def holds(self) -> Allocations:
-        """Return what the order's instance holds already on the host that it leaves."""
-
-    def adapt(self, order: "Order") -> "Order":
-        """Return a new order with what this purpose adds to its alternatives and times."""
-
-    def consumers(self, order: "Order") -> frozenset[Id]:
-        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
-
-    def claim(self, order: "Order", instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
-        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
-
-    def claim_answered(
-        self, order: "Order", instance: Id, result: Held | Retired, patience: float
-    ) -> "Order | ComeAgain":
-        """Return the order after placement answered a claim with the state of its consumer, or the order to
-        deliver the request again. `instance` is no longer among the order's instances.
-        """
-
-    def retire_answered(self, order: "Order", instance: Id, result: Held | Retired) -> "Order":
-        """Return the order after placement did not retire an instance, because of the state `result`."""
-
-    def located(
-        self, order: "Order", instance: Id, held: Held, providers: Mapping[Id, Provider]
-    ) -> Settled | EndedInstance | ComeAgain:
-        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
-        has the providers of the allocations, by id.
-        """
-
-    def ends(self, order: "Order") -> Sequence[Message]:
-        """Return the messages that end the order."""
-
-
 class Order(msgspec.Struct, frozen=True, gc=False):
     """The state of a request during placement. Immutable: each step makes a new one."""
 
@@ -227,7 +168,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     # each section, as a rule one. Empty if the request is invalid.
     attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
-    purpose: Purpose
+    purpose: "Purpose"
     attempt: int = 0  # index of the attempt that is being tried
     alternates: int = 0  # number of alternates to choose for each instance
     picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
@@ -621,32 +562,43 @@ def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
     return ancestor == top
 
 
-# Section: the kernel's purpose of an order: builds of new instances.
+# Section: the purpose of an order. The kernel's one is to build new instances.
 
 
 @dataclass(frozen=True)
-class BuildPurpose:
-    """The purpose of orders for builds. Features derive their purposes from it, and override what differs."""
+class Purpose:
+    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
+    ends. This one builds new instances; features derive others from it, and override what differs.
+    """
 
     name: ClassVar[str] = "build"
+    # Whether instances that get no host are retired, so that their ids cannot be claimed later. False for ids
+    # of another system, which may be requested again: such orders preempt no instances.
     retires: ClassVar[bool] = True
+    # Whether the instances are new ones of the request's project. Only then does the share of the project
+    # decide when the request is tried, and may the instances draw from its open reservations.
     boots: ClassVar[bool] = True
 
     @property
     def leaves_lost_host(self) -> bool:
+        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
         return False
 
     @property
     def holds(self) -> Allocations:
+        """Return what the order's instance holds already on the host that it leaves."""
         return {}
 
     def adapt(self, order: Order) -> Order:
+        """Return a new order with what this purpose adds to its alternatives and times."""
         return order
 
     def consumers(self, order: Order) -> frozenset[Id]:
+        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
         return frozenset()
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
         request = order.request
         return ConsumerClaim(
             consumer=instance, generation=None, choices=choices, project=request.project, user=request.user
@@ -655,9 +607,13 @@ class BuildPurpose:
     def claim_answered(
         self, order: Order, instance: Id, result: Held | Retired, patience: float
     ) -> Order | ComeAgain:
+        """Return the order after placement answered a claim with the state of its consumer, or the order to
+        deliver the request again. `instance` is no longer among the order's instances.
+        """
         return self.retire_answered(order, instance, result)
 
     def retire_answered(self, order: Order, instance: Id, result: Held | Retired) -> Order:
+        """Return the order after placement did not retire an instance, because of the state `result`."""
         match result:
             case Held():
                 return structs.replace(order, found=(*order.found, (instance, result)))
@@ -683,6 +639,9 @@ class BuildPurpose:
     def located(
         self, order: Order, instance: Id, held: Held, providers: Mapping[Id, Provider]
     ) -> Settled | EndedInstance | ComeAgain:
+        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
+        has the providers of the allocations, by id.
+        """
         place = place_of(held, providers)
         if place is None:  # no scheduler placed this consumer: its allocations must not be released
             where = ", ".join(sorted(held.allocations))
@@ -691,6 +650,7 @@ class BuildPurpose:
         return settled_at(order, instance, held, place)
 
     def ends(self, order: Order) -> Sequence[Message]:
+        """Return the messages that end the order."""
         request, verdict = order.request, order.verdict
         messages: list[Message] = [*order.repeats, *(_placed(order, settled) for settled in order.settled)]
         if failed := tuple([each.instance for each in order.ended if each.code != CANCELLED_CODE]):
@@ -702,7 +662,7 @@ class BuildPurpose:
         return messages
 
 
-BUILD = BuildPurpose()
+BUILD = Purpose()
 
 
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
