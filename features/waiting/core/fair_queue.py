@@ -9,21 +9,17 @@ read keeps its share. While two projects have requests of one priority, their sh
 request of each, and what was handled when the later one began.
 """
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
-from bus.messages import BuildRequested
-from bus.requests import Flavor
 from features.waiting.core.shares import QueueKey, Rank, Shares, Size, parts_of
 
 SERVED_SECONDS = 60.0  # seconds after which an evaluated request counts 1/e (37 %)
 MOST_IDLE = 1000  # projects without requests that are stored
-_RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 
 @dataclass(slots=True, eq=False)
@@ -185,28 +181,3 @@ class FairQueue:
         if len(self._projects) > self._most_known:
             self._projects = {name: known for name, known in self._projects.items() if not known.is_idle}
             self._most_known = max(2 * len(self._projects), MOST_IDLE)
-
-
-def requested_amounts(request: BuildRequested) -> Counter[str]:
-    """Return the amounts that all instances of a request need together, by resource class."""
-    total = Counter[str]()
-    sections = [(section.flavor, section.count) for section in request.parts.sections]
-    for flavor, several in sections or [(request.flavor, len(request.instances))]:
-        one = Counter(amounts_of(flavor))
-        for group in request.groups:
-            one.update(group.resources)
-        for name, amount in one.items():
-            total[name] += several * amount
-    return total
-
-
-def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """Return the amounts that an instance of a flavor needs, by resource class."""
-    amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
-    for name, text in flavor.extra_specs.items():
-        found = _RESOURCES.fullmatch(name)
-        if found is None or not text.isdecimal():
-            continue
-        suffix, resource_class = found.groups()
-        amounts[resource_class] = int(text) + (amounts.get(resource_class, 0) if suffix else 0)
-    return amounts

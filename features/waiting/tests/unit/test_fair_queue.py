@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.requests import Flavor
-from features.waiting.core.fair_queue import SERVED_SECONDS, FairItem, FairQueue, amounts_of
+from features.waiting.core.fair_queue import SERVED_SECONDS, FairItem, FairQueue
 from features.waiting.core.shares import PERIOD_SECONDS, ShareMeter
 
 WEIGHTS = {"gold": 4.0, "silver": 2.0, "bronze": 1.0}
@@ -153,14 +152,3 @@ def test_a_new_weight_applies_to_what_was_served_recently() -> None:
     now[0] = 10 * SERVED_SECONDS
     queue.set_weights({"a": 1.0})
     assert abs(Counter(each.project for each in popped(queue, 400))["a"] - 200) <= 4
-
-
-def test_amounts_of_a_flavor_include_its_extra_specs() -> None:
-    specs = {
-        "resources:VCPU": "0",
-        "resources:CUSTOM_GOLD": "1",
-        "resources1:VGPU": "2",
-        "trait:X": "required",
-    }
-    amounts = amounts_of(Flavor(name="metal", vcpus=8, memory_mb=1024, extra_specs=specs))
-    assert amounts == {"VCPU": 0, "MEMORY_MB": 1024, "DISK_GB": 0, "CUSTOM_GOLD": 1, "VGPU": 2}
