@@ -10,7 +10,7 @@ request of each, and what was handled when the later one began.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -36,10 +36,9 @@ class FairItem:
 class _Project:
     items: list[tuple[QueueKey, int, FairItem]] = field(default_factory=list)
     rank: Rank | None = None  # the first request's
-    # total size of its requests that were taken, and of those that are handled now
-    served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # total size and number of its requests that are handled now
     handled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    calls: int = 0  # number of the requests that are handled now
+    calls: int = 0
     turn: float | None = None  # its turn in `FairQueue._turns`; None: it is not there
 
     @property
@@ -108,7 +107,6 @@ class FairQueue:
         self._reached = max(self._reached, rank.turn)
         self.shares.give(project, item.size, 1, self._time())
         for name, part in parts_of(item.size).items():
-            known.served[name] += part
             known.handled[name] += part
         known.calls += 1
         self._enqueue(project, known)
@@ -144,15 +142,6 @@ class FairQueue:
     def _turn(self, project: str, known: _Project, now: float) -> float:
         """Return the turn of a project, without its requests that are handled now."""
         return self.shares.exact_turn(project, now, known.handled if known.calls else {})
-
-    def progress(self, projects: Iterable[str]) -> dict[str, float]:
-        """Return the total size that was taken of each given project, divided by its weight. Only the growth
-        of this number while the project has requests is comparable between projects.
-        """
-        known = {name: self._projects[name].served for name in projects if name in self._projects}
-        return {
-            name: max(sizes.values(), default=0.0) / self.shares.weight(name) for name, sizes in known.items()
-        }
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Set the weights of projects; "" is the weight of all projects not listed."""
