@@ -19,7 +19,6 @@ from scheduler_worker.core.order import (
     LONGEST_PAUSE,
     MAX_CHOICES_EACH,
     SOON,
-    BuildPurpose,
     EndedInstance,
     Order,
     OrderSection,

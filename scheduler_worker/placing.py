@@ -30,7 +30,7 @@ from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
-from scheduler_worker.core.choosing import Choosing, TentativeHosts
+from scheduler_worker.core.choosing import Choosing, TentativeHosts, mappings_of
 from scheduler_worker.core.demand import Shape, shape_of
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
@@ -737,12 +737,15 @@ class Scheduler:
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
         held = [held for each in placed for _, held in each.order.held_before()]
         providers = await self.ending.look_up(held)
+        if any(each.order.attempts for each in placed):
+            await self.source.fresh()  # another scheduler may have claimed on a host that is new here
+        mappings = partial(mappings_of, self.source)
         for each in placed:
             instances = [instance for instance, _ in each.order.held_before()]
             parts: dict[Id, tuple[ClaimPart, ...]] = {}
             for fallback in self.fallbacks:
                 parts |= await fallback.parts_of(each.order, instances, self)
-            self._take(each, events.Located(providers, parts))
+            self._take(each, events.Located(providers, mappings, parts))
 
     async def _fence(self, placed: Sequence[_OrderInProgress]) -> None:
         fences = [each.order.fences() for each in placed]

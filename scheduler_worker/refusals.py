@@ -2,7 +2,6 @@
 
 from collections import Counter as Tally
 from collections.abc import Sequence
-from typing import Protocol
 
 from prometheus_client import Counter
 
@@ -10,7 +9,6 @@ from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
-from scheduler_worker.core.narrowing import Narrowing
 from scheduler_worker.hosts import UNPLACEABLE
 from scheduler_worker.store import decisions
 
@@ -34,19 +32,12 @@ def _name(result: ClaimResult | Refusal) -> str:
     return result.code if isinstance(result, RuleRefused) else type(result).__name__.lower()
 
 
-class HasNarrowings(Protocol):
-    """A scheduler, of which the narrowings count refused requests."""
-
-    clock: Clock
-    narrowings: Sequence[Narrowing]
-
-
 class RefusalRecords:
-    """Stores why builds and moves got no host, for later queries, and counts these builds in metrics."""
+    """Stores why builds and moves got no host, for later queries, and counts these builds."""
 
-    def __init__(self, database: Database, scheduler: HasNarrowings) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._scheduler = scheduler
+        self._clock = clock
 
     async def add_builds(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
         """Store why builds got no host, from the messages that report an unplaceable build."""
@@ -54,13 +45,11 @@ class RefusalRecords:
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
             UNPLACEABLE.inc(len(ending))
-            for narrowing in self._scheduler.narrowings:
-                narrowing.count_refused(ending)
             async with self._database.write() as tx:
-                await decisions.add(tx, ending, self._scheduler.clock.now())
+                await decisions.add(tx, ending, self._clock.now())
 
     async def add(self, refusals: Sequence[decisions.StoredRefusal]) -> None:
         """Store why requests of features, such as moves, were refused."""
         if refusals:
             async with self._database.write() as tx:
-                await decisions.add_refusals(tx, refusals, self._scheduler.clock.now())
+                await decisions.add_refusals(tx, refusals, self._clock.now())

@@ -89,7 +89,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     demand = DemandRecords(hosts.demand, database, clock)
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     explanations = Explanations(database, scheduler)
-    requests = NewRequests(scheduler, RefusalRecords(database, scheduler))
+    requests = NewRequests(scheduler, RefusalRecords(database, scheduler.clock))
     cancelling = Cancelling(scheduler.ending, given.bus.publish, scheduler.fallbacks)
     worker = Worker(
         "scheduler",

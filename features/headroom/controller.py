@@ -6,7 +6,6 @@ host and allocations, so several placement processes that add the same slot clai
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +21,7 @@ from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
 from features.groups.messages import groups_of
 from features.headroom import held_sizes
-from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound, HeadroomTurn
+from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
 from features.reservations.core.forms import kind_of, node_of
@@ -39,7 +38,6 @@ from placement_worker.extension import ClaimOperations, Index, PlacementOperatio
 HOST = "host"  # the level of domains that are single hosts
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
-TURNS = 20  # number of the latest changes of each headroom that are kept in memory
 
 Rows = Sequence[Mapping[str, Any]]  # what consumers hold, from the database
 
@@ -51,9 +49,9 @@ class HeadroomController(PlacementOperations):
     """Adjusts the slots of failover reservations that name levels, after changes of hosts or instances."""
 
     claims: ClaimOperations
+    kept: bool | None = field(default=None, init=False)  # what the metric shows; None: no slots were adjusted
     _changed: bool = field(default=True, init=False)
     _last: Sequence[Reservation] = field(default=(), init=False)  # reservations at the last call of `adjust`
-    _turns: dict[str, deque[HeadroomTurn]] = field(default_factory=dict, init=False)  # by reservation's id
 
     def __post_init__(self) -> None:
         self.log.memory.watch(lambda *_: self._note_change())
@@ -76,7 +74,6 @@ class HeadroomController(PlacementOperations):
         lacking_then: tuple[str, ...] = ()
         if claims and not plan.lacking:
             lacking_then = (await _plan(await self._after(state, reservation, rows, claims))).lacking
-        turns = tuple(self._turns.get(reservation.id, ()))
         return Headroom(
             reservation=reservation,
             kept=plan.holds,
@@ -84,8 +81,6 @@ class HeadroomController(PlacementOperations):
             domains=len(state.domains),
             instances=len(state.instances),
             lacking=plan.lacking,
-            since=turns[-1].at if turns and turns[-1].kept == plan.holds else self.clock.now(),
-            history=turns,
             unlabelled=_levels_without_domains(reservation.levels, state.domains),
             lacking_then=lacking_then,
         )
@@ -97,14 +92,12 @@ class HeadroomController(PlacementOperations):
             return
         self._changed, self._last = False, managed
         try:
-            plans = {each.id: await self._adjusted(each) for each in managed}
+            plans = [await self._adjusted(each) for each in managed]
         except BaseException:
             self._changed = True
             raise
-        for reservation, plan in plans.items():
-            self._note_turn(reservation, plan)
-        self._turns = {reservation: self._turns[reservation] for reservation in plans}
-        KEPT.set(all(plan.holds for plan in plans.values()))
+        self.kept = all(plan.holds for plan in plans)
+        KEPT.set(self.kept)
 
     async def _adjusted(self, reservation: Reservation) -> HeadroomPlan:
         """Claim missing slots of a reservation and release surplus slots; return the plan of the state that
@@ -119,12 +112,6 @@ class HeadroomController(PlacementOperations):
         if plan.add or plan.remove:
             plan = await _plan(await self._state(reservation, await self._rows()))
         return plan
-
-    def _note_turn(self, reservation: str, plan: HeadroomPlan) -> None:
-        turns = self._turns.setdefault(reservation, deque(maxlen=TURNS))
-        if not turns or turns[-1].kept != plan.holds:
-            lacking = "" if plan.holds else next(iter(plan.lacking), "")
-            turns.append(HeadroomTurn(at=self.clock.now(), kept=plan.holds, lacking=lacking))
 
     async def _managed(self) -> list[Reservation]:
         now = self.clock.now()

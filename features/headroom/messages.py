@@ -3,16 +3,8 @@
 from bus.claims import ConsumerClaim
 from bus.domains import Level
 from bus.topics import ANYONE, Query
-from bus.vocabulary import Count, LongList, Message, Seconds, ShortList, Text, Value
+from bus.vocabulary import Count, LongList, Message, ShortList, Text, Value
 from features.reservations.messages import Reservation
-
-
-class HeadroomTurn(Value, frozen=True, kw_only=True):
-    """A change of a headroom: when its slots became sufficient (`kept`) or insufficient for a failover."""
-
-    at: Seconds
-    kept: bool
-    lacking: Text = ""  # the first reason why the slots were insufficient
 
 
 class Headroom(Value, frozen=True, kw_only=True):
@@ -24,8 +16,6 @@ class Headroom(Value, frozen=True, kw_only=True):
     domains: Count
     instances: Count
     lacking: LongList[Text] = ()  # why the slots are insufficient
-    since: Seconds = 0.0  # time of the last change of `kept` that placement's process has observed
-    history: ShortList[HeadroomTurn] = ()  # last changes since placement's process started, oldest first
     unlabelled: ShortList[Level] = ()  # levels of which no host has a label
     # why no slots would be sufficient after the query's claims; empty if `lacking` has reasons already
     lacking_then: LongList[Text] = ()

@@ -70,7 +70,7 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     lookups = MoveLookups(
         scheduler.source, scheduler.ending, placement, needs.cells, find_moves, scheduler.orders.options
     )
-    placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler).add)
+    placing = MovePlacing(scheduler, lookups, handovers, RefusalRecords(database, scheduler.clock).add)
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
     return SchedulerPart(

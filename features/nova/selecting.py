@@ -20,10 +20,10 @@ from bus.vocabulary import Id
 from features.nova.core.rebuild_fit import unfit_image
 from features.nova.messages import HostsAnswered, HostsAsked
 from scheduler_worker.extension import (
-    BuildPurpose,
     ComeAgain,
     EndedInstance,
     Order,
+    Purpose,
     RuleError,
     Scheduler,
     Settled,
@@ -35,7 +35,7 @@ UNSTORED = 20_000  # decisions waiting to be stored; the oldest are dropped if t
 
 
 @dataclass(frozen=True)
-class SelectPurpose(BuildPurpose):
+class SelectPurpose(Purpose):
     """The purpose of orders for instances that another system builds: their ids may be requested again."""
 
     name: ClassVar[str] = "select"

@@ -2,7 +2,6 @@
 
 from bus.worker import WorkerRows, on_many
 from cell_conductor.extension import CellBuilds, ConductorNeeds, ConductorPart
-from features.preemption.build_metrics import PreemptionMetrics
 from features.preemption.core.courses import PreemptorCourse, VictimCourse
 from features.preemption.messages import BUILD_PREEMPTED, BUILD_VACATE
 
@@ -15,7 +14,6 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
 
     return ConductorPart(
         courses=(VictimCourse(), PreemptorCourse()),
-        stores=(PreemptionMetrics(),),
         effects=(BUILD_VACATE, BUILD_PREEMPTED),
         repeats=(BUILD_VACATE,),
         rows=rows,

@@ -12,7 +12,7 @@ FEATURE = Feature(
         "priority": "Priority classes: requests that may preempt instances (features/preemption/README.md)."
     },
     pages={"/preemptions": "Preemption"},
-    meters=(("features.preemption.build_metrics", "conductor"), ("features.preemption.rule", "placement")),
+    meters=(("features.preemption.rule", "placement"),),
     reasons=(
         ReasonTable(
             OF_CLAIMS,

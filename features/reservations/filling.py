@@ -34,7 +34,7 @@ from features.reservations.messages import (
     SlotClaim,
     every_reservation,
 )
-from scheduler_worker.extension import BuildPurpose, ComeAgain, Order, Scheduler, events, on_closed, only_on
+from scheduler_worker.extension import ComeAgain, Order, Purpose, Scheduler, events, on_closed, only_on
 
 REFRESH_SECONDS = 5.0
 SLOTS_AT_ONCE = 100  # slots that one order claims
@@ -48,7 +48,7 @@ SLOTS = Gauge(
 
 
 @dataclass(frozen=True)
-class SlotPurpose(BuildPurpose):
+class SlotPurpose(Purpose):
     """The purpose of orders that claim slots of a reservation: later orders may claim the same slots."""
 
     name: ClassVar[str] = "slot"

@@ -6,5 +6,4 @@ FEATURE = Feature(
     name="topology",
     says="chooses the hosts of all instances of a request together, with constraints of their own, and roles",
     needs=("groups",),
-    meters=(("features.topology.refusals", "scheduler"),),
 )

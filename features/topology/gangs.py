@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from bus.claims import ConsumerClaim
-from bus.messages import BuildRequested, BuildUnplaceable
 from bus.protocol import Ask
 from bus.queries import Candidate
 from bus.vocabulary import Id
@@ -16,7 +15,6 @@ from features.groups.messages import FindGroups, GroupClaim, GroupsFound
 from features.groups.server_groups import watched
 from features.topology.core.gang_choice import GangChoice, is_gang
 from features.topology.messages import topology_of
-from features.topology.refusals import count_unplaceable
 from features.topology.requests import own_group, own_group_id
 from scheduler_worker.extension import PLAIN, Alternative, Chosen, Narrowing, Order, Scope
 
@@ -76,6 +74,3 @@ class Gangs(Narrowing):
                         settled.instance, settled.alternative, settled.lacking, settled.cell
                     )
         return found
-
-    def count_refused(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        count_unplaceable(ended)

@@ -25,7 +25,7 @@ class HeldHosts(Narrowing):
     def __init__(
         self, hosts: KnownHosts, orders: Orders, options: SchedulerOptions, share: float = HELD_SHARE
     ) -> None:
-        self.sizes = RequestSizes(hosts.source, hosts.clock)
+        self.sizes = RequestSizes(orders, hosts.source, hosts.clock)
         self.fitting = FittingHosts(
             hosts.source, options.policy, hosts.now, orders.alternatives_of, self.sizes.of_request
         )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import structs
-from prometheus_client import Counter, Gauge
+from prometheus_client import Gauge
 
 from bus.clock import Clock
 from bus.errors import NOT_JSON
@@ -29,9 +29,6 @@ ERROR = Gauge(
     " intended share",
     ["queue", "quantile"],
 )
-COMPARED = Counter(
-    "berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start", ["queue"]
-)
 
 Histories = Mapping[str, ClassHistory]
 Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests, each with the name of its scheduler
@@ -44,7 +41,6 @@ def show_calibration(queue: str, calibration: Calibration) -> None:
     """Set the metrics of the estimates for a kind of queue: `waiting` or `backlog`."""
     for name, quantile in (("p50", P50), ("p90", P90)):
         ERROR.labels(queue, name).set(calibration.error(quantile))
-    COMPARED.labels(queue).inc(calibration.take_compared())
 
 
 class StartEstimates:

@@ -58,7 +58,7 @@ class WaitingStore:
         self.requests = held.requests
         self.starts = held.starts
         self.woken = held.woken
-        self.refusals = RefusalRecords(database, scheduler)
+        self.refusals = RefusalRecords(database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner

@@ -23,7 +23,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import Transaction
 from features.waiting.core.fair_queue import FairItem, FairQueue
-from features.waiting.core.shares import ShareMeter, Size
+from features.waiting.core.shares import Size
 from features.waiting.core.start_times import NewCounts
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FIRST, LAST, NewId, NewKey, NewRequest
@@ -38,10 +38,6 @@ PATIENCE = 1.0  # seconds before a retry if the database is unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
 PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have requests in the backlog")
-DEVIATION = Gauge(
-    "berth_scheduler_share_deviation",
-    "largest relative deviation of a project's served share from its weight, over a minute with a backlog",
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,8 +106,6 @@ class StoredRequests:
         self.projects: dict[str, StoredProject] = {}
         self.more = asyncio.Event()  # set when the queue may have requests
         self._database = database
-        self._clock = clock
-        self._shares = ShareMeter()
         self._owner = owner
         self._live = live
         self._queue = queue
@@ -280,8 +274,6 @@ class StoredRequests:
         self._due.set()
 
     def measure(self) -> None:
-        """Set the metrics of the stored requests, and of the shares in which their projects are served."""
+        """Set the metrics of the stored requests."""
         BACKLOG.set(sum(stored.counts.left.total() for stored in self.projects.values()))
         PROJECTS.set(len(self.projects))
-        self._shares.measure(self._queue.progress(self.projects), self._clock.monotonic())
-        DEVIATION.set(self._shares.deviation)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
-from bus.vocabulary import Allocations, Id
+from bus.vocabulary import Allocations, Id, Mappings
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts, Shortage, with_siblings
 from scheduler_worker.core.host_map import HostMap, HostsNow, drawn
@@ -301,6 +301,27 @@ class Choosing:
             known = _known("zones", zones) or "; no host names a zone"
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
+
+
+def mappings_of(source: CandidateSource, question: FindCandidates, root: Id, held: Allocations) -> Mappings:
+    """Return the providers that serve each request group of a claim on a host, as a search finds them within
+    the claim's allocations. {} if the root has all of these, or if they are not what the groups ask for now.
+    """
+    if held.keys() <= {root}:
+        return {}
+    asked = FindCandidates(
+        groups=question.groups,
+        group_policy=question.group_policy,
+        isolated=question.isolated,
+        same_subtree=question.same_subtree,
+        roots=(root,),
+    )
+    try:
+        search = source.search(asked, empty=True)
+    except SenselessQuery:  # the claim was made for another request
+        return {}
+    ways = [way for position in search.positions.tolist() for way in search.ways(position, 1, (held,))]
+    return next((way.mappings for way in ways if way.allocations == held), {})
 
 
 class _EqualOrders:

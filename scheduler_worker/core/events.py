@@ -1,15 +1,15 @@
 """The events that change the state of an order, and the effects that the worker executes for it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 import msgspec
 
 from bus.claims import ClaimResult, ReleaseResult
-from bus.queries import Candidate
+from bus.queries import Candidate, FindCandidates
 from bus.resources import Provider
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Allocations, Id, Mappings, Message
 from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.ranking import Pick
 from scheduler_worker.core.rule import ClaimPart
@@ -45,6 +45,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     """The event after a lookup of the providers that instances have allocations of."""
 
     providers: Mapping[Id, Provider]
+    mappings: Callable[[FindCandidates, Id, Allocations], Mappings]  # as `choosing.mappings_of`
     # instance → what features add to the messages about it
     parts: Mapping[Id, tuple[ClaimPart, ...]] = {}
 

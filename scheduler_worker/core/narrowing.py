@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from bus.claims import ConsumerClaim
-from bus.messages import BuildRequested, BuildUnplaceable
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.choosing import ChoiceNarrowing, Choosing
 from scheduler_worker.core.order import Order, choices_of
@@ -35,9 +34,6 @@ class Narrowing(ChoiceNarrowing):
     async def remedies(self) -> Remedies:
         """Return a function that suggests changes of orders without a host; read here what it needs."""
         return lambda order, choosing, tally: iter(())
-
-    def count_refused(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        """Count requests that ended without a host, in the feature's metrics."""
 
     def watch(self, order: Order) -> tuple[object, frozenset[str]]:
         """Return a value that differs if a waiting order must be evaluated again, and the hosts on which it

@@ -1,11 +1,11 @@
 """The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -28,9 +28,9 @@ from bus.claims import (
 from bus.decisions import RULE_ERROR, AlsoAsked, Decision, noted
 from bus.messages import BuildEndRequested, BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.parts import PlacedParts, RequestParts
-from bus.queries import Candidate, FindCandidates
+from bus.queries import Candidate
 from bus.reports import SHARES
-from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
+from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Contended, Id, Message
 from scheduler_worker.core import events
@@ -160,65 +160,6 @@ class Times(msgspec.Struct, frozen=True, gc=False):
     retried_for: float = 0.0  # seconds since the first retry
 
 
-class Purpose(Protocol):
-    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
-    ends. The kernel has one purpose, `BUILD`; features derive others from `BuildPurpose`. Purposes are
-    immutable.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def retires(self) -> bool:
-        """Return whether instances that get no host are retired, so that their ids cannot be claimed later.
-        False for ids of another system, which may be requested again: such orders preempt no instances.
-        """
-
-    @property
-    def boots(self) -> bool:
-        """Return whether the instances are new ones of the request's project. Only then does the share of the
-        project decide when the request is tried, and may the instances draw from its open reservations.
-        """
-
-    @property
-    def leaves_lost_host(self) -> bool:
-        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
-
-    @property
-    def holds(self) -> Allocations:
-        """Return what the order's instance holds already on the host that it leaves."""
-
-    def adapt(self, order: "Order") -> "Order":
-        """Return a new order with what this purpose adds to its alternatives and times."""
-
-    def consumers(self, order: "Order") -> frozenset[Id]:
-        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
-
-    def claim(self, order: "Order", instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
-        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
-
-    def claim_answered(
-        self, order: "Order", instance: Id, result: Held | Retired, patience: float
-    ) -> "Order | ComeAgain":
-        """Return the order after placement answered a claim with the state of its consumer, or the order to
-        deliver the request again. `instance` is no longer among the order's instances.
-        """
-
-    def retire_answered(self, order: "Order", instance: Id, result: Held | Retired) -> "Order":
-        """Return the order after placement did not retire an instance, because of the state `result`."""
-
-    def located(
-        self, order: "Order", instance: Id, held: Held, providers: Mapping[Id, Provider]
-    ) -> Settled | EndedInstance | ComeAgain:
-        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
-        has the providers of the allocations, by id.
-        """
-
-    def ends(self, order: "Order") -> Sequence[Message]:
-        """Return the messages that end the order."""
-
-
 class Order(msgspec.Struct, frozen=True, gc=False):
     """The state of a request during placement. Immutable: each step makes a new one."""
 
@@ -227,7 +168,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     # each section, as a rule one. Empty if the request is invalid.
     attempts: tuple[tuple[Alternative, ...], ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
-    purpose: Purpose
+    purpose: "Purpose"
     attempt: int = 0  # index of the attempt that is being tried
     alternates: int = 0  # number of alternates to choose for each instance
     picks: tuple[Pick, ...] = ()  # hosts of the first `instances`, until placement has answered the claims
@@ -506,11 +447,7 @@ def size_of(request: BuildRequested) -> int:
     return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
 
 
-# Section: finds the host of an existing claim, and the provider that serves each of its request groups.
-
-
-MOST_STEPS = 10_000  # search steps, exceeded only with many equal groups, where any assignment is correct
-Mappings = dict[str, tuple[str, ...]]
+# Section: finds the host of an existing claim, and the flavor that it was made for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,19 +458,17 @@ class ClaimPlace:
     host: str
     cell: str
     agent: str
-    # the providers that the claim has allocations of
-    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
     """Return the host of existing allocations, or None if no agent reports any of their providers."""
-    holds = {id_: providers[id_] for id_ in held.allocations if id_ in providers}
-    owned = [provider for provider in holds.values() if provider.agent and provider.cell]
+    known = [providers[id_] for id_ in held.allocations if id_ in providers]
+    owned = [provider for provider in known if provider.agent and provider.cell]
     if not owned:
         return None
     order = [(SHARES in one.traits, one.root not in held.allocations, one.root) for one in owned]
     first = owned[order.index(min(order))]
-    return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
+    return ClaimPlace(first.root, first.host, first.cell, first.agent)
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> Alternative:
@@ -545,108 +480,43 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> Alternati
     return next((each for each in alternatives if each.asked == holds), alternatives[0])
 
 
-def mappings_of(
-    allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
-) -> Mappings:
-    """Return the provider that serves each request group of a claim, by the group's suffix, as derived from
-    the claim's allocations.
-
-    The result is empty if the root provider serves all groups, or if no assignment of groups to providers is
-    found. Of several possible assignments the first is returned.
-    """
-    several = [group for group in question.groups if group.suffix and group.resources]
-    if not several:
-        return {}
-    unnamed = [group.resources for group in question.groups if not group.suffix]
-    rest = sorted((name, amount) for asked in unnamed for name, amount in asked.items() if amount)
-    for served, left in _ways(several, allocations, question, providers, [MOST_STEPS]):
-        parts = sorted((name, amount) for amounts in left.values() for name, amount in amounts.items())
-        if parts == rest and _tied(served, question, providers):
-            if set(served.values()) == {root} and set(left) <= {root}:
-                return {}
-            mappings: Mappings = {"": tuple(left)} if left else {}
-            return mappings | {suffix: (provider,) for suffix, provider in served.items()}
-    return {}
-
-
-def _ways(
-    groups: Sequence[ResourceGroup],
-    left: Allocations,
-    question: FindCandidates,
-    providers: Mapping[str, Provider],
-    patience: list[int],
-) -> Iterator[tuple[dict[str, str], Allocations]]:
-    if not groups:
-        yield {}, left
-        return
-    first, later = groups[0], groups[1:]
-    for id_, has in left.items():
-        patience[0] -= 1
-        if patience[0] < 0:
-            return
-        if not _may_serve(first, has, providers.get(id_)):
-            continue
-        less = {name: has[name] - first.resources.get(name, 0) for name in has}
-        after = {**left, id_: {name: amount for name, amount in less.items() if amount}}
-        if not after[id_]:
-            del after[id_]
-        for served, rest in _ways(later, after, question, providers, patience):
-            suffixes = [suffix for suffix, provider in served.items() if provider == id_]
-            isolated = [suffix for suffix in suffixes if {first.suffix, suffix} <= set(question.isolated)]
-            if not isolated and not (suffixes and question.group_policy == "isolate"):
-                yield {first.suffix: id_, **served}, rest
-
-
-def _may_serve(group: ResourceGroup, has: Mapping[str, int], provider: Provider | None) -> bool:
-    if provider is None or any(has.get(name, 0) < amount for name, amount in group.resources.items()):
-        return False
-    traits = set(provider.traits)
-    if not traits.issuperset(group.required) or not traits.isdisjoint(group.forbidden):
-        return False
-    return all(not traits.isdisjoint(some) for some in group.required_any)
-
-
-def _tied(served: Mapping[str, str], question: FindCandidates, providers: Mapping[str, Provider]) -> bool:
-    for suffixes in question.same_subtree:
-        among = {served[suffix] for suffix in suffixes if suffix in served}
-        if not any(all(_below(provider, top, providers) for provider in among) for top in among):
-            return not among
-    return True
-
-
-def _below(provider: str, top: str, providers: Mapping[str, Provider]) -> bool:
-    ancestor: str | None = provider
-    while ancestor is not None and ancestor != top:
-        ancestor = providers[ancestor].parent if ancestor in providers else None
-    return ancestor == top
-
-
-# Section: the kernel's purpose of an order: builds of new instances.
+# Section: the purpose of an order. The kernel's one is to build new instances.
 
 
 @dataclass(frozen=True)
-class BuildPurpose:
-    """The purpose of orders for builds. Features derive their purposes from it, and override what differs."""
+class Purpose:
+    """The purpose of an order decides which claims it makes, what answers mean for its instances, and how it
+    ends. This one builds new instances; features derive others from it, and override what differs.
+    """
 
     name: ClassVar[str] = "build"
+    # Whether instances that get no host are retired, so that their ids cannot be claimed later. False for ids
+    # of another system, which may be requested again: such orders preempt no instances.
     retires: ClassVar[bool] = True
+    # Whether the instances are new ones of the request's project. Only then does the share of the project
+    # decide when the request is tried, and may the instances draw from its open reservations.
     boots: ClassVar[bool] = True
 
     @property
     def leaves_lost_host(self) -> bool:
+        """Return whether the instance leaves a host that is down: then it may draw from failover capacity."""
         return False
 
     @property
     def holds(self) -> Allocations:
+        """Return what the order's instance holds already on the host that it leaves."""
         return {}
 
     def adapt(self, order: Order) -> Order:
+        """Return a new order with what this purpose adds to its alternatives and times."""
         return order
 
     def consumers(self, order: Order) -> frozenset[Id]:
+        """Return the consumers that the order replaces: they do not restrict the hosts of its instances."""
         return frozenset()
 
     def claim(self, order: Order, instance: Id, choices: tuple[Choice, ...]) -> ConsumerClaim:
+        """Return the claim of an instance; `choices` are the chosen hosts, best first."""
         request = order.request
         return ConsumerClaim(
             consumer=instance, generation=None, choices=choices, project=request.project, user=request.user
@@ -655,9 +525,13 @@ class BuildPurpose:
     def claim_answered(
         self, order: Order, instance: Id, result: Held | Retired, patience: float
     ) -> Order | ComeAgain:
+        """Return the order after placement answered a claim with the state of its consumer, or the order to
+        deliver the request again. `instance` is no longer among the order's instances.
+        """
         return self.retire_answered(order, instance, result)
 
     def retire_answered(self, order: Order, instance: Id, result: Held | Retired) -> Order:
+        """Return the order after placement did not retire an instance, because of the state `result`."""
         match result:
             case Held():
                 return structs.replace(order, found=(*order.found, (instance, result)))
@@ -683,6 +557,9 @@ class BuildPurpose:
     def located(
         self, order: Order, instance: Id, held: Held, providers: Mapping[Id, Provider]
     ) -> Settled | EndedInstance | ComeAgain:
+        """Return what follows from allocations that an instance holds since an earlier delivery. `providers`
+        has the providers of the allocations, by id.
+        """
         place = place_of(held, providers)
         if place is None:  # no scheduler placed this consumer: its allocations must not be released
             where = ", ".join(sorted(held.allocations))
@@ -691,6 +568,7 @@ class BuildPurpose:
         return settled_at(order, instance, held, place)
 
     def ends(self, order: Order) -> Sequence[Message]:
+        """Return the messages that end the order."""
         request, verdict = order.request, order.verdict
         messages: list[Message] = [*order.repeats, *(_placed(order, settled) for settled in order.settled)]
         if failed := tuple([each.instance for each in order.ended if each.code != CANCELLED_CODE]):
@@ -702,7 +580,7 @@ class BuildPurpose:
         return messages
 
 
-BUILD = BuildPurpose()
+BUILD = Purpose()
 
 
 def _placed(order: Order, settled: Settled) -> BuildPlaced:
@@ -733,15 +611,11 @@ def settled_at(order: Order, instance: Id, held: Held, place: ClaimPlace) -> Set
     of its alternates are still to be chosen.
     """
     alternative: Alternative | None = None
-    groups: Mappings = {}
     if order.attempts:
         alternative = order.alternative_for(instance)
         if not order.request.parts.sections:
             alternative = alternative_of(held, order.alternatives)
-        groups = mappings_of(held.allocations, alternative.question, place.providers, place.root)
-    chosen = Selection(
-        root=place.root, host=place.host, agent=place.agent, choice=Choice(held.allocations), mappings=groups
-    )
+    chosen = Selection(root=place.root, host=place.host, agent=place.agent, choice=Choice(held.allocations))
     return Settled(
         instance=instance,
         cell=place.cell,
@@ -1062,8 +936,12 @@ def _located(order: Order, event: events.Located, patience: float) -> Step:
     held_earlier, order = order.held_before(), replace(order, found=order.released_elsewhere())
     for instance, held in held_earlier:
         match order.purpose.located(order, instance, held, event.providers):
-            case Settled() as settled:
-                settled = replace(settled, parts=event.parts.get(instance, ()))
+            case Settled(chosen=chosen, alternative=alternative) as settled:
+                if alternative is not None:
+                    holds = chosen.choice.allocations
+                    mappings = event.mappings(alternative.question, chosen.root, holds)
+                    chosen = replace(chosen, mappings=mappings)
+                settled = replace(settled, chosen=chosen, parts=event.parts.get(instance, ()))
                 order = replace(order, settled=(*order.settled, settled))
             case EndedInstance(reason=why):
                 effects.append(events.Warn(f"build {instance}: {why}"))

@@ -61,3 +61,13 @@ async def test_a_batch_is_spread_over_hosts_until_they_are_full(cells: Placement
     (nowhere,) = await messages_of(scheduler, a_request(9, flavor=NUMA))
     assert isinstance(nowhere, BuildUnplaceable)
     assert "group _n: all of it at one provider removed 2" in nowhere.reason
+
+
+async def test_a_redelivered_request_names_the_same_provider_for_each_group(cells: Placement) -> None:
+    scheduler = await a_scheduler_before(cells)
+    (first,) = await messages_of(scheduler, a_request(flavor=NUMA))
+    (again,) = await messages_of(await a_scheduler_before(cells), a_request(flavor=NUMA))
+    assert isinstance(first, BuildPlaced) and isinstance(again, BuildPlaced)
+    assert again.chosen.mappings == first.chosen.mappings
+    assert first.chosen.mappings.keys() == {"", "_c", "_n", "_cell"}
+    assert again.chosen.choice.allocations == first.chosen.choice.allocations

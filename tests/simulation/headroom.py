@@ -129,8 +129,7 @@ class HeadroomCheck:
         if answer is None or answer.kept or self.world.time() - self._lacks_since <= LONGEST_STALE:
             return
         for placement in self.world.placements():
-            turns = placement.of(HeadroomController)._turns.get(HEADROOM.id)
-            if turns and turns[-1].kept:
+            if placement.of(HeadroomController).kept:
                 raise Broken(f"headroom is reported as kept, and was lost at {self._lacks_since}: {answer}")
 
     def is_settled(self) -> bool:

@@ -28,11 +28,11 @@ from scheduler_worker.extension import (
     DELETED,
     LONGEST_PAUSE,
     SOON,
-    BuildPurpose,
     ComeAgain,
     DeadLetterRequest,
     EndedInstance,
     Order,
+    Purpose,
     Settled,
     TakenOver,
     alternates_of,
@@ -309,7 +309,7 @@ def no_conductor_reason(cell: str) -> str:
 
 
 @dataclass(frozen=True)
-class MovePurpose(BuildPurpose):
+class MovePurpose(Purpose):
     """The purpose of orders for moves. The move's id is the order's only instance, and the claim is that of
     the moving build.
     """

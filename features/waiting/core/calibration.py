@@ -64,7 +64,6 @@ class Calibration:
 
     def __init__(self) -> None:
         self.overall = Correction()  # the correction with which new queues begin
-        self._compared = 0  # number of p90 estimates compared since the last `take_compared`
         self._counted = [[0.0, 0.0], [0.0, 0.0]]  # by quantile: recent comparisons, starts in time
 
     def compare(self, correction: Correction, quantile: int, *, late: bool) -> None:
@@ -73,7 +72,6 @@ class Calibration:
         self.overall.compare(quantile, late=late)
         counted = self._counted[quantile]
         counted[:] = [counted[0] * (1 - 1 / RECENT) + 1, counted[1] * (1 - 1 / RECENT) + (not late)]
-        self._compared += quantile == P90
 
     def new_correction(self) -> Correction:
         return Correction(self.overall.p50, self.overall.p90)
@@ -82,11 +80,6 @@ class Calibration:
         """Return the recent share of requests that started before this quantile, minus the intended share."""
         compared, in_time = self._counted[quantile]
         return in_time / compared - SHARES[quantile] if compared else 0.0
-
-    def take_compared(self) -> int:
-        """Return the number of p90 estimates that were compared since the last call."""
-        compared, self._compared = self._compared, 0
-        return compared
 
 
 def log_wait(position: float, served: float, seconds: float) -> tuple[float, float]:

@@ -9,21 +9,17 @@ read keeps its share. While two projects have requests of one priority, their sh
 request of each, and what was handled when the later one began.
 """
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any
 
-from bus.messages import BuildRequested
-from bus.requests import Flavor
 from features.waiting.core.shares import QueueKey, Rank, Shares, Size, parts_of
 
 SERVED_SECONDS = 60.0  # seconds after which an evaluated request counts 1/e (37 %)
 MOST_IDLE = 1000  # projects without requests that are stored
-_RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +36,9 @@ class FairItem:
 class _Project:
     items: list[tuple[QueueKey, int, FairItem]] = field(default_factory=list)
     rank: Rank | None = None  # the first request's
-    # total size of its requests that were taken, and of those that are handled now
-    served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # total size and number of its requests that are handled now
     handled: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    calls: int = 0  # number of the requests that are handled now
+    calls: int = 0
     turn: float | None = None  # its turn in `FairQueue._turns`; None: it is not there
 
     @property
@@ -112,7 +107,6 @@ class FairQueue:
         self._reached = max(self._reached, rank.turn)
         self.shares.give(project, item.size, 1, self._time())
         for name, part in parts_of(item.size).items():
-            known.served[name] += part
             known.handled[name] += part
         known.calls += 1
         self._enqueue(project, known)
@@ -149,15 +143,6 @@ class FairQueue:
         """Return the turn of a project, without its requests that are handled now."""
         return self.shares.exact_turn(project, now, known.handled if known.calls else {})
 
-    def progress(self, projects: Iterable[str]) -> dict[str, float]:
-        """Return the total size that was taken of each given project, divided by its weight. Only the growth
-        of this number while the project has requests is comparable between projects.
-        """
-        known = {name: self._projects[name].served for name in projects if name in self._projects}
-        return {
-            name: max(sizes.values(), default=0.0) / self.shares.weight(name) for name, sizes in known.items()
-        }
-
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Set the weights of projects; "" is the weight of all projects not listed."""
         if self.shares.set_weights(weights):
@@ -185,28 +170,3 @@ class FairQueue:
         if len(self._projects) > self._most_known:
             self._projects = {name: known for name, known in self._projects.items() if not known.is_idle}
             self._most_known = max(2 * len(self._projects), MOST_IDLE)
-
-
-def requested_amounts(request: BuildRequested) -> Counter[str]:
-    """Return the amounts that all instances of a request need together, by resource class."""
-    total = Counter[str]()
-    sections = [(section.flavor, section.count) for section in request.parts.sections]
-    for flavor, several in sections or [(request.flavor, len(request.instances))]:
-        one = Counter(amounts_of(flavor))
-        for group in request.groups:
-            one.update(group.resources)
-        for name, amount in one.items():
-            total[name] += several * amount
-    return total
-
-
-def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """Return the amounts that an instance of a flavor needs, by resource class."""
-    amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
-    for name, text in flavor.extra_specs.items():
-        found = _RESOURCES.fullmatch(name)
-        if found is None or not text.isdecimal():
-            continue
-        suffix, resource_class = found.groups()
-        amounts[resource_class] = int(text) + (amounts.get(resource_class, 0) if suffix else 0)
-    return amounts

@@ -25,7 +25,6 @@ DECAY_SECONDS = 3600.0
 LEAST_SHARE = 1e-6  # a project with a smaller share counts as one that was given nothing
 LEAST_SIZE = 1e-9  # minimum size of a request, also if no host has the requested resources
 MOST_KNOWN = 1000  # projects before those with less than LEAST_SHARE are forgotten
-PERIOD_SECONDS = 60.0  # minimum length of a period of `ShareMeter`
 
 
 class Rank(NamedTuple):
@@ -194,29 +193,6 @@ class Shares:
 
 def parts_of(size: Size) -> dict[str, float]:
     return {name: max(part, LEAST_SIZE) for name, part in size.items()} or {"": LEAST_SIZE}
-
-
-class ShareMeter:
-    """Measures how far the served shares of projects differ from their weights, in periods of at least
-    `PERIOD_SECONDS`. Only projects that had a backlog at each measurement of a period count.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[str, float] = {}
-        self._began = 0.0
-        self.deviation = 0.0  # 0.05: a project was served 5 % more or less than its weight entitles it to
-
-    def measure(self, progress: Mapping[str, float], now: float) -> None:
-        """Add a measurement; `progress` (`FairQueue.progress`) has all projects with a backlog now. A period
-        ends after PERIOD_SECONDS, or if fewer than two of its projects are left; then `deviation` is set.
-        """
-        self._before = {name: before for name, before in self._before.items() if name in progress}
-        if len(self._before) >= 2 and now - self._began < PERIOD_SECONDS:
-            return
-        grown = [progress[name] - before for name, before in self._before.items()]
-        mean = sum(grown) / len(grown) if len(grown) >= 2 else 0.0
-        self.deviation = max(abs(each / mean - 1) for each in grown) if mean > 0 else 0.0
-        self._before, self._began = dict(progress), now
 
 
 def shares_of(served: Iterable[Mapping[str, float]]) -> dict[str, float]:

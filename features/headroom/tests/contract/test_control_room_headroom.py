@@ -56,7 +56,7 @@ async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement
     answer = await room.send("/headroom", act="set", levels="host")
     await placement.of(HeadroomController).adjust()
     text = words(await room.page(answer.headers["location"]))
-    assert "The headroom was set" in text and "Any one host kept Since 20" in text
+    assert "The headroom was set" in text and "Any one host kept Slots 1" in text
     assert "1 slot for 1 instance in 2 domains" in text
     refused = await room.send("/headroom", headers={}, act="set", levels="host")
     assert refused.status_code == 409 and "kept for any one host already" in refused.text
@@ -65,7 +65,7 @@ async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement
     assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
 
 
-async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
+async def test_headroom_that_is_not_kept_is_shown_with_reasons(
     room: VisitedRoom, placement: Placement
 ) -> None:
     await room.send("/headroom", act="set", levels="host, rack")
@@ -74,9 +74,7 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
     await placement.of(HeadroomController).adjust()
     text = words(await room.page("/headroom"))
     assert "Any one host or rack not kept" in text
-    missing, _, history = text.partition("Missing")[2].partition("History")
-    assert "1 instances: their hosts have no label of level rack" in missing
-    assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
+    assert "1 instances: their hosts have no label of level rack" in text.partition("Missing")[2]
 
 
 def section(answer: Callable[[Any], Awaitable[Any]]) -> frame.Section:

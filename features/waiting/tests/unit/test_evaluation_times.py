@@ -50,11 +50,9 @@ def test_time_without_new_requests_does_not_count() -> None:
 def test_requests_that_are_not_evaluated_before_their_p90_count_as_late() -> None:
     times, counts = StartTimes(), many()
     served(times, counts, 100, 60)
-    times.evaluations.take_compared()
     known = times.histories[KIND].corrections[0].p90
     for now in range(62, 10_000, 100):  # nothing is served any more
         times.measure({"p": counts}, {}, float(now))
-    assert times.evaluations.take_compared() > 0
     assert times.evaluations.error(P90) < 0.0 and times.histories[KIND].corrections[0].p90 > known
 
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.requests import Flavor
-from features.waiting.core.fair_queue import SERVED_SECONDS, FairItem, FairQueue, amounts_of
-from features.waiting.core.shares import PERIOD_SECONDS, ShareMeter
+from features.waiting.core.fair_queue import SERVED_SECONDS, FairItem, FairQueue
 
 WEIGHTS = {"gold": 4.0, "silver": 2.0, "bronze": 1.0}
 
@@ -56,25 +54,6 @@ def test_shares_follow_the_weights_whatever_the_sizes_and_arrivals() -> None:
         total, weights = sum(served.values()), sum(WEIGHTS.values())
         for project, weight in WEIGHTS.items():
             assert abs(served[project] / total / (weight / weights) - 1) < 0.05
-
-
-def test_the_deviation_from_the_weights_is_measured_over_a_period_with_a_backlog() -> None:
-    queue, meter = weighted(WEIGHTS), ShareMeter()
-    for project in WEIGHTS:
-        for at in range(4000):
-            queue.push(item(project, at))
-    meter.measure(queue.progress(["gold", "silver"]), 0.0)
-    popped(queue, 700)
-    meter.measure(queue.progress(["gold", "silver", "bronze"]), PERIOD_SECONDS)
-    assert 0.0 <= meter.deviation < 0.01  # bronze had no backlog when the period began
-    before = queue.progress(WEIGHTS)
-    unfair = before | {"bronze": before["bronze"] + 0.2, "gold": before["gold"] + 0.1}
-    meter.measure(unfair | {"silver": before["silver"] + 0.15}, 1.5 * PERIOD_SECONDS)
-    assert meter.deviation < 0.01  # the period has not ended
-    meter.measure(unfair | {"silver": before["silver"] + 0.15}, 2 * PERIOD_SECONDS)
-    assert abs(meter.deviation - 1 / 3) < 1e-9
-    meter.measure(queue.progress(["gold"]), 2 * PERIOD_SECONDS + 1)
-    assert meter.deviation == 0.0
 
 
 def test_the_largest_share_of_any_class_counts() -> None:
@@ -153,14 +132,3 @@ def test_a_new_weight_applies_to_what_was_served_recently() -> None:
     now[0] = 10 * SERVED_SECONDS
     queue.set_weights({"a": 1.0})
     assert abs(Counter(each.project for each in popped(queue, 400))["a"] - 200) <= 4
-
-
-def test_amounts_of_a_flavor_include_its_extra_specs() -> None:
-    specs = {
-        "resources:VCPU": "0",
-        "resources:CUSTOM_GOLD": "1",
-        "resources1:VGPU": "2",
-        "trait:X": "required",
-    }
-    amounts = amounts_of(Flavor(name="metal", vcpus=8, memory_mb=1024, extra_specs=specs))
-    assert amounts == {"VCPU": 0, "MEMORY_MB": 1024, "DISK_GB": 0, "CUSTOM_GOLD": 1, "VGPU": 2}
