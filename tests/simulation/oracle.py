@@ -151,7 +151,7 @@ class OracleWorld(SimulatedWorld):
         return self._known
 
     async def before_publishing(self) -> None:
-        """Publish at once: nothing is killed here, and a random wait would depend on the sequence of tasks."""
+        """Publish at once: nothing is killed here, and random waits would depend on the sequence of tasks."""
 
     async def _pause(self) -> None:
         """With `perturbed`, let other tasks run a random number of times, which must not change a hash."""
