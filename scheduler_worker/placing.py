@@ -737,8 +737,8 @@ class Scheduler:
     async def _locate(self, placed: Sequence[_OrderInProgress]) -> None:
         held = [held for each in placed for _, held in each.order.held_before()]
         providers = await self.ending.look_up(held)
-        if any(each.order.attempts for each in placed):
-            await self.source.fresh()  # another scheduler may have claimed on a host that is new here
+        if not all(map(self.source.tree_of, providers)):  # hosts that another scheduler has seen earlier
+            await self.source.fresh()
         mappings = partial(mappings_of, self.source)
         for each in placed:
             instances = [instance for instance, _ in each.order.held_before()]

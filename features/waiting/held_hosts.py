@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from bus.clock import moment_text
 from bus.vocabulary import Id
-from features.waiting.core.reserved_hosts import Root, Roots
+from features.waiting.core.reserved_hosts import Root, Roots, StoredHold
 from features.waiting.core.shares import Contender
 from features.waiting.core.waiting_queues import WaitingQueues
 from features.waiting.hosts import FittingHosts
@@ -13,7 +13,7 @@ from features.waiting.messages import priority_of
 from features.waiting.request_sizes import RequestSizes
 from features.waiting.settings import HELD_SHARE
 from features.waiting.start_estimates import StartEstimates
-from features.waiting.tables.queued import QueuedRequest, StoredHold
+from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import HostLimit, KnownHosts, Narrowing, Order, Orders, SchedulerOptions
 
 
@@ -32,7 +32,6 @@ class HeldHosts(Narrowing):
         self.queues = WaitingQueues(self.fitting, share, self._has_chance)
         self.requests: dict[Id, QueuedRequest] = {}
         self.starts = StartEstimates(hosts.clock)
-        self.elsewhere: dict[Root, StoredHold] = {}  # hosts that other schedulers have reserved
         self.woken = asyncio.Event()  # set when the queues may have requests to evaluate
         self._clock = hosts.clock
         hosts.pending.watch(self._released)
@@ -87,12 +86,7 @@ class HeldHosts(Narrowing):
         """
 
         def why(root: Root) -> str:
-            hold = self.holds().get(root) or self.elsewhere.get(root)
-            if (
-                hold is None and root in self.queues.reserved.elsewhere
-            ):  # by a scheduler of an earlier version
-                *_, request = self.queues.reserved.elsewhere[root].key
-                return f"reserved for waiting request {request} until it gets a host or expires"
+            hold = self.holds().get(root) or self.queues.reserved.elsewhere.get(root)
             if hold is None:
                 return "offered to waiting requests now"
             of = f"of project {project}" if hold.project == project else "of another project"
@@ -110,7 +104,7 @@ class HeldHosts(Narrowing):
             if (entry := self.requests.get(own.rank.request)) is not None:
                 found[root] = StoredHold(
                     root=root,
-                    request=entry.request,
+                    key=own.key,
                     project=entry.message.project,
                     since=own.since + passed,
                     until=entry.until,

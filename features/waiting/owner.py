@@ -15,7 +15,7 @@ from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, Wait
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
 from features.moves.messages import DecidedMove
-from features.waiting.core.reserved_hosts import ReservedElsewhere, Root
+from features.waiting.core.reserved_hosts import Root, StoredHold
 from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
 from features.waiting.queue import WaitingQueue
@@ -33,7 +33,6 @@ KINDS = 50  # equivalence classes in one answer
 
 _encode = msgspec.json.Encoder().encode
 _served = msgspec.json.Decoder(dict[str, float]).decode
-_reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class WaitingOwner:
@@ -98,20 +97,11 @@ class WaitingOwner:
         """Take the hosts that other schedulers have reserved from their heartbeats. If several have reserved
         one host, the oldest request counts.
         """
-        store, reserved = self._store, dict[Root, ReservedElsewhere]()
-        store.held.elsewhere = {}
-        for other in others:
-            holds = {hold.root: hold for hold in queued.holds_of(other)}
-            for root, key in _reserved(other.reserved).items():
-                if root in reserved and reserved[root].key <= key:
-                    continue
-                store.held.elsewhere.pop(root, None)
-                if (hold := holds.get(root)) is None:
-                    reserved[root] = ReservedElsewhere(key)
-                    continue
-                store.held.elsewhere[root] = hold
-                reserved[root] = ReservedElsewhere(key, "" if hold.move else hold.project, hold.zone)
-        store.queues.reserve_elsewhere(reserved)
+        reserved = dict[Root, StoredHold]()
+        for hold in (hold for other in others for hold in queued.holds_of(other)):
+            if hold.root not in reserved or hold.key < reserved[hold.root].key:
+                reserved[hold.root] = hold
+        self._store.queues.reserve_elsewhere(reserved)
 
     async def _compare(self, tx: Transaction, before: set[Id]) -> list[QueuedRequest]:
         """Compare the stored requests of this scheduler with those in memory (`before`): leave requests that

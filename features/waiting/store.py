@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import msgspec
-
 from bus.context import StoredContext
 from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
@@ -301,12 +299,8 @@ class WaitingStore:
 
     async def live(self, tx: Transaction, starts: str = "") -> None:
         """Store this scheduler's heartbeat and, unless `starts` is empty, how fast its queues advance."""
-        keys = {root: reservation.key for root, reservation in self.queues.reserved.own.items()}
-        reserved, holds = (
-            msgspec.json.encode(keys).decode(),
-            queued.encode_holds([*self.held.holds().values()]),
-        )
-        if not await queued.beat(tx, self.name, reserved, self.rescued, starts, holds):
+        holds = queued.encode_holds([*self.held.holds().values()])
+        if not await queued.beat(tx, self.name, self.rescued, starts, holds):
             self.taken_for_dead = self.entered
         self.entered = True
 

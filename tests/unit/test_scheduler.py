@@ -105,6 +105,14 @@ async def test_a_redelivered_request_is_answered_from_its_allocations() -> None:
     assert len(placement.held) == 1
 
 
+async def test_the_index_is_updated_for_a_claim_on_a_host_that_it_lacks() -> None:
+    new = a_candidate(2)
+    placement, request = FakePlacement(a_candidate(1), unpublished=[new]), a_request(alternates=0)
+    placement.held[request.instances[0]] = Holding(1, dict(new.allocations))
+    (again,) = await placed(a_scheduler(placement), request)
+    assert (again.chosen.root, placement.source.levelled) == (new.root, 1)
+
+
 @pytest.mark.parametrize(("ram", "several"), [(1.0, 2), (-1.0, 6)])
 async def test_builds_get_more_alternates_while_hosts_with_little_memory_are_preferred(
     ram: float, several: int

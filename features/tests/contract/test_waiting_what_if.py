@@ -63,7 +63,7 @@ async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same
         history = ClassHistory(lacks=EVALUATION, advances=advances, seconds=seconds, unstored=3)
         starts = msgspec.json.encode({new_kind("p"): history}).decode()
         async with world.kept.write() as tx:
-            await queued.beat(tx, "killed", "{}", 0, starts)
+            await queued.beat(tx, "killed", 0, starts)
             await queued.add_new(tx, "killed", [row])
         assert (await world.waiting()).backlog == {"p": 1}
         [build] = request.instances

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
@@ -60,13 +61,22 @@ class HostReservation:
         return self.rank.key
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedElsewhere:
-    """A host that another scheduler has reserved for the first waiting request of an equivalence class."""
+class StoredHold(msgspec.Struct, frozen=True, array_like=True):
+    """A host that a scheduler has reserved for the first waiting request of an equivalence class, as stored
+    with the scheduler's heartbeat.
+    """
 
-    key: QueueKey
-    project: str = ""
-    zone: str = ""
+    root: Id
+    key: QueueKey  # of the request or move
+    project: str  # of the request or of the instance that moves
+    since: float  # since when the host is reserved
+    until: float  # end of the request's waiting time
+    zone: str = ""  # the zone that the request names; "": any
+    move: bool = False
+
+    @property
+    def request(self) -> Id:
+        return self.key[-1]
 
 
 class ReservingQueue(Protocol):
@@ -100,7 +110,7 @@ class ReservedHosts:
 
     def __init__(self, share: float = HELD_SHARE) -> None:
         self.own: dict[Root, HostReservation] = {}
-        self.elsewhere: dict[Root, ReservedElsewhere] = {}
+        self.elsewhere: dict[Root, StoredHold] = {}
         self._share = share
 
     def renew(
@@ -118,7 +128,7 @@ class ReservedHosts:
         before, self.own = self.own, _reservations(sorted(chances, key=itemgetter(0)), limits, self.own, now)
         return [root for root, old in before.items() if self.own.get(root) != old]
 
-    def set_elsewhere(self, reserved: Mapping[Root, ReservedElsewhere]) -> list[Root]:
+    def set_elsewhere(self, reserved: Mapping[Root, StoredHold]) -> list[Root]:
         """Set the hosts that other schedulers have reserved. Return the hosts that requests may use now,
         although they could not before.
         """
@@ -151,7 +161,7 @@ class _Limits:
         self,
         cloud: ReservingCloud,
         share: float,
-        elsewhere: Mapping[Root, ReservedElsewhere],
+        elsewhere: Mapping[Root, StoredHold],
         queues: Sequence[ReservingQueue],
     ) -> None:
         self.cloud = cloud
@@ -173,7 +183,7 @@ class _Limits:
         """
         if not rank.project:
             return sum(self._by_zone.values())
-        others = self._elsewhere.values()
+        others = [other for other in self._elsewhere.values() if not other.move]
         elsewhere = sum(other.project == rank.project and other.key < rank.key for other in others)
         return self._most - elsewhere - self._own[rank.project]
 

@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bus.vocabulary import Id
 from features.waiting.core.fitting import HostsFound
-from features.waiting.core.reserved_hosts import (
-    MOST_ASKED,
-    HasChance,
-    ReservedElsewhere,
-    ReservedHosts,
-    Root,
-    Roots,
-)
+from features.waiting.core.reserved_hosts import MOST_ASKED, HasChance, ReservedHosts, Root, Roots, StoredHold
 from features.waiting.core.shares import Contender, QueueKey, Rank, Shares, Size
 from features.waiting.core.waiting_queue import ChangeHistory, ClassQueue, HostData, NextRequest, Trial, Turns
 from features.waiting.settings import HELD_SHARE
@@ -242,7 +235,7 @@ class WaitingQueues:
             queue.all_hosts = True
         self._shuffled = True
 
-    def reserve_elsewhere(self, reserved: Mapping[Root, ReservedElsewhere]) -> None:
+    def reserve_elsewhere(self, reserved: Mapping[Root, StoredHold]) -> None:
         """Set the hosts that other schedulers have reserved for their waiting requests."""
         self._recheck(self.reserved.set_elsewhere(reserved))
 

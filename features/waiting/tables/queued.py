@@ -6,7 +6,7 @@ with the id of a stored request, has its own row until it is handled. An evaluat
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from operator import attrgetter
@@ -25,6 +25,7 @@ from bus.protocol import Envelope
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import MAX_INT, Id
 from features.moves.core.start import MoveStart
+from features.waiting.core.reserved_hosts import StoredHold
 from features.waiting.core.shares import Contender, QueueKey
 from features.waiting.core.waiting_request import with_instances
 from features.waiting.messages import priority_of
@@ -99,18 +100,6 @@ class QueuedRequest:
     def contender(self) -> Contender:
         project = self.message.project if self.start is None else ""
         return Contender(project, priority_of(self.message.parts), self.since)
-
-
-class StoredHold(msgspec.Struct, frozen=True, array_like=True):
-    """A host that a scheduler has reserved for a waiting request or move, as stored with its heartbeat."""
-
-    root: Id
-    request: Id
-    project: str  # of the request or of the instance that moves
-    since: float  # since when the host is reserved
-    until: float  # end of the request's waiting time
-    zone: str = ""  # the zone that the request names; "": any
-    move: bool = False
 
 
 RELEASED, ENDED = -1, -2  # the `beat` of a scheduler that stopped in order, and of one that did not
@@ -244,14 +233,14 @@ _CANCEL = sql("""
 _CANCELLED = sql(f"SELECT request FROM queued WHERE owner = :owner AND {CANCELLED}")
 
 _BEAT = sql("""
-    INSERT INTO schedulers (owner, beat, reserved, rescued, starts, holds)
-    VALUES (:owner, 0, :reserved, :rescued, :starts, :holds)
+    INSERT INTO schedulers (owner, beat, rescued, starts, holds)
+    VALUES (:owner, 0, :rescued, :starts, :holds)
     ON CONFLICT (owner) DO UPDATE SET
     beat = CASE WHEN schedulers.beat < 0 THEN 0 ELSE schedulers.beat + 1 END,
-    reserved = excluded.reserved, rescued = excluded.rescued, holds = excluded.holds,
+    rescued = excluded.rescued, holds = excluded.holds,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served, holds FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, rescued, starts, served, holds FROM schedulers")
 SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
 RELEASE = sql(f"UPDATE schedulers SET beat = {RELEASED} WHERE owner = :owner")
 # Records the end of an owner that has sent no heartbeat since `beat`; its next heartbeat is a first one.
@@ -290,11 +279,10 @@ class OtherScheduler(msgspec.Struct, frozen=True):
 
     owner: str
     beat: int
-    reserved: str
     rescued: int
     starts: str = ""  # how fast its queues advance, to estimate start times
     served: str = ""  # total size of its recently served requests, by project
-    holds: str = ""  # the hosts in `reserved`, with the projects and times of the requests (StoredHold)
+    holds: str = ""  # the hosts that it has reserved (StoredHold)
 
 
 def new(request: Id, project: str, priority: int, envelope: Envelope) -> NewRequest:
@@ -468,15 +456,12 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
 
 
-async def beat(
-    tx: Transaction, owner: str, reserved: str, rescued: int, starts: str = "", holds: str = ""
-) -> bool:
-    """Store a scheduler's heartbeat: its reserved hosts (`reserved`, and details in `holds`), its count of
-    requests placed without a wake (`rescued`), and how fast its queues advance (`starts`; if empty, the
-    stored value remains). Return False for a first heartbeat: if the scheduler has sent others, another
-    scheduler takes over its requests.
+async def beat(tx: Transaction, owner: str, rescued: int, starts: str = "", holds: str = "") -> bool:
+    """Store a scheduler's heartbeat: its count of requests placed without a wake (`rescued`), how fast its
+    queues advance (`starts`; if empty, the stored value remains), and its reserved hosts (`holds`). Return
+    False for a first heartbeat: if the scheduler has sent others, another scheduler takes over its requests.
     """
-    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts, holds=holds)
+    [row] = await _BEAT(tx, owner=owner, rescued=rescued, starts=starts, holds=holds)
     return bool(row["beat"] > 0)
 
 
@@ -484,13 +469,12 @@ async def roster(tx: Transaction) -> list[OtherScheduler]:
     return [OtherScheduler(*row) for row in await _ROSTER(tx)]
 
 
-def encode_holds(holds: Collection[StoredHold]) -> str:
+def encode_holds(holds: Sequence[StoredHold]) -> str:
     return _encode(holds).decode() if holds else ""
 
 
 def holds_of(scheduler: OtherScheduler) -> list[StoredHold]:
-    """Return the hosts that a scheduler has reserved; an empty list if they are unreadable, or if a scheduler
-    of an earlier version stored its heartbeat."""
+    """Return the hosts that a scheduler has reserved; an empty list if they are unreadable."""
     try:
         return _holds(scheduler.holds) if scheduler.holds else []
     except NOT_JSON as problem:

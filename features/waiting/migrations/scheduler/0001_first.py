@@ -65,10 +65,8 @@ def upgrade() -> None:
         "schedulers",
         columns(text, "owner"),
         columns(sa.BigInteger, "beat"),  # grows with every heartbeat
-        columns(text, "reserved"),  # hosts that the scheduler reserves for its first waiting requests
         columns(sa.BigInteger, "rescued"),
         columns(text, "starts", server_default=""),  # how fast the scheduler's queues advance
         columns(text, "served", server_default=""),  # size of the recently served requests by project
-        # for which project, and since when, the scheduler reserves hosts for waiting requests
-        columns(text, "holds", server_default=""),
+        columns(text, "holds", server_default=""),  # hosts that the scheduler reserves for waiting requests
     )

@@ -80,7 +80,7 @@ class Broker:
     @asynccontextmanager
     async def backlog(self, owner: str = "s1") -> AsyncIterator[RequestBacklog]:
         async def live(tx: Transaction) -> None:
-            await queued.beat(tx, owner, "{}", 0)
+            await queued.beat(tx, owner, 0)
 
         store = SimpleNamespace(
             database=self.database,
@@ -104,7 +104,7 @@ class Broker:
         """Return a scheduler's owner of waiting requests, of which there are none."""
 
         async def live(tx: Transaction, starts: str = "") -> None:
-            await queued.beat(tx, name, "{}", 0, starts)
+            await queued.beat(tx, name, 0, starts)
 
         store = SimpleNamespace(
             database=self.database,
@@ -116,7 +116,6 @@ class Broker:
             starts=backlog._waiting.starts,
             queues=SimpleNamespace(reserve_elsewhere=lambda reserved: None),
             fitting=SimpleNamespace(source=SimpleNamespace(seen=0)),
-            held=SimpleNamespace(elsewhere={}),
             leave=lambda requests: None,
             noting_unknown_commits=nullcontext,
             unknown_commits=0,
@@ -283,7 +282,7 @@ async def test_requests_that_return_to_a_scheduler_with_some_of_them_in_memory_a
         await broker.stored()
         left = await broker.depth()
         async with broker.database.write() as tx:
-            await queued.beat(tx, "s2", "{}", 0)
+            await queued.beat(tx, "s2", 0)
         stored = backlog.stored.projects["p"]
         unread = stored.rows - len(stored.open)
         await broker.adopted("s2", "s1")
@@ -421,13 +420,13 @@ async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(bro
     requests = [a_request(number, flavor=SMALL, project="p") for number in range(800)]
     rows = [queued.new(each.request, "p", 0, envelope_of(each, broker.clock)) for each in requests]
     async with broker.database.write() as tx:
-        await queued.beat(tx, "s0", "{}", 0)
+        await queued.beat(tx, "s0", 0)
         await queued.add_new(tx, "s0", rows)
     for ended, owner in (("s0", "s1"), ("s1", "s2")):
         async with broker.backlog(owner) as backlog:
             await broker.adopt(backlog, ended)
             async with broker.database.write() as tx:
-                await queued.beat(tx, owner, "{}", 0)
+                await queued.beat(tx, owner, 0)
             assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
             assert len(backlog.stored.projects["p"].open) == SUSPECT_READ
     async with broker.database.read() as tx:

@@ -116,7 +116,7 @@ async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
 
 async def beat(store: Database, owner: str) -> OtherScheduler:
     async with store.write() as tx:
-        await queued.beat(tx, owner, "{}", 0)
+        await queued.beat(tx, owner, 0)
         return next(known for known in await queued.roster(tx) if known.owner == owner)
 
 
@@ -128,8 +128,8 @@ async def test_a_scheduler_that_goes_on_keeps_the_requests_that_were_not_adopted
         await queued.add_new(tx, "s1", [a_new(2, project="p")])
         assert await queued.END(tx, owner="s1", beat=ended.beat)
         assert not await queued.END(tx, owner="s1", beat=ended.beat)  # by another scheduler
-        assert not await queued.beat(tx, "s1", "{}", 0)  # so s1 compares its requests with those in memory
-        assert await queued.beat(tx, "s1", "{}", 0)
+        assert not await queued.beat(tx, "s1", 0)  # so s1 compares its requests with those in memory
+        assert await queued.beat(tx, "s1", 0)
         ended = replace(ended, beat=queued.ENDED)
         assert await queued.adopt(tx, "s2", ended, 9) == ([], 0)
         assert await queued.adopt_new(tx, "s2", ended, ["p"], 9) == []

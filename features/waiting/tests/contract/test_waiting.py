@@ -27,7 +27,9 @@ from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.vocabulary import Contended
+from features.waiting.core.reserved_hosts import StoredHold
 from features.waiting.store import WaitingStore
+from features.waiting.tables import queued
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import Order
 from scheduler_worker.placing import Scheduler
@@ -319,6 +321,22 @@ async def test_the_last_host_of_a_zone_is_not_kept_from_a_new_request_that_names
             ("host-1", uid(6, "a")), ("host-2", uid(4, "a")),
         ]  # fmt: skip
         assert [end.request for end in world.unplaceable] == [uid(5, "a")]
+
+
+@in_virtual_time
+async def test_a_host_that_several_other_schedulers_hold_is_held_for_the_oldest_request() -> None:
+    async with waiting_world() as world:
+        await world.report(1, ROOM)
+        async with world.kept.write() as tx:
+            for number, since in enumerate((1.2e9, 1.1e9, 1.3e9)):
+                hold = StoredHold(uid(1, "a"), (0, since, uid(number, "d")), "p", since, 2e9)
+                await queued.beat(tx, f"other-{number}", 0, holds=queued.encode_holds([hold]))
+        await asyncio.sleep(2.0)
+        await world.ask(1, flavor=VM, wait="", project="p")
+        await world.until(1, world.unplaceable)
+        assert [miss.code for miss in world.unplaceable[0].decision.nearest] == ["reserved"]
+        held = f"reserved for waiting request {uid(1, 'd')} of project p since 2004-11-09"
+        assert held in world.unplaceable[0].decision.nearest[0].lacks
 
 
 async def in_zone(world: WaitingWorld, number: int, zone: str) -> None:

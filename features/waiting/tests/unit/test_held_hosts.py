@@ -5,7 +5,7 @@ project, and not the last host of a zone.
 import numpy as np
 import pytest
 
-from features.waiting.core.reserved_hosts import ReservedElsewhere
+from features.waiting.core.reserved_hosts import StoredHold
 from features.waiting.tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}
@@ -40,10 +40,11 @@ def test_a_project_holds_at_most_a_share_of_all_hosts_and_at_least_one(share: fl
 def test_hosts_that_another_scheduler_holds_for_an_older_request_of_the_project_count() -> None:
     cloud = a_cloud(40, free=0)
     cloud.wait(0, "whole", needs=9, project="p", since=5.0)
-    elsewhere = {f"h{number}": ReservedElsewhere((0, 1.0, "older"), "p") for number in range(37, 40)}
-    elsewhere |= {"h30": ReservedElsewhere((0, 9.0, "younger"), "p")}
-    elsewhere |= {"h31": ReservedElsewhere((0, 1.0, "another"), "q")}
-    cloud.queues.reserve_elsewhere(elsewhere)
+    elsewhere = [StoredHold(f"h{number}", (0, 1.0, "older"), "p", 1.0, 99.0) for number in range(37, 40)]
+    elsewhere.append(StoredHold("h30", (0, 9.0, "younger"), "p", 9.0, 99.0))
+    elsewhere.append(StoredHold("h31", (0, 1.0, "another"), "q", 1.0, 99.0))
+    elsewhere.append(StoredHold("h32", (0, 1.0, "move"), "p", 1.0, 99.0, move=True))
+    cloud.queues.reserve_elsewhere({hold.root: hold for hold in elsewhere})
     cloud.plays()
     assert len(held_of(cloud)) == 1
 
