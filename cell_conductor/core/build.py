@@ -235,8 +235,6 @@ def ended_unknown(asked: messages.BuildEndRequested) -> Effects:
 
 
 def _built_on(build: Build) -> messages.Selection:
-    if not build.added_hosts:
-        return build.host
     placed = build.as_placed
     hosts = {(host.host, host.agent): host for host in (*placed.alternates[::-1], placed.chosen)}
     built = (tried for tried in reversed(build.attempts) if tried.outcome == "built")

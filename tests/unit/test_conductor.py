@@ -359,6 +359,16 @@ def test_a_refused_release_is_the_cause_of_the_end() -> None:
     assert (build.status, build.end, build.doom) == ("deleted", "active", "")
 
 
+def test_a_repeated_end_names_the_host_that_built_it_whatever_a_deletion_finds_claimed() -> None:
+    asked = BuildEndRequested(build=PLACED.build, cell="c1", request=PLACED.request)
+    for build in (
+        ACTIVE,
+        after(PLACED, an_agent_report(FIRST, "built"), DELETE, ReleaseAnswer("deleting", held(1, 6))),
+    ):
+        (end,) = step(build, asked, 0.0, LIMITS)[1]
+        assert isinstance(end, BuildEnded) and (end.status, end.host) == ("active", "host0")
+
+
 def test_hosts_outside_the_cell_are_refused_with_that_cause() -> None:
     hopeless = SwapAnswered(1, Refused(refusals=(OUTSIDE_CELL, OUTSIDE_CELL)))
     end = end_of(PLACED, FAILED, hopeless, ReleaseAnswer("swapping", Released()))
