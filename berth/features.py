@@ -225,5 +225,11 @@ def packages(worker: str) -> tuple[str, ...]:
     """Return the packages with tables in the database of a worker: its own package, and the features that
     have migrations for this database.
     """
-    with_tables = (feature for feature in features() if (folder_of(feature) / "migrations" / worker).is_dir())
+    with_tables = (feature for feature in features() if _has_tables(feature, worker))
     return (OWN[worker], *(f"{package_of(feature)}/{worker}" for feature in with_tables))
+
+
+def _has_tables(feature: Feature, worker: str) -> bool:
+    folder = folder_of(feature) / "migrations" / worker
+    # git leaves the folder of a deleted migration behind, with the bytecode of Python
+    return any(folder.glob("*.py"))

@@ -46,6 +46,19 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, f"made_{name}.scheduler", module)
 
 
+def test_a_folder_in_which_only_bytecode_is_left_has_no_migrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, made = tmp_path / "left", tmp_path / "made"
+    (left / "migrations/scheduler/__pycache__").mkdir(parents=True)
+    (made / "migrations/scheduler").mkdir(parents=True)
+    (made / "migrations/scheduler/0001_first.py").touch()
+    declared = Feature(name="left", says=""), Feature(name="made", says="")
+    monkeypatch.setattr(features, "features", lambda: declared)
+    monkeypatch.setattr(features, "folder_of", lambda feature: tmp_path / feature.name)
+    assert features.packages("scheduler") == ("scheduler_worker", "features.made/scheduler")
+
+
 @pytest.mark.usefixtures("listed")
 def test_parts_are_made_after_those_that_they_need_and_given_in_the_order_of_the_list() -> None:
     found = features.parts_of("scheduler", PartNeeds(), settings=None)
