@@ -47,9 +47,8 @@ class AgentBuilds:
 
     def __init__(self, seconds: float = REMEMBERED_SECONDS, now: Callable[[], float] = monotonic) -> None:
         self.running: set[Key] = set()
-        self.dropped: Callable[[str], None] = lambda build: (
-            None
-        )  # called with a build whose record is dropped
+        # called with a build whose record is dropped
+        self.dropped: Callable[[str], None] = lambda build: None
         self._finished = _Memory[tuple[AgentReported, ...]](seconds, now, self._drop)
         # build → disjoint spans of destroyed attempts, lowest first
         self._void = _Memory[tuple[Span, ...]](seconds, now, self._drop)

@@ -15,6 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple
 
 from prometheus_client import Counter
 
@@ -98,12 +99,11 @@ class Handed:
             self._give_back(self)
 
 
-class _Reader:
+class _Reader(NamedTuple):
     """A queue that a worker of this process consumes."""
 
-    def __init__(self, queue: QueueSpec, inbox: OpenInbox) -> None:
-        self.queue = queue
-        self.inbox = inbox
+    queue: QueueSpec
+    inbox: OpenInbox
 
 
 class DirectTransport:

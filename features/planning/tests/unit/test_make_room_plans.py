@@ -85,24 +85,9 @@ def possible_loads(cloud: CloudState, demand: RoomDemand) -> Floats:
         load = np.zeros_like(cloud.packing.free)
         for part, host in zip(builds, hosts, strict=True):
             load[host] += part.amounts
-        if all(part.accepted[host] for part, host in zip(builds, hosts, strict=True)) and permits(
-            demand, hosts
-        ):
+        if all(part.accepted[host] for part, host in zip(builds, hosts, strict=True)):
             found.append(load)
     return np.array(found)
-
-
-def permits(demand: RoomDemand, hosts: Sequence[int]) -> bool:
-    packed = {1} if demand.packed is None else set(demand.packed[list(hosts)].tolist())
-    if len(packed) > 1 or 0 in packed:
-        return False
-    for limit in demand.limits:
-        domains = limit.domains[list(hosts)].tolist()
-        if 0 in domains or any(
-            domains.count(domain) + limit.there.get(domain, 0) > limit.most for domain in domains
-        ):
-            return False
-    return True
 
 
 def _free_after(
