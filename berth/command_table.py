@@ -38,7 +38,7 @@ def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, c
         if isinstance(command, Later):
             command = command.loaded()
         if hasattr(command, "commands"):
-            if groups and path:
+            if path and (groups or command.invoke_without_command):
                 yield " ".join(path), command
             for name, subcommand in command.commands.items():
                 yield from below(subcommand, (*path, name))

@@ -111,20 +111,22 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("settings")
 def settings_command(
-    part: Annotated[str, positional("Only the options of the simulator.", metavar="simulator")] = "",
+    part: Annotated[
+        str, positional("Only this setting, or `simulator`: only its options.", metavar="NAME")
+    ] = "",
     as_json: Json = False,
     markdown: Markdown = False,
 ) -> None:
     """Show the effective settings by group, and the source of each; passwords are masked."""
-    if part not in ("", SIMULATOR):
-        raise BadSetting(f"settings {part!r}: it is {SIMULATOR}, or nothing for all settings")
+    found = effective()
+    described = {name: this for name, this in found.shown().items() if part in ("", name, this["group"])}
+    if not described:
+        raise BadSetting(f"settings {part!r}: there is no such setting; `berth settings` shows all")
     if markdown:
         from berth.setting_tables import settings_markdown, simulator_markdown
 
-        sys.stdout.write(simulator_markdown() if part else settings_markdown())
+        sys.stdout.write(simulator_markdown() if part == SIMULATOR else settings_markdown())
         return
-    found = effective()
-    described = {name: this for name, this in found.shown().items() if part in ("", this["group"])}
     if as_json:
         sys.stdout.write(json.dumps(described, indent=2) + "\n")
     else:

@@ -1,8 +1,6 @@
 """`berth quota`: limits how much the instances of a project may hold."""
 
-from typing import Annotated, cast
-
-import typer
+from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
@@ -25,18 +23,10 @@ from features.quotas.messages import (
     shares_of,
 )
 
-commands = Commands(name="quota", invoke_without_command=True)
+commands = Commands(name="quota", no_args_is_help=True)
 
 _PROJECT = "The project's id; `default`: the limits of all projects without limits of their own."
 Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
-
-
-@commands.callback(invoke_without_command=True)
-def quota(context: typer.Context) -> None:
-    """Limit and show what the instances of a project hold together; without a command: `berth quota show`."""
-    if context.invoked_subcommand is None:
-        command = cast(typer.core.TyperGroup, context.command).commands["show"]
-        command.invoke(command.make_context("show", [], parent=context))
 
 
 @commands.command("set")

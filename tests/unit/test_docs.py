@@ -305,6 +305,7 @@ def test_lists_are_json_for_programs(command: str, row: dict[str, Any]) -> None:
 def test_commands_that_print_one_document_print_it_as_json() -> None:
     settings = in_json("settings")["control_room_http"]
     assert (set(settings), settings["group"]) == ({"value", "from", "group"}, "control_room")
+    assert in_json("settings", "control_room_http") == {"control_room_http": settings}
     described = in_json("asyncapi")
     assert {"channels", "operations", "components"} <= set(described)
     assert "BuildEnded" in described["components"]["schemas"]

@@ -58,7 +58,7 @@ class DrainOptions:
 
 @commands.command("drain")
 async def drain_command(cli: Cli, options: DrainOptions) -> int:
-    """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
+    """Empty hosts: disable them, and move their instances to other hosts of the cell, some at a time.
 
     Schedulers carry the drain out, also if this command is killed. Exit 0 if no instance stays, else 1, with
     the reason for each. Ctrl-C stops the drain: moves in progress complete, the hosts stay disabled, and the

@@ -17,7 +17,7 @@ from tests.support.placement_builders import a_claim, a_report, an_order, on_hos
 from tests.support.placement_calls import report
 
 
-async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
+async def test_used_limit_and_waiting_requests_are_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def waiting(bus: object, projects: Sequence[str]) -> dict[str, int]:
@@ -32,13 +32,11 @@ async def test_used_limit_and_waiting_requests_are_shown_also_without_a_command(
         members = [a_claim(number, on_hosts(1)) for number in (1, 2)]
         await placement.claims.claim_many([an_order(*members), an_order(a_claim(3, on_hosts(1)))])
         run = CommandLine("quota", quotas, monkeypatch, capsys)
-        shown = [line.split() for line in (await run()).splitlines()[1:]]
-        assert shown == [
+        assert [line.split() for line in (await run("show")).splitlines()[1:]] == [
             ["default", "VCPU", "8"],
             ["p1", "VCPU", "3", "8", "default", "7"],
             ["p1", "instances", "3", "5", "7"],
         ]
-        assert [line.split() for line in (await run("show")).splitlines()[1:]] == shown
 
 
 async def default_limits(placement: Placement) -> dict[str, int]:
