@@ -160,17 +160,13 @@ class CandidateSearch(HostAmounts, Protocol):
     def tree(self, position: int) -> Sequence[FreeProvider]:
         """Return the providers of a host, the root first, as of now."""
 
-    def distinct_ways(
-        self, position: int, most: int, within: Sequence[Allocations] = ()
+    def ways(
+        self, position: int, most: int, within: Sequence[Allocations] = (), *, distinct: bool = False
     ) -> Sequence[Candidate]:
-        """Return candidates as `ways`, but of those that differ only by providers with equal inventories,
-        traits, aggregates and free amounts below one parent at most ALIKE.
-        """
-
-    def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
         """Return at most `most` candidates (complete allocations for the query) on one host, as of now. With
         `within`, such as the slots of a reservation, a host of several providers has only the candidates that
-        one of these allocations covers.
+        one of these allocations covers. `distinct`: of candidates that differ only by providers with equal
+        inventories, traits, aggregates and free amounts below one parent, return at most ALIKE.
         """
 
     def removals(self) -> Sequence[Removal]:

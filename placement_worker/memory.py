@@ -669,7 +669,9 @@ class HostSearch:
         free, taken = row.known_free or row.free, self._packing.taken.get(row.uuid)
         return {name: left - taken.get(name, 0) for name, left in free.items()} if taken else free
 
-    def ways(self, position: int, most: int, within: Sequence[Allocations] = ()) -> Sequence[Candidate]:
+    def ways(
+        self, position: int, most: int, within: Sequence[Allocations] = (), *, distinct: bool = False
+    ) -> Sequence[Candidate]:
         finder = self._finder
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
@@ -684,19 +686,8 @@ class HostSearch:
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()
-        return self._candidates(anchor, self._fits(anchor, most, within, _key))
-
-    def distinct_ways(
-        self, position: int, most: int, within: Sequence[Allocations] = ()
-    ) -> Sequence[Candidate]:
-        row = self._index.at[position]
-        if self._lone or row is None or self._finder.alone(row):
-            return self.ways(position, most, within)
-        anchor = self._trees.row_at(position)
-        if anchor is None:
-            return ()
-        alike = _AlikeProviders(self._trees.rows_of(anchor.uuid))
-        return self._candidates(anchor, self._fits(anchor, most, within, alike.key))
+        key_of = _AlikeProviders(self._trees.rows_of(anchor.uuid)).key if distinct else _key
+        return self._candidates(anchor, self._fits(anchor, most, within, key_of))
 
     def _candidates(self, anchor: Row, fits: tuple[list[Fit], bool]) -> Sequence[Candidate]:
         position, (found, whole) = anchor.position, fits

@@ -292,9 +292,8 @@ class FoundHosts:
         single one is not compared with others, so weighers of candidates are not computed for it.
         """
         within = self._within.get(self.host(index).uuid, ()) if self._within else ()
-        weighed = 1 < most <= MOST_WEIGHED and self.way_values
-        find = self.search.distinct_ways if weighed else self.search.ways
-        return tuple(find(self.positions.item(index), most, within))
+        weighed = 1 < most <= MOST_WEIGHED and bool(self.way_values)
+        return tuple(self.search.ways(self.positions.item(index), most, within, distinct=weighed))
 
     @property
     def _most_ways(self) -> int:

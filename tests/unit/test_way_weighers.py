@@ -119,7 +119,7 @@ def distinct(free: Sequence[int], groups: Mapping[str, int]) -> list[int]:
     asked = [ResourceGroup(resources={"VCPU": 1})]
     asked += [ResourceGroup(suffix=name, resources={CARD: amount}) for name, amount in groups.items()]
     found = source.search(FindCandidates(groups=tuple(asked), limit=1000))
-    ways = found.distinct_ways(found.positions.item(0), 1000)
+    ways = found.ways(found.positions.item(0), 1000, distinct=True)
     of_card = {uid(10 + nth, "a"): amount for nth, amount in enumerate(free, start=1)}
     return sorted(of_card[card_of(way)] for way in ways)
 
