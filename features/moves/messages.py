@@ -541,6 +541,14 @@ def _of_plan(message: StartPlan, target: Target, owners: ProjectsFound, state: M
     return replace(target, cell=cells.pop() if is_inside and len(cells) == 1 else "", project="")
 
 
+def _of_stopped(message: StopPlan, target: Target, owners: ProjectsFound, state: Message | None) -> Target:
+    """Return the target of a plan with the cell of all hosts that it empties; else without a cell."""
+    plans = state.plans if isinstance(state, PlansFound) else ()
+    goals = [stands.plan.parts.get(Emptying) for stands in plans]
+    cells = {host.cell for goal in goals if goal is not None for host in goal.hosts}
+    return replace(target, cell=cells.pop() if len(cells) == 1 else "", project="")
+
+
 def _move_of_member(asked: MoveRequested, member: ProjectMember, state: Message | None) -> MoveRequested:
     check_filtered(asked.forced_host)
     if asked.kind == "evacuate":
@@ -601,7 +609,12 @@ REQUESTED: Mapping[type[Message], Requested] = {
         real=_of_plan,
         by_owner=False,
     ),
-    StopPlan: Requested(targets=("plan",)),
+    StopPlan: Requested(
+        state=lambda message: (FIND_PLANS, FindPlans(plans=(message.plan,))),
+        targets=("plan",),
+        real=_of_stopped,
+        by_owner=False,
+    ),
 }
 
 

@@ -3,10 +3,23 @@
 import pytest
 from msgspec import structs
 
+from bus.acts import judged
+from bus.audit_trail import Operator
+from bus.parts import PlanParts
+from bus.projects import ProjectsFound
 from bus.queries import Instance
 from features.moves.core.emptying import RETRY_SECONDS, TIMES, EmptyingStep, next_step
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
-from features.moves.messages import EmptiedHost, Emptying, MoveOfPlan, MoveRequested
+from features.moves.messages import (
+    EmptiedHost,
+    Emptying,
+    MoveOfPlan,
+    MoveRequested,
+    PlanOfMoves,
+    PlansFound,
+    PlanStands,
+    StopPlan,
+)
 from tests.support.ids import uid
 
 WAITS = f"it waits to be confirmed (`berth confirm {uid(1)}`)"
@@ -91,3 +104,15 @@ def test_moved_and_deleted_instances_are_counted() -> None:
     moves = [move(1, "done"), move(2, "gone", "unknown"), move(3), move(4, "full", "no_host")]
     found = step(DRAIN, [there(4)], *moves)
     assert (found.total, found.moved, found.gone, len(found.stay)) == (4, 1, 1, 1)
+
+
+@pytest.mark.parametrize(("cells", "may"), [(["c1"], True), (["c1", "c2"], False), (["c2"], False)])
+def test_an_operator_of_a_cell_may_stop_a_plan_that_empties_only_its_hosts(
+    cells: list[str], may: bool
+) -> None:
+    operator = Operator(name="ann", role="operator", cells=("c1",))
+    hosts = tuple(EmptiedHost(root=uid(n, "a"), host=f"h{n}", cell=cell) for n, cell in enumerate(cells))
+    plan = PlanOfMoves(id=PLAN, parts=PlanParts(Emptying(hosts=hosts)))
+    found = PlansFound(plans=(PlanStands(plan=plan),))
+    refused, _ = judged(operator, StopPlan(plan=PLAN), ProjectsFound(), found)
+    assert (refused == "") == may
