@@ -44,16 +44,16 @@ class KnownCosts:
         """Return those of the pending hosts whose costs are to be computed now: at most `most`, half of them
         those with the highest former costs, the others in turn. Only fitting hosts count.
         """
-        fits = np.zeros(len(self.best), np.bool_)
-        fits[fitting] = True
-        due = np.flatnonzero(fits & self.pending)
+        due = np.sort(fitting.compress(self.pending.take(fitting)))
         if due.size > most:
             several = most // 2
-            in_turn = np.roll(due, -int(np.searchsorted(due, self.turn)))[:several]
-            self.turn = int(in_turn[-1]) + 1
-            former, lower = self.best.take(due), due.size - several
-            highest = due.compress(former >= np.partition(former, lower)[lower])[:several]
-            due = np.union1d(in_turn, highest)
+            renewed = np.zeros(due.size, np.bool_)
+            first = int(np.searchsorted(due, self.turn))
+            in_turn = np.arange(first, first + several) % due.size
+            renewed[in_turn] = True
+            renewed[np.argpartition(self.best.take(due), due.size - several)[-several:]] = True
+            self.turn = int(due[in_turn[-1]]) + 1
+            due = due.compress(renewed)
         self.pending[due] = False
         return due
 
@@ -77,7 +77,7 @@ class HostValues:
     shapes: ShapeTable | None = None
     plenty: float = 1.0  # of the rarest usual shape, from 0 (none fits) to 1
     parts: list[UsableParts] = field(default_factory=list)  # by group of hosts
-    _common: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # by class
+    _common: Sequence[bool] = ()  # by class
     _made_for: tuple[object, ...] = ()
     _usual: UsualShapes = field(default_factory=UsualShapes)
     _reshaped: int = -1
@@ -152,14 +152,15 @@ class HostValues:
                     found[number] &= _having(asked, group)[:, 0]
         return found
 
-    def _common_classes(self) -> Bools:
+    def _common_classes(self) -> list[bool]:
         """Return which classes a good part of the usual requests ask for; before any was counted, all."""
         asked = np.zeros(len(self.table.classes))
         for shape, part in zip(self._usual.shapes, self._usual.parts, strict=True):
             for name in shape.amounts:
                 if name in self.table.number:
                     asked[self.table.number[name]] += part
-        return asked >= (COMMON if self._usual.shapes else 0.0)
+        common: list[bool] = (asked >= (COMMON if self._usual.shapes else 0.0)).tolist()
+        return common
 
     def _copies_of_rarest(self) -> float:
         """Return how plentiful the rarest usual shape of common classes is, from 0 (none fits) to 1."""
@@ -179,9 +180,9 @@ class HostValues:
         return float((fits / (fits + PLENTY))[possible & counted].min(initial=1.0))
 
     def _spread_now(self) -> None:
-        whole, free = self.table.total_whole, self.table.total_free
-        counted = (whole > 0) & self._common
-        used = float((1.0 - free / np.maximum(whole, 1e-9))[counted].max(initial=0.0))
+        table = self.table
+        amounts = zip(self._common, table.total_free.tolist(), table.total_whole.tolist(), strict=True)
+        used = max([0.0, *(1.0 - free / whole for common, free, whole in amounts if common and whole > 0)])
         used = round(used / STEP) * STEP
         emptiness = self.spread * self.plenty * max(0.0, 1.0 - 2.0 * used)
         if emptiness != self._emptiness:
