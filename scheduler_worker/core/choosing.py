@@ -406,12 +406,14 @@ class _EqualOrders:
             # An alternate gets the instance's share of a pool from the chosen host, unless it moves: then
             # the caller counts the share as free.
             share = () if self._scope.held else self._choosing.pooled(way.allocations)
-            with self._choosing.source.packing.releasing(*share):
-                if share:
-                    ranking.found.forget_trees()
-                alternates = ranking.alternates(way.cell, several, excluding, order.tried.avoided)
+            find = partial(ranking.alternates, way.cell, several, excluding, order.tried.avoided)
             if share:
+                with self._choosing.source.packing.releasing(*share):
+                    ranking.found.forget_trees()
+                    alternates = find()
                 ranking.found.forget_trees()
+            else:
+                alternates = find()
             complete.append(replace(pick, alternates=alternates))
         return tuple(complete)
 
