@@ -395,9 +395,10 @@ class GuestFile:
                 raise OSError("it was closed")
             with self._database as database:
                 database.execute("BEGIN")
-                database.executemany("DELETE FROM builds WHERE build = ?", ((build,) for build, _ in rows))
-                stored = ((build, state) for build, state in rows if state is not None)
-                database.executemany("INSERT INTO builds VALUES (?, ?)", stored)
+                forgotten = ((build,) for build, state in rows if state is None)
+                database.executemany("DELETE FROM builds WHERE build = ?", forgotten)
+                stored = (row for row in rows if row[1] is not None)
+                database.executemany("INSERT OR REPLACE INTO builds VALUES (?, ?)", stored)
 
 
 class OrderMemory(Protocol):
