@@ -63,7 +63,7 @@ class WeighedWays:
             raise RuleError(
                 f"the weigher {weigher.name}", ValueError(f"{given.size} numbers for {hosts} hosts")
             )
-        highest = np.broadcast_to(given, (hosts,))
+        highest = given if given.ndim else np.full(hosts, given)
         if not -MOST < given.min(initial=0.0) <= given.max(initial=0.0) < MOST:
             highest = np.nan_to_num(highest, nan=-MOST, posinf=MOST, neginf=-MOST)
         self.weigher = weigher

@@ -174,7 +174,7 @@ class ShapeTable:
             scale=scale,
         )
 
-    def units(self, hosts: UsableParts) -> Floats:
+    def _units(self, hosts: UsableParts) -> Floats:
         """Return [g, h, n]: how often a group fits on a provider."""
         found = np.full((len(self.groups), *hosts.free.shape[:2]), UNLIMITED)
         for g in range(len(self.groups)):
@@ -184,7 +184,7 @@ class ShapeTable:
         found *= hosts.eligible
         return found
 
-    def copies(self, hosts: UsableParts, units: Floats) -> Floats:
+    def copies(self, hosts: UsableParts) -> Floats:
         """Return [s, h]: how many instances of a shape fit on a host that has no others."""
         together = hosts.free[:, 0] if hosts.free.shape[1] == 1 else hosts.free.sum(axis=1)
         if hosts.shared is not None:
@@ -201,7 +201,7 @@ class ShapeTable:
         found += ROUNDING
         np.floor(found, out=found)
         if self.needs:
-            of_need = self._copies_of_needs(units)
+            of_need = self._copies_of_needs(self._units(hosts))
             for first in self.need_of:  # one array, unless shapes have groups of several kinds
                 asking = np.flatnonzero(first >= 0)
                 found[asking] = np.minimum(found[asking], of_need[first[asking]])
@@ -222,7 +222,7 @@ class ShapeTable:
 
     def values(self, hosts: UsableParts) -> Floats:
         """Return the value of each host."""
-        value: Floats = self.weights @ self.copies(hosts, self.units(hosts))
+        value: Floats = self.weights @ self.copies(hosts)
         if hosts.of_devices is None:
             value += OF_UNKNOWN * self._for_any_shape(hosts)
             return value

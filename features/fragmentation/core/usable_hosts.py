@@ -71,7 +71,7 @@ class UsableHosts:
         total = max(float(weights.sum()), 1e-9)
         for those, supposed in self._supposed(hosts):
             parts = supposed.measured()
-            found[those] = weights @ self._shapes.copies(parts, self._shapes.units(parts)) / total
+            found[those] = weights @ self._shapes.copies(parts) / total
         return found
 
     def _by_row(self, by_slot: Floats, otherwise: float) -> Floats:

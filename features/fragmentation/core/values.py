@@ -174,9 +174,9 @@ class HostValues:
         for parts in self.parts:
             for low in range(0, len(parts.free), AT_ONCE):
                 some = parts.of(np.arange(low, min(low + AT_ONCE, len(parts.free))))
-                fits += shapes.copies(some, shapes.units(some)).sum(axis=1)
+                fits += shapes.copies(some).sum(axis=1)
                 empty = some.empty()
-                possible |= (shapes.copies(empty, shapes.units(empty)) >= 1).any(axis=1)
+                possible |= (shapes.copies(empty) >= 1).any(axis=1)
         return float((fits / (fits + PLENTY))[possible & counted].min(initial=1.0))
 
     def _spread_now(self) -> None:
@@ -217,7 +217,7 @@ class HostValues:
             self._saved -= renewed.size
         for low in range(0, len(renewed), AT_ONCE):
             some = renewed[low : low + AT_ONCE]
-            costs.best[some] = np.round(self._computed(asked, some), DIGITS)
+            costs.best[some] = self._computed(asked, some).round(DIGITS)
         return costs.best.take(slots)
 
     def _computed(self, asked: Shape, slots: Ints) -> Floats:

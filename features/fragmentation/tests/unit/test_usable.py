@@ -65,7 +65,7 @@ def test_copies_of_a_shape_fit_until_a_resource_runs_out(
 ) -> None:
     shapes = table(shape, gpus=len(gpus))
     host = one_host(shapes, root, *gpus)
-    assert shapes.copies(host, shapes.units(host)).tolist() == [[copies]]
+    assert shapes.copies(host).tolist() == [[copies]]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,7 +115,7 @@ def test_what_a_pool_supplies_does_not_limit_the_copies_on_a_host() -> None:
     alone, served = (
         UsableParts.made(lacking, lacking, shapes.scale, eligible, None, shared) for shared in (None, pooled)
     )
-    copies = [shapes.copies(host, shapes.units(host)).tolist() for host in (alone, served)]
+    copies = [shapes.copies(host).tolist() for host in (alone, served)]
     assert copies == [[[0]], [[4]]]
 
 
