@@ -118,15 +118,17 @@ def settings_command(
     markdown: Markdown = False,
 ) -> None:
     """Show the effective settings by group, and the source of each; passwords are masked."""
+    if markdown:
+        from berth.setting_tables import settings_markdown, simulator_markdown
+
+        if part not in ("", SIMULATOR):
+            raise BadSetting(f"settings {part!r}: --markdown is for all settings, or for {SIMULATOR}")
+        sys.stdout.write(simulator_markdown() if part else settings_markdown())
+        return
     found = effective()
     described = {name: this for name, this in found.shown().items() if part in ("", name, this["group"])}
     if not described:
         raise BadSetting(f"settings {part!r}: there is no such setting; `berth settings` shows all")
-    if markdown:
-        from berth.setting_tables import settings_markdown, simulator_markdown
-
-        sys.stdout.write(simulator_markdown() if part == SIMULATOR else settings_markdown())
-        return
     if as_json:
         sys.stdout.write(json.dumps(described, indent=2) + "\n")
     else:

@@ -181,10 +181,7 @@ class HostTable:
         assert self.layout is not None
         roots = providers.host.take(rows)
         slots = self.layout.slot_at.take(roots[roots >= 0])
-        slots = np.sort(slots[slots >= 0])
-        differs = np.ones(slots.size, np.bool_)
-        np.not_equal(slots[1:], slots[:-1], out=differs[1:])
-        return slots.compress(differs)
+        return np.unique(slots[slots >= 0])
 
     def _take_over(self, slots: Ints) -> None:
         """Take over the present free amounts of some hosts."""

@@ -154,13 +154,13 @@ class HostValues:
 
     def _common_classes(self) -> list[bool]:
         """Return which classes a good part of the usual requests ask for; before any was counted, all."""
-        asked = np.zeros(len(self.table.classes))
+        asked = [0.0] * len(self.table.classes)
         for shape, part in zip(self._usual.shapes, self._usual.parts, strict=True):
             for name in shape.amounts:
                 if name in self.table.number:
                     asked[self.table.number[name]] += part
-        common: list[bool] = (asked >= (COMMON if self._usual.shapes else 0.0)).tolist()
-        return common
+        least = COMMON if self._usual.shapes else 0.0
+        return [part >= least for part in asked]
 
     def _copies_of_rarest(self) -> float:
         """Return how plentiful the rarest usual shape of common classes is, from 0 (none fits) to 1."""
