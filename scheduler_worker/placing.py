@@ -22,17 +22,24 @@ from bus.clock import Clock
 from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
+from bus.messages import (
+    BuildCancelRequested,
+    BuildDeleteRequested,
+    BuildPlaced,
+    BuildRequested,
+    HostFailed,
+    HostReported,
+)
 from bus.projects import ClientQuery
-from bus.protocol import ask_each
+from bus.protocol import Intake, ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
 from bus.vocabulary import Allocations, Id, Message
-from bus.worker import On, WorkerRows
+from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts, mappings_of
 from scheduler_worker.core.demand import Shape, shape_of
-from scheduler_worker.core.events import Need
+from scheduler_worker.core.events import Need, TakenOver
 from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     BUILD,
@@ -334,7 +341,7 @@ Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
 # What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
 # perhaps with a longer reason, to the next fallback.
-FallbackAnswer = events.Chosen | events.TakenOver | Order
+FallbackAnswer = events.Chosen | TakenOver | Order
 
 
 class Fallback:
@@ -342,12 +349,28 @@ class Fallback:
     effect; features derive their fallbacks from it, and replace the methods that they need.
     """
 
+    def left(self, request: Id) -> Collection[Id] | None:
+        """Return the instances of a request that the fallback has taken over, and that have not ended; None:
+        it has not taken this request over.
+        """
+        return None
+
+    async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
+        """Return for each order of a new request the order, or `TakenOver` if the fallback takes it over
+        without a search, because equal requests came before it. A request taken over is stored already.
+        """
+        return orders
+
     async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
         """Return for each order what the fallback did with it. The verdict of an order has its shortages or
         the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
-        these claims are refused, the order is searched again, and the fallbacks are asked again.
+        these claims are refused, the order is searched again, and the fallbacks are asked again. A request
+        taken over is stored already. An order with a final reason in its verdict ends with this reason.
         """
         return orders
+
+    def placed(self, orders: Sequence[Order]) -> None:
+        """Count the orders of new requests of which instances got hosts, at the end of their batch."""
 
     async def parts_of(
         self, order: Order, instances: Sequence[Id], placing: "Scheduler"
@@ -382,6 +405,15 @@ class Fallback:
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestIntake:
+    """The sequence in which new build requests are placed. `inbox`: None: as they arrive."""
+
+    inbox: Intake | None = None
+    prefetch: int = 0  # messages without acknowledgement that the inbox may have; 0: as without an inbox
+    calls: int = 0  # concurrent batches in addition to those of the settings
+
+
 # Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
 BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
 
@@ -394,8 +426,7 @@ class SchedulerPart:
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
     builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
-    # Rows that replace the rows of the kernel or of other features for the same messages.
-    replaces: tuple[On, ...] = ()
+    intake: RequestIntake | None = None  # at most one feature has one
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
     offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
 
@@ -493,14 +524,41 @@ class Scheduler:
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         orders = self.begin(requests)
-        later = postponed(orders, self.clock)
-        ends = iter(
-            await self.place([order for order, late in zip(orders, later, strict=True) if late is None])
-        )
-        return [
-            self.outcome(order.request.request, next(ends)) if late is None else late
-            for order, late in zip(orders, later, strict=True)
-        ]
+        outcomes: list[PlacingOutcome | None] = list(postponed(orders, self.clock))
+        new = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        ends = await self.place_new([self._without_left(orders[index]) for index in new])
+        for index, end in zip(new, ends, strict=True):
+            outcomes[index] = self.outcome(orders[index].request.request, end)
+        placed = [order for order, outcome in zip(orders, outcomes, strict=True) if _gives_hosts(outcome)]
+        for fallback in self.fallbacks:
+            fallback.placed(placed)
+        return [() if outcome is None else outcome for outcome in outcomes]
+
+    def left(self, request: Id) -> Collection[Id] | None:
+        """Return the instances that a fallback which has taken a request over still has to place; None: no
+        fallback has taken it over.
+        """
+        found = (fallback.left(request) for fallback in self.fallbacks)
+        return next((left for left in found if left is not None), None)
+
+    def _without_left(self, order: Order) -> Order:
+        """Return an order; if a fallback has taken its request over at an earlier delivery, return an order
+        that only publishes the ends of its other instances again.
+        """
+        if (left := self.left(order.request.request)) is None:
+            return order
+        ended = tuple([instance for instance in order.instances if instance not in left])
+        return order.ended_before(ended)
+
+    async def place_new(self, orders: Sequence[Order]) -> list[events.End]:
+        """Place orders of new requests, like `place`, unless a fallback takes them over without a search."""
+        answers: list[Order | TakenOver] = list(orders)
+        for fallback in self.fallbacks:
+            left = [answer for answer in answers if isinstance(answer, Order)]
+            received = iter(await fallback.receive(left))
+            answers = [next(received) if isinstance(answer, Order) else answer for answer in answers]
+        ends = iter(await self.place([answer for answer in answers if isinstance(answer, Order)]))
+        return [next(ends) if isinstance(answer, Order) else answer for answer in answers]
 
     def begin(
         self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD, *, again: bool = False
@@ -569,7 +627,7 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case events.TakenOver():  # the feature publishes what follows
+            case TakenOver():  # the feature publishes what follows
                 self.retries.end(request)
                 return ()
 
@@ -643,7 +701,7 @@ class Scheduler:
                         left.append(each)
                     case events.Chosen():
                         self._take(each, answer)
-                    case events.TakenOver():
+                    case TakenOver():
                         each.end, each.need = answer, None
         for each in left:
             self._take(each, events.Passed())
@@ -751,6 +809,10 @@ class Scheduler:
         fences = [each.order.fences() for each in placed]
         for each, answer in zip(placed, await self.ending.fence(fences), strict=True):
             self._take(each, answer)
+
+
+def _gives_hosts(outcome: PlacingOutcome | None) -> bool:
+    return isinstance(outcome, list | tuple) and any(isinstance(each, BuildPlaced) for each in outcome)
 
 
 def _needing(placed: Sequence[_OrderInProgress], need: Need) -> list[_OrderInProgress]:

@@ -79,13 +79,13 @@ from scheduler_worker.extension import (
     ComeAgain,
     DeadLetterRequest,
     Ending,
-    HostLimit,
     Order,
     PlacementQueries,
     RuleError,
     Scheduler,
     Verdict,
     decisions,
+    events,
     log,
     place_of,
     postponed,
@@ -374,6 +374,7 @@ class MoveUndoing:
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = MoveMessages | Retry | Poison
 
+Place = Callable[[Sequence[Order]], Awaitable[Sequence[events.End]]]
 StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
 
 PLANNED = Counter(
@@ -389,21 +390,16 @@ class RequestedMove:
 
     asked: MoveRequested
     state: MoveState = field(init=False)
-    limit: HostLimit | None = None  # hosts that it may not use, because they are held for other requests
+    # for a move that waits in another feature: returns its order with what this feature adds to it
+    narrowed: Callable[[Order], Order] | None = None
     waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
-    behind: bool = False  # True if no search was made, because earlier requests of its class wait
 
     def __post_init__(self) -> None:
         self.state = MoveState(self.asked)
 
     def take(self, event: MoveEvent) -> None:
         self.state = step_of_start(self.state, event)
-
-
-Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
-# stores moves that may wait for capacity
-StoresWaiting = Callable[[Sequence[RequestedMove]], Awaitable[None]]
 
 
 class MovePlacing:
@@ -419,19 +415,13 @@ class MovePlacing:
         self._store_refusals = store_refusals
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        """Begin or refuse new moves. Return for each its messages, `Retry` or `Poison`."""
-        return await self.place_new([RequestedMove(request) for request in requests])
-
-    async def place_new(
-        self,
-        batch: Sequence[RequestedMove],
-        aside: Aside | None = None,
-        store_waiting: StoresWaiting | None = None,
-    ) -> list[MoveOutcome]:
-        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
-        `aside` returns whether the search for a move is skipped, and `store_waiting` stores those that may
-        wait.
+        """Begin or refuse new moves, or let a fallback take them over. Return for each its messages, `Retry`
+        or `Poison`.
         """
+        batch = [RequestedMove(request) for request in requests]
+        for requested in batch:
+            if self.scheduler.left(requested.asked.move) is not None:  # a fallback has it already
+                requested.take(SeenThrough())
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -440,11 +430,10 @@ class MovePlacing:
                 requested.take(Stopped(found.barred, found.start))
             else:
                 self._postpone(requested, found.barred.why)
-        await self.begin(new, aside)
-        if store_waiting is not None:
-            await store_waiting(
-                [requested for requested in new if requested.state.taken is not None or requested.behind]
-            )
+        await self.begin(new)
+        for requested in new:
+            if requested.state.taken is not None:
+                requested.take(SeenThrough())
         await self.finish(new)
         return [self._settled(requested) for requested in batch]
 
@@ -471,9 +460,9 @@ class MovePlacing:
                 requested.take(found)
         return [unknown.get(requested.asked.move) for requested in batch]
 
-    async def begin(self, batch: Sequence[RequestedMove], aside: Aside | None = None) -> None:
+    async def begin(self, batch: Sequence[RequestedMove]) -> None:
         ready = [(requested, requested.state.start) for requested in batch if requested.state.begins]
-        await self._seek([requested for requested, start in ready if start and start.seeks], aside)
+        await self._seek([requested for requested, start in ready if start and start.seeks])
         staying = [requested for requested, start in ready if start and not start.seeks]
         await self.check_rebuilds([requested for requested in staying if requested.asked.kind == "rebuild"])
         allowed = [(requested, STARTED) for requested in staying if requested.state.barred is None]
@@ -517,25 +506,27 @@ class MovePlacing:
         self.scheduler.retries.begin(requested.asked.move)
         requested.take(ComeAgain(least, most, why))
 
-    async def _seek(self, batch: Sequence[RequestedMove], aside: Aside | None) -> None:
+    async def _seek(self, batch: Sequence[RequestedMove]) -> None:
         orders = self._started(batch)
         later = postponed(orders, self.scheduler.clock)
-        trying = []
+        new, waiting = list[tuple[RequestedMove, Order]](), list[tuple[RequestedMove, Order]]()
         for requested, order, late in zip(batch, orders, later, strict=True):
             requested.order = order
             if late is not None:
                 requested.take(ComeAgain(late.after, late.after, str(late)))
-            elif order.verdict.invalid or aside is None or not aside(requested, order):
-                retried_for = max(order.times.retried_for, requested.waited)
-                order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
-                trying.append(
-                    (requested, order if requested.limit is None else order.limited(requested.limit))
-                )
-        await self.place(trying)
+                continue
+            retried_for = max(order.times.retried_for, requested.waited)
+            order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
+            if requested.narrowed is None:
+                new.append((requested, order))
+            else:
+                waiting.append((requested, requested.narrowed(order)))
+        await self.place(new, self.scheduler.place_new)
+        await self.place(waiting)
 
-    async def place(self, trying: Sequence[tuple[RequestedMove, Order]]) -> None:
+    async def place(self, trying: Sequence[tuple[RequestedMove, Order]], place: Place | None = None) -> None:
         if trying:
-            ends = await self.scheduler.place([order for _, order in trying])
+            ends = await (place or self.scheduler.place)([order for _, order in trying])
             for (requested, _), end in zip(trying, ends, strict=True):
                 if isinstance(end, ComeAgain):
                     self.scheduler.retries.begin(requested.asked.move)

@@ -1,11 +1,9 @@
 """The part of moves in a scheduler: their claims, handovers between cells, and plans of moves."""
 
-from collections.abc import Awaitable, Callable, Sequence
-
 from bus import topics
 from bus.projects import ClientQuery, Known, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
-from bus.worker import On, WorkerRows, answers, every, on, on_many, prune_period
+from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
 from features.groups.messages import GROUPS
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
@@ -27,7 +25,7 @@ from features.moves.messages import (
     MoveRequested,
     MovesFound,
 )
-from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing
+from features.moves.placing import MoveLookups, MovePlacing
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
@@ -44,22 +42,6 @@ def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
         return MovesFound(moves=tuple(mine))
 
     return ClientQuery(FindMoves, find)
-
-
-def requested_moves(
-    placing: MovePlacing,
-    place_many: Callable[[Sequence[MoveRequested]], Awaitable[Sequence[MoveOutcome]]],
-    concurrency: int,
-) -> On:
-    """Return the row of requested moves, which `place_many` begins, refuses or lets wait."""
-    return on_many(
-        MOVE_REQUESTED,
-        place_many,
-        emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-        on_unroutable=placing.undoing.undo_placed,
-        undeliverable_after=TRIES_UNDELIVERABLE,
-        concurrency=concurrency,
-    )
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
@@ -81,7 +63,14 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
             asks=(GROUPS, FIND_MOVES),
             announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
             consumes=[
-                requested_moves(placing, placing.place_many, needs.options.concurrency),
+                on_many(
+                    MOVE_REQUESTED,
+                    placing.place_many,
+                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                    on_unroutable=placing.undoing.undo_placed,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    concurrency=needs.options.concurrency,
+                ),
                 on_many(
                     MOVE_HALF,
                     handovers.handle_many,

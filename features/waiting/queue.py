@@ -52,7 +52,7 @@ class WaitingQueue:
         self, store: WaitingStore, builds: WaitingBuilds, moves: WaitingMoves, publish: Publish, clock: Clock
     ) -> None:
         self.store = store
-        self._builds = builds
+        self.builds = builds
         self._moves = moves
         self._send = publish
         self._clock = clock
@@ -76,7 +76,7 @@ class WaitingQueue:
 
     async def retry_preempting(self) -> None:
         """Evaluate requests that may preempt again, because no event shows that there are victims now."""
-        entries = [entry for entry in self.store.requests.values() if self._builds.polls(entry)]
+        entries = [entry for entry in self.store.requests.values() if self.builds.polls(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-priority_of(entry.message.parts), entry.since))
         if self._preempting:
             self.store.held.wake()
@@ -134,7 +134,7 @@ class WaitingQueue:
         return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
 
     async def _work(self, cell: str | None, lane: _Lane) -> None:
-        evaluator = self._builds if cell is None else self._moves
+        evaluator = self.builds if cell is None else self._moves
         try:
             # Each step alone: an error in one must not lose the reasons for the others.
             async with _patient():
@@ -232,7 +232,7 @@ class WaitingQueue:
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
         builds = [entry for entry in unsure if entry.start is None]  # moves: by `WaitingMoves.recheck`
         try:
-            await self._publish(self._builds, await self._builds.claimed(builds))
+            await self._publish(self.builds, await self.builds.claimed(builds))
         except BaseException:
             self.store.doubt(())
             raise

@@ -24,6 +24,10 @@ class Woken:
     swept: bool = False  # True if only the periodic search of all hosts found a host for the request
 
 
+class Evaluation(Struct, frozen=True):
+    """The part of an order that marks the evaluation of a waiting request: the request is stored already."""
+
+
 class Ended(Struct, frozen=True):
     """The result of an evaluation that ends a waiting request, with the messages to publish."""
 

@@ -2,13 +2,12 @@
 
 from msgspec import structs
 
-from bus import topics
 from bus.projects import ClientQuery, Known, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
-from bus.worker import WorkerRows, every, on_many
+from bus.worker import WorkerRows, every
 from features.moves.placing import MovePlacing
-from features.moves.scheduler import requested_moves
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
+from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
@@ -20,7 +19,7 @@ from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBa
 from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import RequestIntake, SchedulerNeeds, SchedulerPart
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -67,23 +66,10 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
 
     return SchedulerPart(
         narrowings=(held,),
-        fallbacks=(WaitingFallback(owner, cancelling),),
+        fallbacks=(WaitingFallback(store, Arrivals(scheduler, store), owner, cancelling),),
         client_queries={"waiting": of_clients(owner)},
         offers=(store, owner),
-        replaces=(
-            on_many(
-                topics.BUILD_REQUESTED,
-                builds.place_many,
-                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END],
-                batch=options.batch,
-                concurrency=options.concurrency + CALLS_OF_LIGHT,
-                on_unroutable=scheduler.ending.undo_placed,
-                undeliverable_after=TRIES_UNDELIVERABLE,
-                intake=backlog,
-                prefetch=PREFETCH,
-            ),
-            requested_moves(placing, moves.place_many, options.concurrency),
-        ),
+        intake=RequestIntake(inbox=backlog, prefetch=PREFETCH, calls=CALLS_OF_LIGHT),
         rows=WorkerRows(
             asks=(QUOTAS,),
             timers=[

@@ -17,6 +17,7 @@ from features.groups.messages import ServerGroup, claimed_group
 from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
 from features.moves.messages import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
+from features.moves.placing import MovePlacing
 from features.moves.tests.support.move_builders import (
     BUILD,
     MOVE,
@@ -25,7 +26,7 @@ from features.moves.tests.support.move_builders import (
     a_build_that_stands,
     a_move,
 )
-from features.moves.tests.support.moves_of_schedulers import MovesWithoutWaiting, moves_of
+from features.moves.tests.support.moves_of_schedulers import moves_of
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
@@ -54,12 +55,12 @@ class MovingCloud:
     policy: ChoicePolicy | None = None
     refusals: list[decisions.StoredRefusal] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
-    moves: MovesWithoutWaiting = field(init=False)
+    moves: MovePlacing = field(init=False)
 
     def __post_init__(self) -> None:
         self.scheduler, self.moves = self.another()
 
-    def another(self) -> tuple[Scheduler, MovesWithoutWaiting]:
+    def another(self) -> tuple[Scheduler, MovePlacing]:
         """A scheduler that remembers nothing."""
         placement = self.placement
         scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, undeliverable_for=60.0)
@@ -421,9 +422,9 @@ async def test_a_begun_move_is_retried_while_its_cell_is_silent() -> None:
 
 async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
     with pytest.raises(Retry):
-        await cloud.moves.undo_placed(placed)
+        await cloud.moves.undoing.undo_placed(placed)
     cloud.time.now += 61
-    return await cloud.moves.undo_placed(placed)
+    return await cloud.moves.undoing.undo_placed(placed)
 
 
 async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:
