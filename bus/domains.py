@@ -12,6 +12,9 @@ from bus.vocabulary import END, Contended, Id, Message, Missing, SmallMap, Tagge
 Level = Annotated[
     str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
 ]
+LevelOrNone = Annotated[
+    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty")
+]
 Label = Annotated[str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END)]
 Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from berth.features import features, package_of
+from berth.features import commands_of, features
 
 # panel → command → its module, in the order in which they are shown
 _MODULES = {
@@ -89,9 +89,9 @@ def _listed() -> Iterator[Listed]:
     """Yield all commands, panel by panel: those of the kernel, then those of features."""
     for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
         of_features = [
-            (feature, name, f"{package_of(feature)}.{file}")
+            (feature, name, module)
             for feature in features()
-            for name, file in feature.commands.get(panel, {}).items()
+            for name, module in commands_of(feature, panel).items()
         ]
         for name, file in _MODULES.get(panel, {}).items():
             added = [(command.split(), module) for _, command, module in of_features]

@@ -30,12 +30,11 @@ from bus.claims import (
 )
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unroutable
 from bus.messages import BuildRequested
-from bus.parts import DecisionParts
+from bus.parts import DecisionParts, RequestParts
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import Contended, Id, portions
-from features.groups.messages import GROUPS, FindGroups
 from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
 from features.moves.core.start import (
@@ -47,6 +46,7 @@ from features.moves.core.start import (
     MoveStart,
     MoveState,
     NotYet,
+    PartsOfMoves,
     SeenThrough,
     Stopped,
     asked_by,
@@ -99,7 +99,6 @@ from scheduler_worker.extension import (
 
 BUILDS_ASKED = 100  # build ids in one query to a cell
 MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases
-GROUPS_ASKED = 500  # groups in one query to placement
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -122,6 +121,7 @@ class MoveLookups:
     cells: CellQueries
     find_moves: Ask[FindMoves, MovesFound]
     options: Any = None  # of the scheduler's requests, with which features check them
+    parts_of: list[PartsOfMoves] = field(default_factory=list)  # of joins of other features
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
         wrong = [misread(request, self.options) for request in requests]
@@ -132,11 +132,12 @@ class MoveLookups:
         ]
         starts = [result for result in results if isinstance(result, MoveStart)]
         roots = await self._roots(starts)
-        groups = await self._groups(starts)
+        parts = [await parts_of(starts) for parts_of in self.parts_of]
         for index, start in enumerate(results):
             if isinstance(start, MoveStart):
                 root = roots.get(start.source.root) if start.source else None
-                start = structs.replace(start, group=groups.get(start.asked.build))
+                added = RequestParts(*[found.get(start.asked.build) for found in parts])
+                start = structs.replace(start, parts=added)
                 if root is not None and start.asked.kind == "evacuate":
                     start = start.leaving_zones(self._zones(root))
                 barred = stuck(start, root)
@@ -224,21 +225,6 @@ class MoveLookups:
         aggregates = self.source.aggregates
         metadata = [aggregates[uuid].metadata for uuid in root.aggregates if uuid in aggregates]
         return {root.zone, *(each[ZONE] for each in metadata if ZONE in each)}
-
-    async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        builds = {start.asked.build for start in starts if start.seeks and start.keep}
-        made = {start.asked.build: start for start in starts if start.group is not None}
-        questions = [FindGroups(members=some) for some in portions(builds, GROUPS_ASKED)]
-        if made:
-            ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
-            questions.append(FindGroups(ids=ids))
-        answers = [await self.placement.ask(GROUPS)(question) for question in questions]
-        found = {group.id: group for answer in answers for group in answer.groups}
-        groups = {build: group.id for group in found.values() for build in group.members if build in builds}
-        for build, start in made.items():
-            if start.group in found and found[start.group].project == start.spec.project:
-                groups[build] = start.group
-        return groups
 
 
 def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:

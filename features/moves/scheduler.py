@@ -4,7 +4,6 @@ from bus import topics
 from bus.projects import ClientQuery, Known, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
 from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
-from features.groups.messages import GROUPS
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.messages import (
@@ -56,11 +55,11 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
     return SchedulerPart(
-        offers=(placing, plans),
+        offers=(lookups, placing, plans),
         client_queries={"moves": of_clients(find_moves)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
-            asks=(GROUPS, FIND_MOVES),
+            asks=(FIND_MOVES,),
             announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
             consumes=[
                 on_many(
