@@ -285,7 +285,7 @@ LONG_CAUSES = {
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(LONG_CAUSES, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
+    "kind", [pytest.param(kind, id=name) for name, kind in sorted(KINDS.items()) if kind in LONG_CAUSES]
 )
 def test_a_reason_of_any_length_reaches_the_receiver(kind: type[Message]) -> None:
     envelope = follow(LONG_CAUSES[kind], "key", Clock())
