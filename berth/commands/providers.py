@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, Final
 
 from berth.commands.options import Commands, argument, described, option, positional
 from berth.commands.terminal import Cli, plain_table
@@ -28,6 +28,7 @@ traits = Commands(name="trait", no_args_is_help=True)
 for group in (providers, classes, traits):
     commands.add_typer(group)
 
+_SHOWN_PARTS: Final = ("inventories", "traits", "aggregates", "owner")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _AT_ONCE = 100  # root providers per query
@@ -173,13 +174,12 @@ async def _provider_named(bus: Bus, name: str) -> Provider:
     """Return the provider with this name or uuid, or the root provider of the host with this name. Raise
     OperationRefused if there is none, or if several hosts have the name.
     """
-    parts = ("inventories", "traits", "aggregates", "owner")
     uuid = name.lower() if _UUID.fullmatch(name.lower()) else ""
-    query = FindProviders(ids=(uuid,) if uuid else (), name="" if uuid else name, parts=parts)
+    query = FindProviders(ids=(uuid,) if uuid else (), name="" if uuid else name, parts=_SHOWN_PARTS)
     ask = bus.asker(topics.PROVIDERS)
     found = (await ask(query)).providers
     if not uuid and (hosts := await hosts_named(bus, name)) and not found:
-        found = (await ask(FindProviders(ids=(hosts[0].id,), parts=parts))).providers
+        found = (await ask(FindProviders(ids=(hosts[0].id,), parts=_SHOWN_PARTS))).providers
     if not found:
         raise OperationRefused(f"there is no provider {name}: `berth provider list` lists them")
     return found[0]

@@ -86,8 +86,12 @@ class MetalNodes:
 def completed(now: MetalNodes, before: MetalNodes) -> MetalNodes:
     """Return the nodes `now`, with the answer in `before` of a service that did not answer this time."""
     if now.placement_problem:
-        problems = {"ironic_problem": now.ironic_problem, "placement_problem": now.placement_problem}
-        return replace(before, reads_ironic=now.reads_ironic, **problems)
+        return replace(
+            before,
+            reads_ironic=now.reads_ironic,
+            ironic_problem=now.ironic_problem,
+            placement_problem=now.placement_problem,
+        )
     if not now.ironic_problem:
         return now
     known = {node.id: node for node in before.nodes if node.read}
