@@ -31,7 +31,8 @@ Word = Annotated[
 ClientName = Annotated[  # of a program outside berth
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
 ]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
+MAX_NAME = 200  # characters of a Name
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
