@@ -543,9 +543,15 @@ _SAID: dict[Any, str] = {
 }
 
 
+_CELL_DIGITS = 3  # of a number of cells
+
+
 def _converted(name: str, value: Any, origin: str) -> Any:
     kind = KINDS[name]
-    bad = BadSetting(f"{origin}: {name} takes {_SAID[kind]}, not {described(value)}")
+    also = ", or how many there are" if name == "cells" else ""
+    bad = BadSetting(f"{origin}: {name} takes {_SAID[kind]}{also}, not {described(value)}")
+    if name == "cells":
+        value = _counted_cells(value)
     if isinstance(value, str) and kind is not str:
         if kind == tuple[str, ...]:
             value = [part.strip() for part in value.split(",") if part.strip()]
@@ -560,6 +566,14 @@ def _converted(name: str, value: Any, origin: str) -> Any:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
         raise bad from None
+
+
+def _counted_cells(given: Any) -> Any:
+    """Return the names c1, c2, ... if a number of cells is given; else what is given."""
+    number = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if not (number.isascii() and number.isdigit() and len(number) <= _CELL_DIGITS):
+        return given
+    return [f"c{position}" for position in range(1, int(number) + 1)]
 
 
 def _parts(text: str) -> list[str]:

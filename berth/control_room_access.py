@@ -44,7 +44,7 @@ async def opened_access(
 
     rules_of_pages = AccessRules(
         sign_in=sign_in,
-        form="token",
+        form="name" if isinstance(tokens, UncheckedTokens) else "token",
         # pages show the whole region, so a role that is limited to projects cannot read them
         may_read=lambda visitor: (
             isinstance(tokens, UncheckedTokens)

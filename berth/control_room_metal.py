@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from berth.operations.host_states import every_provider
 from berth.settings import Settings
@@ -11,6 +11,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.host_health import marked
+from bus.ironic import UNKNOWN_TIME
 from bus.resources import FindAllocations, FindProviders, Provider, is_node
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
@@ -21,18 +22,19 @@ if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync.survey import SurveyedNode
 
 SECONDS = 90.0  # limit for reading all nodes
+IRONIC_SECONDS = 60.0  # limit for reading all nodes from Ironic
 _A_QUESTION = 200
 _PARTS: Final = ("inventories", "traits", "owner")
-_ALSO = ("last_error", "maintenance_reason")
+_ALSO = ("last_error", "maintenance_reason", "protected", "retired")
 Raw = dict[str, Any]
 
 
 class _Remembering:
-    """Wraps a client of Ironic's API and stores the last answer about each node."""
+    """Wraps a client of Ironic's API and stores the last answer about each node; None: deleted in Ironic."""
 
     def __init__(self, api: "IronicApi") -> None:
         self._api = api
-        self.answers: dict[str, Raw] = {}
+        self.answers: dict[str, Raw | None] = {}
 
     async def nodes(self, *, fields: Sequence[str], limit: int, **more: Any) -> AsyncIterator[list[Raw]]:
         async for page in self._api.nodes(fields=(*fields, *_ALSO), limit=limit, **more):
@@ -41,8 +43,7 @@ class _Remembering:
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Raw | None:
         node = await self._api.node(uuid, None if fields is None else (*fields, *_ALSO))
-        if node is not None:
-            self.answers[uuid] = node
+        self.answers[uuid] = node
         return node
 
 
@@ -54,10 +55,10 @@ async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None
         async with asyncio.timeout(SECONDS):
             return await read(settings, bus, now, nodes)
     except TimeoutError:
-        problem = f"Reading the nodes took longer than {SECONDS:g} s."
+        problem = f"reading the nodes took longer than {SECONDS:g} s"
     except NO_ANSWER as trouble:
-        problem = f"{trouble}."
-    return MetalNodes(at=now, reads_ironic=settings.ironic.is_read, problem=problem)
+        problem = str(trouble)
+    return MetalNodes(at=0.0, reads_ironic=settings.ironic.is_read, placement_problem=problem)
 
 
 async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalNodes:
@@ -74,28 +75,37 @@ async def _both_sides(settings: Settings, bus: Bus, now: float, wanted: Sequence
         survey = survey_of(ironic, remembering, bus.asker(topics.PROVIDERS), bus.clock)
         placed = await survey.placed() if wanted is None else await survey.placed_of(wanted)
         try:
-            if wanted is None:
-                async for page in survey.everything(placed, read):
-                    found += page
-            left = survey.unread(placed, read) if wanted is None else wanted
-            found += await survey.each(left, placed)
+            async with asyncio.timeout(IRONIC_SECONDS):
+                if wanted is None:
+                    async for page in survey.everything(placed, read):
+                        found += page
+                left = survey.unread(placed, read) if wanted is None else wanted
+                found += await survey.each(left, placed)
         except (IronicRefused, Unavailable) as trouble:
-            problem = f"Ironic does not answer: {trouble}. Its previous answer is shown."
+            problem = str(trouble)
+        except TimeoutError:
+            problem = f"not all nodes were read within {IRONIC_SECONDS:g} s"
     for surveyed in found:
         for difference in surveyed.differences:
             differs[difference.node].append(str(difference).partition(": ")[2])
-    holders, answers = await _holders(bus, placed), remembering.answers
-    nodes = [
-        BoardNode(
-            id=uuid,
-            name=str(answers.get(uuid, {}).get("name") or ""),
-            ironic=_ironic_state(answers[uuid]) if uuid in answers else None,
-            placement_record=_placement_record(placed.get(uuid), holders),
-            differs=tuple(differs[uuid]),
+    answers, holders = remembering.answers, await _holders(bus, placed)
+    if not problem:  # a node that Ironic did not list, and that placement has as deleted, was not read alone
+        answers |= dict.fromkeys(placed.keys() - answers.keys())
+    nodes = []
+    for uuid in {**placed, **answers}:
+        answer, provider = answers.get(uuid), placed.get(uuid)
+        record = None if provider is None else _placement_record(provider, holders)
+        nodes.append(
+            BoardNode(
+                id=uuid,
+                name=str((answer or {}).get("name") or (_host_of(provider) if provider else "")),
+                ironic=None if answer is None else _ironic_state(answer),
+                read=now if uuid in answers else 0.0,
+                placement_record=record,
+                differs=tuple(differs[uuid]),
+            )
         )
-        for uuid in {**placed, **answers}
-    ]
-    return MetalNodes(at=now, nodes=tuple(nodes), reads_ironic=not problem, problem=problem)
+    return MetalNodes(at=now, nodes=tuple(nodes), reads_ironic=True, ironic_problem=problem)
 
 
 async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequence[str] | None) -> MetalNodes:
@@ -112,23 +122,27 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
     holders = await _holders(bus, placed)
     nodes = [
         BoardNode(
-            id=provider.id,
-            name=provider.host or provider.name,
-            placement_record=_placement_record(provider, holders),
+            id=provider.id, name=_host_of(provider), placement_record=_placement_record(provider, holders)
         )
         for provider in placed.values()
     ]
     return MetalNodes(at=now, nodes=tuple(nodes))
 
 
-async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Return, for each bare-metal node with allocations, the id of the consumer that has them."""
+def _host_of(provider: Provider) -> str:
+    """Return the name of a node's host, which is the node's last known name in Ironic; empty if unnamed."""
+    return "" if provider.host == provider.id else provider.host
+
+
+async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, tuple[str, ...]]:
+    """Return, for each bare-metal node with allocations, the ids of all consumers that have them, sorted."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
-    found: dict[str, str] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for asked in portions(used, _A_QUESTION):
-        consumers = (await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=asked))).consumers
-        found.update((node, consumer.id) for consumer in consumers for node in consumer.allocations)
-    return found
+        for consumer in (await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=asked))).consumers:
+            for node in consumer.allocations:
+                found[node].add(consumer.id)
+    return {node: tuple(sorted(consumers)) for node, consumers in found.items()}
 
 
 def _ironic_state(node: Raw) -> IronicState:
@@ -142,22 +156,26 @@ def _ironic_state(node: Raw) -> IronicState:
         why=((texts["maintenance_reason"] or texts["fault"]) if maintenance else texts["last_error"])[:300],
         instance=texts["instance_uuid"],
         resource_class=texts["resource_class"],
+        retired=bool(node.get("retired")),
+        protected=bool(node.get("protected")),
     )
 
 
-def _placement_record(provider: Provider | None, holders: Mapping[str, str]) -> PlacementRecord | None:
-    if provider is None:
-        return None
+def _placement_record(provider: Provider, holders: Mapping[str, tuple[str, ...]]) -> PlacementRecord:
+    at = provider.sequence / 1_000_000
     return PlacementRecord(
-        closed=all(
-            stock.reserved >= stock.total
-            for name, stock in provider.inventories.items()
-            if name not in provider.kept_classes
-        ),
-        updated=provider.sequence / 1_000_000 if provider.sequence > 0 else 0.0,
+        inventory=_inventory(provider),
+        updated=at if at > UNKNOWN_TIME else 0.0,
         used=any(provider.used.values()),
-        holder=holders.get(provider.id, ""),
+        holders=holders.get(provider.id, ()),
         marks=tuple(marked(provider.traits, provider.kept_traits, deleted=provider.gone)),
         cell=provider.cell,
         agent=provider.agent,
     )
+
+
+def _inventory(provider: Provider) -> Literal["free", "reserved", "none"]:
+    reported = [stock for name, stock in provider.inventories.items() if name not in provider.kept_classes]
+    if not reported:
+        return "none"
+    return "free" if any(stock.reserved < stock.total for stock in reported) else "reserved"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -31,8 +33,10 @@ _LIBRARIES = (
 )  # fmt: skip
 _MOST = 20  # ids of each type in a line, if many messages are handled together
 _SHORTEST = 4  # shorter passwords are not masked: they occur in ordinary words
+_WORD = r"(?:(?<![^\W\d_])|(?<=\\[abfnrtv])){}(?![^\W\d_])"
 _RECENT_LENGTH = 20_000  # characters of a recent line
 RECENT: deque[str] = deque(maxlen=200)  # the last warnings and errors of this process, as logged
+_PUBLIC = {"guest"}  # RabbitMQ's default password, which is no secret, and a usual word of log lines
 _KINDS = ("request", "build", "move")
 
 
@@ -91,6 +95,7 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
     for value in by_name(settings).values():
         for secret in secrets_in(value):
             found |= {secret, unquote(secret)}
+    found -= _PUBLIC
     return tuple(sorted((text for text in found if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
@@ -117,9 +122,17 @@ def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:
     """Return a text in which asterisks replace passwords in URLs, and the secrets of the settings."""
-    for secret in secrets:
-        text = text.replace(secret, "****")
+    if secrets:
+        text = _pattern(tuple(secrets)).sub("****", text)
     return masked_text(text)
+
+
+@cache
+def _pattern(secrets: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern of the secrets. A secret that may be a part of ordinary words, because it has only
+    letters, is found as a whole word, also after an escape such as `\\n`.
+    """
+    return re.compile("|".join(_WORD.format(each) if each.isalpha() else re.escape(each) for each in secrets))
 
 
 class _Lines(logging.Formatter):

@@ -47,7 +47,8 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 class CellSettings(SettingsGroup, frozen=True, kw_only=True):
     """Settings of the cells: their names, brokers and databases (docs/cells.md)."""
 
-    # names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell
+    # names of all cells, or how many there are: 3 for c1, c2 and c3; in a TOML file, `[cells.NAME]` is the
+    # table of one cell
     names: tuple[str, ...] = field(default=("c1", "c2", "c3", "c4"), name="cells")
     # URL of RabbitMQ for a cell's workers, by the cell's name; in a TOML file `broker`
     amqp_urls: dict[str, str] = field(default_factory=dict, name="cell_amqp_urls")

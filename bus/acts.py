@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus import topics
 from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
-from bus.audit_trail import MAX_STATE, Operator, Role
+from bus.audit_trail import Operator, Role
 from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.domains import LabelEditRequested, LabelsEdited
@@ -45,7 +45,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.topics import Query
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Id, Message, cause_of
 
 MAX_NAME = 255  # characters
 RANK: Mapping[str, int] = {"": 0, "reader": 1, "operator": 2, "admin": 3}
@@ -437,24 +437,20 @@ _COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "u
 
 
 def _json(value: Any) -> str:
-    return shortened(encoder().encode(value).decode()) if value else ""
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= MAX_STATE else f"{text[: MAX_STATE - 4]} ..."
+    return cause_of(encoder().encode(value).decode()) if value else ""
 
 
 def asked_json(message: Message) -> str:
     """Return a request as JSON, without the fields that only concern its delivery."""
     fields = builtins_of(message)
-    return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
+    return cause_of(_json({name: value for name, value in fields.items() if name != "reply_to"}))
 
 
 def refusal(answer: Message) -> str:
     """Return why an answer refuses its request; "" if the request was carried out."""
     result = getattr(answer, "result", None)
     if result is not None and not isinstance(result, tuple(_DONE)):
-        return shortened(_json(result))
+        return cause_of(_json(result))
     return str(getattr(answer, "refused", "") or "")
 
 

@@ -10,7 +10,6 @@ Role = Literal["", "reader", "operator", "admin"]  # "": no role
 Outcome = Literal["started", "done", "refused", "denied", "failed"]
 Interface = Literal["command", "control room", "placement api", "rest", "bus"]
 MOST_RECORDS = 500  # maximum number of records in one message, and on one page
-MAX_STATE = 4000  # characters of a request or state in a record
 
 
 class Operator(Value, frozen=True, kw_only=True):

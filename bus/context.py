@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from bus.causes import may_have_long_cause, with_short_causes
 from bus.clock import Clock
 from bus.protocol import Envelope, encode
 from bus.topics import TOPIC_OF
@@ -158,11 +159,14 @@ def follow(
     else:
         correlation, causation = cause.correlation or cause.id, cause.id
     type_ = type(message).__name__
+    body = encode(message)
+    if may_have_long_cause(body) and (short := with_short_causes(message)) is not message:
+        message, body = short, encode(short)
     envelope = Envelope(
         id=clock.uuid(),
         type=type_,
         key=key,
-        body=msgspec.Raw(encode(message)),
+        body=msgspec.Raw(body),
         correlation=correlation,
         causation=causation,
         sent_at=clock.now(),

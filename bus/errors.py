@@ -45,6 +45,10 @@ class AnswerRefused(Exception):
     """The worker that received a query could not answer it; the text is the reason."""
 
 
+class AnswerUnreadable(AnswerRefused):
+    """The answer to a query is invalid, so the caller does not know what the worker has done."""
+
+
 UNANSWERED = (Unavailable, Unroutable, AnswerRefused)  # a query without an answer raises one of these
 
 

@@ -21,7 +21,6 @@ from bus.parts import TYPES, RequestParts, converted, problem_of
 from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope, M, decode, message_in
 from bus.topics import Topic, client_key, matches
 from bus.vocabulary import (
-    MAX_CAUSE,
     SHORT,
     UNSAID_ID,
     ClassName,
@@ -32,6 +31,7 @@ from bus.vocabulary import (
     TraitName,
     Wait,
     Word,
+    cause_of,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -136,7 +136,7 @@ def refused(request: Message, why: str, code: str, reply_to: str) -> Message:
     """Return the refusal of a valid request."""
     fields = parts.builtins_of(request)
     notes = getattr(request, "unknown_fields", ())
-    invalid = InvalidRequest("", reply_to, why[:MAX_CAUSE], fields, code, notes)
+    invalid = InvalidRequest("", reply_to, cause_of(why), fields, code, notes)
     return KINDS[type(request)].refused(invalid)
 
 
@@ -153,7 +153,7 @@ def refusal_of(topic: Topic[Any], bound: str, key: str, envelope: Envelope, why:
     reply_to = _reply_address(bound, key, envelope.client, fields.get("reply_to"))
     if reply_to is None:
         return None
-    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=why[:MAX_CAUSE], fields=fields))
+    return kind.refused(InvalidRequest(cell=cell, reply_to=reply_to, why=cause_of(why), fields=fields))
 
 
 def _reply_address(bound: str, key: str, sender: str, named: object) -> str | None:

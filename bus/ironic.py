@@ -7,6 +7,7 @@ from msgspec import Meta
 from bus.vocabulary import Id, Message, Number, ShortList, Text, Word, Zone
 
 MOST_REPORTED = 1000
+UNKNOWN_TIME = 1.0  # `at` of a state without a time, in 1970: every event of Ironic replaces this state
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):

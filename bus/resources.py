@@ -233,7 +233,9 @@ class FindProviders(Message, frozen=True, kw_only=True):
     """A query for the providers that meet all given conditions; without conditions, for all providers."""
 
     ids: LongList[Id] = ()
-    name: Text = ""
+    name: Text = ""  # the name of the provider
+    # root providers of hosts with this name: the agent's name for the host, or the name of the provider
+    host: Text = ""
     in_tree: Id | None = None
     like: ResourceGroup | None = None  # with this free capacity, these traits and aggregates
     parts: LongList[Literal["inventories", "traits", "aggregates", "owner", "labels"]] = (

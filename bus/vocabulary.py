@@ -31,15 +31,18 @@ Word = Annotated[
 ClientName = Annotated[  # of a program outside berth
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
 ]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
+MAX_NAME = 200  # characters of a Name
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
-Text = Annotated[str, Meta(max_length=255)]
+MAX_TEXT = 255  # characters of a Text
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such as `quota:PROJECT`
 PropertyValue = Annotated[str, Meta(max_length=1024)]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
-Cause = Annotated[str, Meta(max_length=MAX_CAUSE)]
+MADE = {"made": True}  # marks texts that programs make of names and numbers: `bus.causes` shortens them
+Cause = Annotated[str, Meta(max_length=MAX_CAUSE, extra=MADE)]
 ClassName = Annotated[
     str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_...")
 ]
@@ -79,6 +82,15 @@ Wait = Annotated[
     str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def cause_of(text: str) -> Cause:
+    """Return a reason, note or error of any length as a `Cause`."""
+    return shortened(text, MAX_CAUSE)
 
 
 def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
@@ -244,7 +256,7 @@ class LimitReached(Tagged, frozen=True, kw_only=True):
 
     setting: Text
     limit: Count
-    what: Text  # the objects that the setting limits, such as `reservations of project web`
+    what: Cause  # the objects that the setting limits, such as `reservations of project web`
 
     def __str__(self) -> str:
         return f"there may be at most {self.limit} {self.what} (setting {self.setting})"

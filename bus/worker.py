@@ -212,6 +212,11 @@ def suspects_queue(worker: str) -> QueueSpec:
     return QueueSpec(f"{worker}:suspects", notes_readers=True)
 
 
+def may_lack_consumer(queue: str, messages: int) -> bool:
+    """Return whether a queue needs no consumer now: workers consume suspects only while there are some."""
+    return not messages and queue.endswith(suspects_queue("").name)
+
+
 def query_queue(key: str) -> QueueSpec:
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from bus.claims import holder_consumer
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
-from bus.ironic import NodeChanged
+from bus.ironic import UNKNOWN_TIME, NodeChanged
 from bus.messages import HostReported, InventoryReported
 from bus.protocol import Ask
 from bus.reports import HostState, ProviderReport, Reshaping
@@ -466,7 +466,7 @@ class HostReports:
                 event="create",
                 node=host.root,
                 name=host.host,
-                at=1.0,  # in 1970: every event of Ironic is newer and replaces this state
+                at=UNKNOWN_TIME,
                 cell=self.cell,
                 agent=self.agent,
                 resource_class=host.metal,

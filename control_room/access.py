@@ -37,7 +37,7 @@ class Visitor(msgspec.Struct, frozen=True):
 
 Credential = Callable[[], Visitor | None]  # returns the user, or None if the token is no longer valid
 SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # takes the fields of the sign-in form
-Form = Literal["token", "keystone"]
+Form = Literal["token", "name", "keystone"]
 
 
 class Project(msgspec.Struct, frozen=True):

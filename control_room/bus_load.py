@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bus.protocol import BusDepths
 from bus.topics import QUERIES, TOPICS
+from bus.worker import may_lack_consumer
 
 
 class Route(NamedTuple):
@@ -32,7 +33,7 @@ class QueueLoad:
 
     @property
     def unread(self) -> bool:
-        return self.exists and not self.consumers
+        return self.exists and not self.consumers and not may_lack_consumer(self.name, self.messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,13 @@ Which = tuple[str, str]  # a selection of providers: SQL of further joins, and o
 ALL: Which = ("", "")
 BY_ID: Which = ("JOIN {n: uuid str} ON n.uuid = p.uuid", "")
 BY_NAME: Which = ("", "WHERE p.name = :name")
+BY_HOST: Which = (
+    "",
+    """
+    WHERE p.id IN (SELECT t.id FROM resource_providers t WHERE t.name = :host AND t.parent_provider_id IS NULL
+    UNION SELECT t.id FROM hosts o JOIN resource_providers t ON t.uuid = o.root WHERE o.host = :host)
+    """,
+)
 BY_TREE: Which = (
     "",
     "WHERE p.root_provider_id = (SELECT t.root_provider_id FROM resource_providers t WHERE t.uuid = :tree)",
@@ -311,6 +318,7 @@ class Lookups(PlacementOperations):
             for provider in found
             if (among is None or provider.id in among)
             and (not query.name or provider.name == query.name)
+            and (not query.host or (provider.parent is None and query.host in (provider.host, provider.name)))
             and (not query.agents or provider.agent in query.agents)
             and (not cell or provider.cell == cell)
         ]
@@ -325,7 +333,7 @@ class Lookups(PlacementOperations):
         statement reads.
         """
         groups = [] if query.like is None else [query.like]
-        if query.in_tree is not None and (groups or query.ids or query.name):
+        if query.in_tree is not None and (groups or query.ids or query.name or query.host):
             groups.append(ResourceGroup(in_tree=query.in_tree))
         if not groups:
             return None
@@ -335,11 +343,13 @@ class Lookups(PlacementOperations):
     async def _first(
         self, tx: Transaction, query: FindProviders, among: Collection[str] | None, cell: str
     ) -> list[Provider]:
-        parts = {*query.parts, "owner"} if query.agents or cell else query.parts
+        parts = {*query.parts, "owner"} if query.agents or query.host or cell else query.parts
         selection, values = ALL, list[tuple[str]]()
         given: dict[str, str | int] = {}
         if query.ids:
             selection, values = BY_ID, [(uuid,) for uuid in dict.fromkeys(query.ids)]
+        elif query.host:
+            selection, given = BY_HOST, {"host": query.host}
         elif query.name:
             selection, given = BY_NAME, {"name": query.name}
         elif among is not None:

@@ -11,7 +11,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.parts import replaced_by
-from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Id, portions
+from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, Id, cause_of, portions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
 from scheduler_worker.core.order import LONGEST_PAUSE, PATIENCE, Order, place_of
 from scheduler_worker.core.policy import ChoicePolicy
@@ -174,7 +174,7 @@ class Ending(HeldAllocations):
         only return the state of the consumer.
         """
         question = claims.ReleaseRequested(
-            consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
+            consumer=consumer, generation=generation, retire=cause_of(why), unplaceable=unplaceable
         )
         return (await self._placement.release(question)).result
 

@@ -13,7 +13,7 @@ from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.importing.bring_over_aggregates import BringOver, NoAggregates, read
 from berth.operations.boot_options import pairs
 from berth.operations.cells import uuid_of
-from berth.operations.host_states import aggregate_named, find_aggregates, hosts_inside
+from berth.operations.host_states import aggregate_named, check_host_names, find_aggregates, hosts_inside
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -116,6 +116,7 @@ async def create_command(cli: Cli, options: NewAggregate) -> None:
     )
     order = checked(AggregateEditRequested(edit=edit))
     async with cli.bus("aggregate") as bus:
+        await check_host_names(bus, edit.hosts)
         _print_result(cli, (await bus.asker(topics.EDIT_AGGREGATE)(order)).result)
         return
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 from rich.console import Console
 
-from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named, option
+from berth.commands.options import Cells, Commands, Database, Json, StateDir, option
 from berth.commands.terminal import Cli, effective, say, write_json
 from berth.doctor.judgement import exit_code, judged
 from berth.doctor.seen import Finding
@@ -46,7 +46,7 @@ async def audit_command(
     Allocations of consumers that are no builds (claimed over HTTP, imported, migrations) are listed as notes.
     Without a cell only placement is checked. Agents are queried only while a berth runs.
     """
-    given = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
+    given = effective(cells=cells, database_url=database, state_dir=state_dir)
     settings = given.settings
     placement_only = options.placement_only or ("cells" not in given.origins and await has_no_cell(settings))
     found = await audit(settings, settled=options.settled, placement_only=placement_only)
@@ -123,7 +123,7 @@ async def heal(
 
     Exit 0 if no finding remains, else 1. See docs/running.md.
     """
-    settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
+    settings = effective(cells=cells, database_url=database, state_dir=state_dir).settings
     choice = _RETIRED.get(retired)
     if choice is None:
         raise BadSetting(f"--retired {retired}: adopt or destroy")
@@ -170,7 +170,7 @@ async def doctor_command(
     The check changes nothing and takes seconds. Exit code 0 without problems, 1 if something needs attention,
     2 if something is broken.
     """
-    settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
+    settings = effective(cells=cells, state_dir=state_dir).settings
     return await examine(Cli(settings, as_json, say), management)
 
 

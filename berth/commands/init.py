@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from berth.cell_file import write_secret
-from berth.commands.options import Cells, Commands, Json, cells_named, described, positional
+from berth.commands.options import Cells, Commands, Json, described, positional
 from berth.commands.terminal import note, say, write_json
 from berth.configuration import read
 from berth.settings import BadSetting
@@ -60,8 +60,9 @@ def init_command(
 
     if layout not in LAYOUTS:
         raise BadSetting(f"--layout {layout!r}: it is {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
-    names = cells_named(cells) or ()
-    read({"cells": names}, environment={}, file=Path(os.devnull))  # refuses unusable names
+    names: tuple[str, ...] = ()
+    if cells is not None:
+        names = read({"cells": cells}, environment={}, file=Path(os.devnull)).settings.cell_names
     for name in names:
         if layout == "kubernetes" and "_" in name:
             raise BadSetting(f"--cells: {name!r}: names of Kubernetes objects have no _")

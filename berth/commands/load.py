@@ -129,6 +129,7 @@ async def load_command(
     All instances have one name, which is printed (`berth instances --name NAME`), and are deleted after the
     audit unless --keep is given. Exit 1 if a boot did not become active or an instance was not deleted.
     """
+    refuse_unused(options)
     settings, console = effective(**settings_given(options)).settings, complain if as_json else say
     plan = LoadPlan(
         boots=options.boots,
@@ -163,6 +164,19 @@ async def load_command(
         show(result, console)
     code = _verdict(result, found, console)
     return 1 if _has_failures(result, left, load.name, console) else code
+
+
+_OF_OWN_BERTH = ("hosts", "fail", "build_time")  # options of simulated hosts, which --attach does not start
+
+
+def refuse_unused(options: LoadOptions) -> None:
+    """Raise OperationRefused if an option has no effect on a berth that runs already."""
+    if not options.attach:
+        return
+    for name in _OF_OWN_BERTH:
+        if getattr(options, name) is not None:
+            given = f"--{name.replace('_', '-')}"
+            raise OperationRefused(f"--attach and {given}: {given} is of `berth up`, which starts the hosts")
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:

@@ -108,15 +108,6 @@ Room = Annotated[
 ]
 
 
-def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the cell names listed in --cells, or c1, c2, ... for a number; None without the option."""
-    if given is None:
-        return None
-    if given.isdigit():
-        return tuple(f"c{number}" for number in range(1, int(given) + 1))
-    return tuple(part.strip() for part in given.split(",") if part.strip())
-
-
 _SETTINGS = {  # option → its setting, if it has another name
     "driver": "simulator.drivers",
     **{name.removeprefix(PREFIX): name for name in KINDS if name.startswith(PREFIX)},
@@ -129,7 +120,6 @@ _SETTINGS = {  # option → its setting, if it has another name
 def settings_given(options: Any) -> dict[str, Any]:
     """Return the values of options that are also settings, by setting name; None for an option not given."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
-    given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
 
 

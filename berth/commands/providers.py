@@ -3,12 +3,12 @@
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, Final
 
 from berth.commands.options import Commands, argument, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.cells import chosen_cells
-from berth.operations.host_states import every_provider
+from berth.operations.host_states import every_provider, hosts_named
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -28,6 +28,7 @@ traits = Commands(name="trait", no_args_is_help=True)
 for group in (providers, classes, traits):
     commands.add_typer(group)
 
+_SHOWN_PARTS: Final = ("inventories", "traits", "aggregates", "owner")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _AT_ONCE = 100  # root providers per query
@@ -63,14 +64,7 @@ async def show_provider(
 ) -> None:
     """Show one provider: its parent and children, inventories, traits, aggregates and allocations."""
     async with cli.bus("provider") as bus:
-        ids = (provider.lower(),) if _UUID.fullmatch(provider.lower()) else ()
-        question = FindProviders(
-            ids=ids, name="" if ids else provider, parts=("inventories", "traits", "aggregates", "owner")
-        )
-        found = (await bus.asker(topics.PROVIDERS)(question)).providers
-        if not found:
-            raise OperationRefused(f"there is no provider {provider}: `berth provider list` lists them")
-        [shown] = found
+        shown = await _provider_named(bus, provider)
         holders = await bus.asker(topics.ALLOCATIONS, TIMEOUT)(FindAllocations(providers=(shown.id,)))
     held = {consumer.id: dict(consumer.allocations.get(shown.id, {})) for consumer in holders.consumers}
     if cli.as_json:
@@ -176,6 +170,21 @@ async def show_providers(
         cli.line(f"{len(rows)} providers", "dim")
 
 
+async def _provider_named(bus: Bus, name: str) -> Provider:
+    """Return the provider with this name or uuid, or the root provider of the host with this name. Raise
+    OperationRefused if there is none, or if several hosts have the name.
+    """
+    uuid = name.lower() if _UUID.fullmatch(name.lower()) else ""
+    query = FindProviders(ids=(uuid,) if uuid else (), name="" if uuid else name, parts=_SHOWN_PARTS)
+    ask = bus.asker(topics.PROVIDERS)
+    found = (await ask(query)).providers
+    if not uuid and (hosts := await hosts_named(bus, name)) and not found:
+        found = (await ask(FindProviders(ids=(hosts[0].id,), parts=_SHOWN_PARTS))).providers
+    if not found:
+        raise OperationRefused(f"there is no provider {name}: `berth provider list` lists them")
+    return found[0]
+
+
 async def _found(
     bus: Bus, traits: Sequence[str], resource_class: str, cell: str, match: str
 ) -> AsyncIterator[Provider]:
@@ -183,7 +192,8 @@ async def _found(
     question = FindProviders(like=like, parts=("inventories", "owner"))
     async for provider in every_provider(bus, checked(question), timeout=TIMEOUT):
         has_class = not resource_class or resource_class in provider.inventories
-        if has_class and cell in ("", provider.cell) and fnmatchcase(provider.name, match):
+        names = (provider.name, provider.host) if provider.parent is None else (provider.name,)
+        if has_class and cell in ("", provider.cell) and any(fnmatchcase(name, match) for name in names):
             yield provider
 
 
@@ -237,10 +247,7 @@ async def reset(cli: Cli, root: str, cell: str) -> None:
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         if not _UUID.fullmatch(root):
-            found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
-            if not found:
-                raise OperationRefused(f"there is no provider {root}")
-            root = found[0].root
+            root = (await _provider_named(bus, root)).root
         order = checked(OwnerEditRequested(root=root, cell=cell))
         result = (await bus.asker(topics.EDIT_OWNER)(order)).result
         if isinstance(result, Missing):

@@ -29,7 +29,6 @@ from berth.commands.options import (
     Room,
     Seed,
     StateDir,
-    cells_named,
     one_of,
     option,
     positional,
@@ -183,7 +182,7 @@ def _end_process(code: int) -> NoReturn:
 @commands.command("migrate")
 async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
     """Migrate the databases of all workers to this version. Workers also do this when they start."""
-    settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
+    settings = effective(cells=cells, state_dir=state_dir).settings
     applied = await migrate_all(settings, Console(quiet=True) if as_json else say)
     if as_json:
         write_json([{"store": store, "applied": name} for store, name in applied])

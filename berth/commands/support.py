@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from berth.commands.audit import report_findings
-from berth.commands.options import Cells, Commands, Json, StateDir, cells_named, described, option
+from berth.commands.options import Cells, Commands, Json, StateDir, described, option
 from berth.commands.terminal import Cli, complain, effective, say
 from berth.configuration import Effective
 from bus.clock import Clock
@@ -50,7 +50,7 @@ async def debug_command(
     """
     from berth.support.bundle import collect  # imports all clients of services
 
-    found = effective(cells=cells_named(cells), state_dir=state_dir)
+    found = effective(cells=cells, state_dir=state_dir)
     cli = Cli(found.settings, as_json, say)
     stamp = datetime.fromtimestamp(Clock().now(), UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"berth-debug-{platform.node()}-{stamp}"
@@ -83,7 +83,7 @@ async def check_command(
     """
     from berth.support.upgrade import upgrade_findings  # imports all clients of services
 
-    found = effective(cells=cells_named(cells), state_dir=state_dir)
+    found = effective(cells=cells, state_dir=state_dir)
     findings = await upgrade_findings(found, _directories(found, processes))
     return report_findings(Cli(found.settings, as_json, say), findings)
 

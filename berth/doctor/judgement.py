@@ -15,7 +15,7 @@ from berth.doctor.seen import (
     ManagementSeen,
     WorkerSeen,
 )
-from bus.worker import suspects_queue
+from bus.worker import may_lack_consumer
 
 T = TypeVar("T")
 
@@ -227,8 +227,8 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
         about = f"queue {queue.name}"
         more = queue.later - queue.messages
         if not queue.readers:
-            if not queue.later and queue.name.endswith(suspects_queue("").name):
-                continue  # workers consume from it only while it has messages
+            if may_lack_consumer(queue.name, queue.later):
+                continue
             level: Level = "broken" if queue.later else "warning"
             sentence = f"It has no consumer, and {_messages(queue.later)}."
             yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")

@@ -51,6 +51,7 @@ _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM cl
 
 async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     clock = Clock()
+    settings = await _with_made_cells(settings)
     async with asyncio.TaskGroup() as group:
         databases = [
             group.create_task(_database(settings, role, packages, clock))
@@ -87,6 +88,25 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         ironic=ironic.result(),
         bus="" if any(broker.problem for broker in seen) else away,  # reported as the broker's problem
     )
+
+
+async def _with_made_cells(settings: Settings) -> Settings:
+    """Return the settings with the cells that `berth up` has made, if the bus is in one process: the option
+    --cells of `berth up` may name fewer cells than the settings. If it has made no cell, all are expected.
+    """
+    if not settings.embedded:
+        return settings
+    roles = [role for role in composition.stores(settings) if role.cell]
+    made = {role.cell for role in roles if await _is_made(settings, role)}
+    cells = tuple(name for name in settings.cell_names if name in made)
+    return settings.having(cells=cells) if cells else settings
+
+
+async def _is_made(settings: Settings, role: worker_roles.Role) -> bool:
+    try:
+        return await composition.ever_made(settings, role)
+    except (*_AWAY, OSError):
+        return True  # its finding says why it cannot be read
 
 
 async def _database(

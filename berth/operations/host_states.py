@@ -86,18 +86,47 @@ async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
 
 
 async def host_named(bus: Bus, name: str) -> Provider:
-    try:
-        query = FindProviders(ids=(str(uuid.UUID(name)),), parts=("traits", "owner"))
-    except ValueError:
-        query = FindProviders(name=name, parts=("traits", "owner"))
-    found = [
-        provider
-        for provider in (await bus.asker(topics.PROVIDERS)(query)).providers
-        if provider.parent is None
-    ]
+    """Return the root provider of the host with this name or uuid; a bare-metal node has the name that Ironic
+    gives it. Raise OperationRefused if there is no such host, or if several hosts have the name.
+    """
+    found = await hosts_named(bus, name)
     if not found:
         raise OperationRefused(f"there is no host {name!r}; `berth host list` lists them")
     return found[0]
+
+
+async def hosts_named(bus: Bus, name: str) -> list[Provider]:
+    """Return the root provider of the host with this name or uuid in a list, which is empty if there is no
+    such host. Raise OperationRefused if several hosts have the name.
+    """
+    try:
+        query = FindProviders(ids=(str(uuid.UUID(name)),), parts=("traits", "owner"))
+    except ValueError:
+        query = FindProviders(host=name, parts=("traits", "owner"))
+    answer = await bus.asker(topics.PROVIDERS)(query)
+    found = [provider for provider in answer.providers if provider.parent is None]
+    if len(found) > 1:
+        ids = " and ".join(sorted(provider.id for provider in found))
+        raise OperationRefused(
+            f"several hosts have the name {name!r}: give the uuid of the host, one of {ids}"
+        )
+    return found
+
+
+async def host_id(bus: Bus, name: str) -> str:
+    """Return the root of the host with this name; a uuid is returned in lower case with dashes, unchecked."""
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return (await host_named(bus, name)).id
+
+
+async def check_host_names(bus: Bus, names: Iterable[str]) -> None:
+    """Raise OperationRefused if several hosts have one of the names. Unknown names are accepted: the worker
+    that receives the request refuses them.
+    """
+    for name in dict.fromkeys(filter(None, names)):
+        await hosts_named(bus, name)
 
 
 class HostStandings:
@@ -283,8 +312,9 @@ class ByName:
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
     """Return the build request with the uuids of the aggregates and of the objects of features that `by_name`
-    names.
+    names. Raise OperationRefused if several hosts have the name of a host in the request.
     """
+    await check_host_names(bus, (request.wanted_host, request.forced_host, *request.ignore_hosts))
     for options in by_name.more:
         request = await options.resolved(bus, request)
     names = dict.fromkeys((*(name for some in by_name.aggregates for name in some), *by_name.not_aggregates))

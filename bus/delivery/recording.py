@@ -26,7 +26,7 @@ from bus.masking import masked_text
 from bus.projects import ProjectsFound
 from bus.protocol import encode
 from bus.topics import Query
-from bus.vocabulary import Message, portions_by_size
+from bus.vocabulary import Message, cause_of, portions_by_size
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class _StartedAct:
 
     def ended(self, outcome: Outcome, detail: str = "", before: str = "", after: str = "") -> ActRecord:
         return structs.replace(
-            self.record, outcome=outcome, detail=acts.shortened(detail), before=before, after=after
+            self.record, outcome=outcome, detail=cause_of(detail), before=before, after=after
         )
 
 
@@ -154,7 +154,7 @@ class RecordingBus(Bus):
             yield
             return
         record = who.record(self.clock.uuid(), self.clock.now(), name, Target(target))
-        record = structs.replace(record, asked=acts.shortened(masked_text(detail)))
+        record = structs.replace(record, asked=cause_of(masked_text(detail)))
         started = _StartedAct(act, record, denied=acts.allowed(who.operator, act, Target(target)))
         await self._begin([started])
         try:
@@ -167,7 +167,7 @@ class RecordingBus(Bus):
     async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
         """Record an event that is not in the table of acts, such as a sign-in or a refused form."""
         record = who.record(self.clock.uuid(), self.clock.now(), act, Target(target))
-        await self.deliver([structs.replace(record, outcome=outcome, detail=acts.shortened(why))])
+        await self.deliver([structs.replace(record, outcome=outcome, detail=cause_of(why))])
 
     async def deliver(self, records: Sequence[ActRecord]) -> None:
         """Publish records. If they cannot be delivered, log that: the act itself must not fail."""

@@ -25,7 +25,7 @@ from bus.delivery.settling import (
     ServedRow,
     Suspects,
 )
-from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
+from bus.errors import AnswerRefused, AnswerUnreadable, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.protocol import Ask, Delivery, Envelope, Inbox, QueueSpec, Transport, message_in
 from bus.topics import TOPIC_NAMED, Address, Query
 from bus.vocabulary import Message
@@ -474,7 +474,10 @@ def _answer(query: Query[A, R], envelope: Envelope) -> R:
     if envelope.error:
         refused = Unavailable if envelope.again else AnswerRefused
         raise refused(f"{query.name}: {envelope.error}")
-    return message_in(envelope, query.answer)
+    try:
+        return message_in(envelope, query.answer)
+    except Undecodable as problem:
+        raise AnswerUnreadable(f"{query.name}: its answer cannot be read: {problem}") from None
 
 
 class Bus:

@@ -19,6 +19,7 @@ from bus.clock import Clock, set_within
 from bus.context import current_tracer, envelope_of, follow, handling
 from bus.errors import (
     AnswerRefused,
+    AnswerUnreadable,
     BrokerRefused,
     Poison,
     Retry,
@@ -73,6 +74,8 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
             return Again(problem.after)
         case Poison():
             return Dead(str(problem), invalid=True)
+        case AnswerUnreadable():
+            pass  # a bug: until the versions of both processes are equal, a retry may succeed
         case AnswerRefused() | BrokerRefused() | TooBig():
             return Dead(str(problem))
         case Unavailable():

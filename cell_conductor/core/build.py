@@ -12,7 +12,7 @@ from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
 from bus.parts import Parts
 from bus.requests import BuildSpec
-from bus.vocabulary import MAX_CAUSE, Compact, Message
+from bus.vocabulary import Compact, Message, cause_of
 
 Status = Literal[
     "building",
@@ -147,7 +147,7 @@ def claim_or_release(build: Build) -> ClaimRequested | ReleaseRequested:
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
-        retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
+        retire = "deleted" if build.status == "deleting" else cause_of(f"error: {build.doom}")
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
     choices = (host.choice for host in build.untried)
     return claim_of(build.id, build.generation, build.spec, *choices, keep=holder)
@@ -195,7 +195,7 @@ def destroy_reported(build: Build, report: messages.GuestMessage, above: int = 0
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFailed:
-    return messages.HostFailed(**attempt_fields(build), cause=cause[:MAX_CAUSE], ours=ours)
+    return messages.HostFailed(**attempt_fields(build), cause=cause_of(cause), ours=ours)
 
 
 def ended(build: Build) -> messages.BuildEnded:
@@ -222,7 +222,7 @@ def ended_unknown(asked: messages.BuildEndRequested) -> Effects:
     """Return the end of a build of which the cell has no record, and whose claim has ended."""
     if asked.request is None:
         return ()
-    reason = f"the cell has no record of it; its claim has ended: {asked.why}"[:MAX_CAUSE]
+    reason = cause_of(f"the cell has no record of it; its claim has ended: {asked.why}")
     ended = messages.BuildEnded(
         build=asked.build,
         request=asked.request,
@@ -256,7 +256,7 @@ def attempt_over(
 ) -> messages.Attempt:
     times = {"started": started, "ended": now}
     return messages.Attempt(
-        host=host.host, agent=host.agent, outcome=outcome, cause=cause[:MAX_CAUSE], **times
+        host=host.host, agent=host.agent, outcome=outcome, cause=cause_of(cause), **times
     )
 
 

@@ -38,7 +38,7 @@ from bus.messages import (
     BuildReshaped,
     Selection,
 )
-from bus.vocabulary import MAX_CAUSE, Allocations, Contended
+from bus.vocabulary import Allocations, Contended, cause_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
 from cell_conductor.core.build import Build, Effects, Leftover, Stepped, overdue
@@ -244,7 +244,7 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
             return build, (builds.claim_or_release(build),)
         # Placement refuses the release: the build ends, and its reason says so.
         case claims.OutsideCell(why=why) if not build.end:
-            doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
+            doom = cause_of(f"{build.doom}; placement does not release its allocations: {why}")
             build = replace(build, doom=doom)
     if build.status == "deleting":
         had_ended = bool(build.end)
@@ -294,7 +294,7 @@ def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool
 def fail(build: Build, why: str) -> Stepped:
     """Record that a build can only end in error, and return the request to release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
-    build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
+    build = replace(build, doom=cause_of(f"{why}: {chain}"))
     return build, (builds.claim_or_release(build),)
 
 

@@ -12,7 +12,7 @@ from compute_sim.ironic import states
 from compute_sim.ironic.conductor import Conductor, locked
 from compute_sim.ironic.node import Json, SimNode
 from compute_sim.ironic.notifications import Action
-from compute_sim.ironic.patching import ApiRefusal, patched
+from compute_sim.ironic.patching import ApiRefusal, created, patched
 
 _POWER_TARGETS = ("power on", "power off", "rebooting", "soft rebooting", "soft power off")
 _ALLOWED = ", ".join(states.NEW_CLASS_IN)
@@ -34,6 +34,35 @@ class Api:
             self._conductor.change(node, **changes)
         self._conductor.notify("update", "end", node, request)
         return node
+
+    async def create(self, values: Json, request: str) -> SimNode:
+        """Enroll a node; it has no power state and no traits yet."""
+        node = SimNode(**created(values, self._conductor.clock.uuid()))
+        with self._requested("create", node, node, request):
+            self._conductor.check_unique(node)
+            if node.uuid in self._conductor.nodes:
+                raise ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
+            node = replace(node, created_at=self._conductor.clock.now())
+            self._conductor.enroll([node])
+        self._conductor.notify("create", "end", node, request)
+        return node
+
+    async def set_traits(self, ident: str, traits: tuple[str, ...], request: str) -> None:
+        node = self._conductor.find(ident)
+        with self._requested("update", replace(node, traits=traits), node, request):
+            node = await self._conductor.unlocked(node.uuid)
+            self._conductor.change(node, traits=traits)
+        self._conductor.notify("update", "end", node, request)
+
+    async def remove_trait(self, ident: str, trait: str, request: str) -> None:
+        node = self._conductor.find(ident)
+        rest = tuple(name for name in node.traits if name != trait)
+        with self._requested("update", replace(node, traits=rest), node, request):
+            if rest == node.traits:
+                raise ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{trait}'")
+            node = await self._conductor.unlocked(node.uuid)
+            self._conductor.change(node, traits=rest)
+        self._conductor.notify("update", "end", node, request)
 
     async def set_maintenance(self, ident: str, on: bool, reason: str | None, request: str) -> None:
         node = self._conductor.find(ident)

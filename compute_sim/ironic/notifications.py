@@ -14,8 +14,8 @@ from compute_sim.ironic.states import Phase
 TOPIC = "ironic_versioned_notifications"
 MOST_WAITING = 20_000  # notifications that wait for the broker
 
-Action = Literal["update", "maintenance_set", "provision_set", "power_set", "power_state_corrected"]
-FROM_API = ("update", "maintenance_set")  # their `.start` and `.error` show requested values
+Action = Literal["create", "update", "maintenance_set", "provision_set", "power_set", "power_state_corrected"]
+FROM_API = ("create", "update", "maintenance_set")  # their `.start` and `.error` show requested values
 
 _COMMON = (
     "clean_step", "conductor_group", "console_enabled", "created_at", "deploy_step", "description",
@@ -28,9 +28,11 @@ _COMMON = (
     "retired_reason", "target_power_state", "target_provision_state", "traits", "updated_at", "uuid",
 )  # fmt: skip
 
+_CRUD = "NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info")
 # The payload of each action: name, version, and fields before _COMMON.
 _PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "update": ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info")),
+    "create": _CRUD,
+    "update": _CRUD,
     "maintenance_set": ("NodePayload", "1.17", ()),
     "provision_set": ("NodeSetProvisionStatePayload", "1.18", ("instance_info", "driver_internal_info")),
     "power_set": ("NodeSetPowerStatePayload", "1.17", ()),

@@ -34,6 +34,42 @@ def patched(node: SimNode, operations: object) -> Json:
     return {name: _checked(name, fields.get(name)) for name in changed}
 
 
+# Fields that a client may set when it creates a node.
+CREATABLE = ("uuid", "driver", *(name for name in PATCHABLE if name not in ("driver", "instance_uuid")))
+DRIVER = "fake-hardware"  # the only driver of the simulated Ironic
+_TRAIT = re.compile(r"(CUSTOM_[A-Z0-9_]+|(HW|COMPUTE|STORAGE|MISC|OWNER)_[A-Z0-9_]+)")
+_MAX_TRAIT = 255
+
+
+def created(values: Json, uuid: str) -> Json:
+    """Return the fields of a new node as it stores them; `uuid` is used if the client gives none. Raise
+    ApiRefusal if a field is missing, unknown or wrong.
+    """
+    if unknown := ", ".join(sorted(values.keys() - set(CREATABLE))):
+        raise ApiRefusal(400, f"Schema error for node: {unknown}: the simulated Ironic has no such field")
+    if not values.get("driver"):
+        raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
+    if values["driver"] != DRIVER:
+        text = "No valid host was found. Reason: No conductor service registered which supports driver"
+        raise ApiRefusal(400, f"{text} {values['driver']}: the simulated Ironic only has {DRIVER}.")
+    given = values.get("uuid") or uuid
+    if not isinstance(given, str) or not _is_uuid(given):
+        raise ApiRefusal(400, f"Expected UUID for uuid: {given}")
+    fields = {name: _checked(name, value) for name, value in values.items() if name != "uuid"}
+    return {**fields, "uuid": str(UUID(given))}
+
+
+def checked_traits(traits: object) -> tuple[str, ...]:
+    """Return the traits of a node without duplicates, sorted; raise ApiRefusal if one is no valid name."""
+    if not isinstance(traits, list):
+        raise ApiRefusal(400, "Expected a list of traits")
+    for trait in traits:
+        if not isinstance(trait, str) or len(trait) > _MAX_TRAIT or not _TRAIT.fullmatch(trait):
+            text = "Please use either a standard trait from the os-traits library or a custom trait"
+            raise ApiRefusal(400, f"Invalid traits {trait!r}. {text} that begins with CUSTOM_.")
+    return tuple(sorted({*traits}))
+
+
 def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
     if not isinstance(operations, list) or not all(isinstance(each, dict) for each in operations):
         raise ApiRefusal(400, "Expected a JSON patch: a list of operations")

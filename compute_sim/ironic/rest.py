@@ -1,4 +1,5 @@
-"""The REST API of the simulated Ironic: the requests that berth's workers and commands make, and power.
+"""The REST API of the simulated Ironic: the requests that berth's workers and commands make, the enrolment of
+nodes, and power.
 
 The only API version is 1.115, the newest that berth requests; a request without a version gets it too.
 """
@@ -18,7 +19,7 @@ from bus.errors import NOT_JSON
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import FIELDS, Json, SimNode, values_of
-from compute_sim.ironic.patching import ApiRefusal
+from compute_sim.ironic.patching import ApiRefusal, checked_traits
 
 VERSION = "1.115"
 HEADER = "X-OpenStack-Ironic-API-{}Version"
@@ -44,7 +45,7 @@ def rest_app(conductor: Conductor) -> Starlette:
         async def answer(request: Request) -> Response:
             id_ = f"req-{conductor.clock.uuid()}"
             method = "GET" if request.method == "HEAD" else request.method
-            status = {"GET": 200, "PATCH": 200}.get(method, 202)
+            status = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, 204 if "/traits" in path else 202)
             try:
                 _check_version(request)
                 body = await methods[method](request, id_)
@@ -62,9 +63,13 @@ def rest_app(conductor: Conductor) -> Starlette:
         routes=[
             route("/", GET=handlers.version),
             route("/v1", GET=handlers.version),
-            route("/v1/nodes", GET=handlers.nodes),
+            route("/v1/nodes", GET=handlers.nodes, POST=handlers.create),
             route("/v1/nodes/detail", GET=handlers.nodes),
             route(node, GET=handlers.node, PATCH=handlers.patch),
+            route(
+                f"{node}/traits", GET=handlers.traits, PUT=handlers.set_traits, DELETE=handlers.remove_traits
+            ),
+            route(f"{node}/traits/{{trait}}", PUT=handlers.add_trait, DELETE=handlers.remove_trait),
             route(f"{node}/states/provision", PUT=handlers.provision),
             route(f"{node}/states/power", PUT=handlers.power),
             route(f"{node}/maintenance", PUT=handlers.maintain, DELETE=handlers.end_maintenance),
@@ -98,6 +103,27 @@ class _Handlers:
     async def patch(self, request: Request, id_: str) -> Json:
         node = await self._api.patch(_ident(request), await _body(request), id_)
         return values_of(node, FIELDS, "+00:00")
+
+    async def create(self, request: Request, id_: str) -> Json:
+        return values_of(await self._api.create(await _object(request), id_), FIELDS, "+00:00")
+
+    async def traits(self, request: Request, id_: str) -> Json:
+        return {"traits": self._conductor.find(_ident(request)).traits}
+
+    async def set_traits(self, request: Request, id_: str) -> None:
+        traits = checked_traits((await _object(request)).get("traits"))
+        await self._api.set_traits(_ident(request), traits, id_)
+
+    async def add_trait(self, request: Request, id_: str) -> None:
+        present = self._conductor.find(_ident(request)).traits
+        traits = checked_traits([*present, request.path_params["trait"]])
+        await self._api.set_traits(_ident(request), traits, id_)
+
+    async def remove_trait(self, request: Request, id_: str) -> None:
+        await self._api.remove_trait(_ident(request), request.path_params["trait"], id_)
+
+    async def remove_traits(self, request: Request, id_: str) -> None:
+        await self._api.set_traits(_ident(request), (), id_)
 
     async def provision(self, request: Request, id_: str) -> None:
         await self._api.set_provision_state(_ident(request), (await _object(request)).get("target"), id_)

@@ -1,7 +1,8 @@
 """Prepares the page of bare-metal nodes: their states, and why builds cannot claim them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from control_room.core.words import duration
 
@@ -17,26 +18,47 @@ class IronicState:
     why: str = ""  # reason of the maintenance, or the last error
     instance: str = ""
     resource_class: str = ""
+    retired: bool = False
+    protected: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return a text such as `deploying → active, power on, protected`."""
+        state = f"{self.state} → {self.target}" if self.target else self.state
+        marks = {"in maintenance": self.maintenance, "retired": self.retired, "protected": self.protected}
+        return ", ".join(
+            (state, self.power or "power not known", *(name for name, is_ in marks.items() if is_))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRecord:
     """The provider of a bare-metal node, as placement has recorded it."""
 
-    closed: bool  # the inventory is missing or completely reserved
-    updated: float  # when placement's record was made; 0: unknown
+    inventory: Literal["free", "reserved", "none"]
+    updated: float = 0.0  # when placement's record was made; 0: unknown
     used: bool = False
-    holder: str = ""  # the consumer with its allocations; empty: none, or not queried
+    holders: tuple[str, ...] = ()  # the consumers with its allocations; empty: none, or not queried
     marks: tuple[str, ...] = ()  # descriptions of an operator's marks: disabled, forced down
     cell: str = ""
     agent: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        return self.used or bool(self.holders)
+
+    @property
+    def is_offered(self) -> bool:
+        """Return whether placement offers the node to builds, whatever Ironic says about it."""
+        return self.inventory == "free" and not self.is_held and not self.marks
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoardNode:
     id: str
     name: str = ""
-    ironic: IronicState | None = None  # None: not read, or deleted in Ironic
+    ironic: IronicState | None = None  # None: never read, or deleted in Ironic when it was read
+    read: float = 0.0  # when the node was read from Ironic; 0: never
     placement_record: PlacementRecord | None = None  # None: placement has no record
     differs: tuple[str, ...] = ()
 
@@ -45,10 +67,43 @@ class BoardNode:
 class MetalNodes:
     """All bare-metal nodes, as they were last read from Ironic and from placement."""
 
-    at: float
+    at: float  # when placement was read; 0: never
     nodes: tuple[BoardNode, ...] = ()
-    reads_ironic: bool = False
-    problem: str = ""
+    reads_ironic: bool = False  # Ironic's API is configured
+    ironic_problem: str = ""  # why Ironic's API did not answer
+    placement_problem: str = ""
+
+    @property
+    def oldest(self) -> float:
+        """Return when the node with the oldest answer of Ironic was read; 0 if Ironic has never answered."""
+        return min((node.read for node in self.nodes if node.read), default=0.0)
+
+    @property
+    def is_complete(self) -> bool:
+        return not (self.ironic_problem or self.placement_problem)
+
+
+def completed(now: MetalNodes, before: MetalNodes) -> MetalNodes:
+    """Return the nodes `now`, with the answer in `before` of a service that did not answer this time."""
+    if now.placement_problem:
+        return replace(
+            before,
+            reads_ironic=now.reads_ironic,
+            ironic_problem=now.ironic_problem,
+            placement_problem=now.placement_problem,
+        )
+    if not now.ironic_problem:
+        return now
+    known = {node.id: node for node in before.nodes if node.read}
+    nodes = [_with_answer(node, known.pop(node.id, None)) for node in now.nodes]
+    unplaced = [replace(node, placement_record=None, differs=()) for node in known.values() if node.ironic]
+    return replace(now, nodes=(*nodes, *unplaced))
+
+
+def _with_answer(node: BoardNode, before: BoardNode | None) -> BoardNode:
+    if node.read or before is None:
+        return node
+    return replace(node, name=before.name or node.name, ironic=before.ironic, read=before.read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,96 +112,120 @@ class NodeShown:
     column: str
     berth: str  # placement's state as text
     age: float | None  # seconds since placement's record was made
-    obstacles: tuple[str, ...]  # what prevents a claim
+    ironic_age: float | None  # seconds since Ironic's answer, if it is older than that of placement
+    obstacles: tuple[str, ...]  # what prevents a claim, or should prevent it if the node is offered
+    is_offered: bool
 
 
 COLUMNS = (
-    ("free", "Free", "can be claimed now"),
-    ("closed", "Closed", "free in Ironic, but not claimable"),
+    ("free", "Free", "builds can claim it now"),
+    ("closed", "Closed", "available in Ironic, but berth does not offer it"),
     ("held", "Held", "claimed, not deployed yet"),
+    ("claimed", "Claimed", "whether it is deployed is known only to Ironic"),
     ("deploying", "Being deployed", ""),
     ("in use", "In use", ""),
-    ("at work", "At work", "cleaned, deleted, inspected, rescued"),
+    ("at work", "At work", "cleaned, deleted, inspected, rescued, serviced"),
     ("maintenance", "In maintenance", ""),
     ("failed", "Failed", "Ironic waits for an operator"),
     ("not ready", "Not ready", "enrolled or manageable, not offered"),
+    (
+        "unavailable",
+        "Not available",
+        "the reason is known only to Ironic: cleaning, maintenance, failure, ...",
+    ),
     ("gone", "Gone", "in placement, not in Ironic"),
 )
-_DEPLOYING = {"deploying", "wait call-back", "deploy hold"}
-_IN_USE = {"active", "rescue", "service hold"}
-_NOT_READY = {"enroll", "manageable"}
+# Ironic's provision state → heading. All other states are transitions and holds: "at work".
+_HEADINGS = {
+    "enroll": "not ready", "manageable": "not ready",
+    "deploying": "deploying", "wait call-back": "deploying", "deploy hold": "deploying",
+    "active": "in use", "rescue": "in use", "error": "failed",
+    **{f"{work} failed": "failed" for work in (
+        "inspect", "adopt", "clean", "deploy", "rescue", "unrescue", "service",
+    )},
+}  # fmt: skip
 
 
-def shown(node: BoardNode, reads_ironic: bool, now: float) -> NodeShown:
+def heading(ironic: IronicState | None, record: PlacementRecord | None, *, is_read: bool) -> str:
+    """Return the key of the heading (`COLUMNS`) under which a node is shown.
+
+    `is_read` says whether the node was read from Ironic, now or earlier. Ironic's state then decides, and for
+    an available node also placement's inventory and holders; `ironic` is None if Ironic has deleted the node.
+    Of a node that was never read only placement's record is known.
+    """
+    is_held = record is not None and record.is_held
+    is_offered = record is not None and record.is_offered
+    if not is_read:
+        if is_held:
+            return "claimed"
+        is_marked = record is not None and record.inventory == "free"
+        return "free" if is_offered else "closed" if is_marked else "unavailable"
+    if ironic is None:
+        return "gone"
+    if ironic.maintenance:
+        return "maintenance"
+    if ironic.state != "available":
+        return _HEADINGS.get(ironic.state, "at work")
+    if ironic.power in ("", "error"):  # unknown for a node that was just enrolled
+        return "failed"
+    if is_held or ironic.instance:
+        return "held"
+    return "free" if is_offered else "closed"
+
+
+def shown(node: BoardNode, nodes: MetalNodes, now: float) -> NodeShown:
     record = node.placement_record
     state = "does not have it"
     if record is not None:
-        state = "held" if record.used else "closed" if record.closed or record.marks else "open"
+        state = "held" if record.is_held else "open" if record.is_offered else "closed"
+    is_stale = 0 < node.read < nodes.at or (node.read > 0 and bool(nodes.placement_problem))
     return NodeShown(
         node=node,
-        column=_column(node, reads_ironic),
+        column=heading(node.ironic, record, is_read=node.read > 0),
         berth=", ".join((state, *(record.marks if record else ()))),
         age=max(0.0, now - record.updated) if record and record.updated else None,
-        obstacles=_obstacles(node, reads_ironic, now),
+        ironic_age=max(0.0, now - node.read) if is_stale else None,
+        obstacles=(*_obstacles_in_ironic(node), *_obstacles_in_placement(node, now)),
+        is_offered=record is not None and record.is_offered,
     )
 
 
-def _column(node: BoardNode, reads_ironic: bool) -> str:
-    ironic, record = node.ironic, node.placement_record
-    used = record is not None and record.used
+def _obstacles_in_ironic(node: BoardNode) -> Iterator[str]:
+    ironic = node.ironic
     if ironic is None:
-        if reads_ironic:
-            return "gone"
-        return "held" if used else "free" if not _obstacles(node, False, 0.0) else "closed"
-    state = ironic.state
+        if node.read:
+            yield "Ironic does not have it any more"
+        return
     if ironic.maintenance:
-        return "maintenance"
-    if state.endswith("failed") or state == "error":
-        return "failed"
-    if state in _DEPLOYING:
-        return "deploying"
-    if state in _IN_USE:
-        return "in use"
-    if state in _NOT_READY:
-        return "not ready"
-    if state != "available":
-        return "at work"
-    if ironic.power in ("", "error"):  # unknown for a node that was just enrolled
-        return "failed"
-    if used:
-        return "held"
-    return "closed" if _obstacles(node, True, 0.0) else "free"
+        yield f"it is in maintenance{f': {ironic.why}' if ironic.why else ''}"
+    if ironic.power == "error":
+        yield "its power cannot be controlled"
+    elif not ironic.power:
+        yield "its power state is not known"
+    if ironic.state != "available":
+        error = f": {ironic.why}" if ironic.why and not ironic.maintenance else ""
+        yield f"Ironic has it {ironic.state}{error}"
+    if ironic.instance:
+        yield f"Ironic has instance {ironic.instance} on it"
+    if not ironic.resource_class:
+        yield "it has no resource class"
 
 
-def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ...]:
-    obstacles = []
-    ironic, record = node.ironic, node.placement_record
-    if ironic is not None:
-        if ironic.maintenance:
-            obstacles.append(f"it is in maintenance{f': {ironic.why}' if ironic.why else ''}")
-        if ironic.power == "error":
-            obstacles.append("its power cannot be controlled")
-        elif not ironic.power:
-            obstacles.append("its power state is not known")
-        if ironic.state != "available":
-            error = f": {ironic.why}" if ironic.why and not ironic.maintenance else ""
-            obstacles.append(f"Ironic has it {ironic.state}{error}")
-        if ironic.instance:
-            obstacles.append(f"Ironic has instance {ironic.instance} on it")
-        if not ironic.resource_class:
-            obstacles.append("it has no resource class")
-    elif reads_ironic:
-        obstacles.append("Ironic does not have it any more")
+def _obstacles_in_placement(node: BoardNode, now: float) -> Iterator[str]:
+    record, ironic = node.placement_record, node.ironic
     if record is None:
-        obstacles.append("placement does not have it")
-        return tuple(obstacles)
-    if record.used and not (ironic is not None and record.holder and ironic.instance == record.holder):
-        obstacles.append(f"{record.holder or 'a consumer'} holds it")
-    obstacles += record.marks
-    if record.closed and not record.used and not obstacles:
-        since = f" {duration(now - record.updated)} ago" if record.updated and now else ""
-        obstacles.append(f"placement received{since} that nothing can be deployed on it")
-    return tuple(obstacles)
+        yield "placement does not have it"
+        return
+    is_expected = ironic is not None and record.holders == (ironic.instance,)
+    if record.is_held and not is_expected:
+        holders = record.holders or ("a consumer",)
+        yield f"{' and '.join(holders)} {'hold' if len(holders) > 1 else 'holds'} it"
+    yield from record.marks
+    if record.inventory == "none":
+        yield "placement has no inventory of it"
+    elif record.inventory == "reserved" and not record.is_held and not any(_obstacles_in_ironic(node)):
+        since = f" {duration(now - record.updated)} ago" if record.updated else ""
+        yield f"placement received{since} that nothing can be deployed on it"
 
 
 @dataclass(frozen=True)
@@ -170,7 +249,7 @@ def board(
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):
-            row = shown(node, nodes.reads_ironic, now)
+            row = shown(node, nodes, now)
             by_column.setdefault(row.column, []).append(row)
     return [
         BoardColumn(key, title, means, len(by_column[key]), by_column[key][:most])
@@ -183,5 +262,5 @@ def _matches(node: BoardNode, wanted: str) -> bool:
     ironic, record = node.ironic, node.placement_record
     texts = [node.id, node.name]
     texts += [ironic.state, ironic.resource_class, ironic.instance] if ironic else []
-    texts += [record.cell, record.agent, record.holder] if record else []
+    texts += [record.cell, record.agent, *record.holders] if record else []
     return any(wanted in text.lower() for text in texts)

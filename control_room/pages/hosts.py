@@ -16,7 +16,7 @@ from bus.resources import FindProviders, Provider
 from control_room.core import words
 from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
-from control_room.core.metal import BoardNode, MetalNodes, board
+from control_room.core.metal import BoardNode, MetalNodes, board, completed
 from control_room.core.now import Reply
 from control_room.pages.frame import (
     PageContext,
@@ -74,7 +74,7 @@ class MetalReader:
     async def _read_all(self, _: None) -> None:
         self._changed.clear()
         self.changes.nodes.clear()
-        self._set(await self._operations.metal(None), self._changed)
+        self._set(completed(await self._operations.metal(None), self._nodes), self._changed)
 
     async def _read_some(self, _: None) -> None:
         some = list(self.changes.nodes)[:MOST]
@@ -83,7 +83,7 @@ class MetalReader:
         for id_ in some:
             del self.changes.nodes[id_]
         read = await self._operations.metal(some)
-        if read.problem:  # the problem is reported when all nodes are read
+        if not read.is_complete:  # the problem is reported when all nodes are read
             self.changes.of_all.notify()
             return
         found = {node.id: node for node in read.nodes}
@@ -276,11 +276,14 @@ class HostPages(PageGroup):
         id_ = uuid_in(name)
         if not id_ and (not name.isprintable() or len(name) > LONGEST_NAME):
             raise PageRefused(404, "There is no such host", "That is neither the name nor the id of a host.")
-        find = FindProviders(ids=(id_,) if id_ else (), name="" if id_ else name, parts=("traits", "owner"))
+        find = FindProviders(ids=(id_,) if id_ else (), host="" if id_ else name, parts=("traits", "owner"))
         found = await query("placement", self._context.queries.providers, find)
         if found.answer is None:
             raise PageRefused(503, "Placement does not answer", f"{found.problem}.")
         roots = [provider for provider in found.answer.providers if provider.parent is None]
         if not roots:
             raise PageRefused(404, "There is no such host", "Placement knows no host by this name or id.")
+        if len(roots) > 1:
+            ids = " and ".join(sorted(root.id for root in roots))
+            raise PageRefused(409, "Several hosts have this name", f"Use the id of the host, one of {ids}.")
         return roots[0]

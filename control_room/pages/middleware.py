@@ -260,6 +260,7 @@ class AccessMiddleware:
 
 
 _UNKNOWN = {
+    "name": "Give a name of printable characters.",
     "token": "This token is not known here.",
     "keystone": "Keystone does not accept this user, password and project.",
 }
@@ -273,7 +274,7 @@ class SignInPages(PageGroup):
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         access = self._context.access
         shown = {
-            "problem": problem, "open": access.may_read(None), "form": access.form,
+            "problem": problem, "form": access.form,
             "single_sign_on": access.single_sign_on is not None,
             "is_secure": request.url.scheme == "https",
         }  # fmt: skip

@@ -36,7 +36,7 @@ from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, Fi
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.topics import client_key
-from bus.vocabulary import Id, Message
+from bus.vocabulary import Id, Message, cause_of
 from bus.worker import Outcome
 from features.clients.messages import (
     ClientAnswered,
@@ -250,7 +250,5 @@ def _record(
         asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
         outcome="denied" if denied else "done",
         repeated=is_repeated(asked),
-        detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))
-        if denied
-        else "",
+        detail=cause_of(getattr(outcome, "reason", "") or getattr(outcome, "why", "")) if denied else "",
     )

@@ -15,7 +15,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, OperationRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec, Transport, decode, encode
 from bus.topics import TOPIC_OF, Address, Query
-from bus.vocabulary import Message
+from bus.vocabulary import Message, cause_of
 from features.clients.messages import CLIENT_RELAY, ClientRelay, RelayAnswered
 
 A = TypeVar("A", bound=Message)
@@ -79,4 +79,4 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 def relay_problem(error: Exception) -> RelayAnswered:
     """Return an answer to a relayed message that makes the sender's `RelayedBus` raise this error again."""
     name = next(name for name, kind in _ERRORS.items() if isinstance(error, kind))  # type: ignore[arg-type]
-    return RelayAnswered(problem=name, why=str(error)[:4000])  # type: ignore[arg-type]
+    return RelayAnswered(problem=name, why=cause_of(str(error)))  # type: ignore[arg-type]

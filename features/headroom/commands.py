@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.options import Commands, positional
-from berth.commands.terminal import Cli, note
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli
 from bus.errors import OperationRefused
-from features.headroom.editing import find_headroom, set_headroom, unset_headroom
+from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
 
 commands = Commands(name="headroom", no_args_is_help=True)
 
@@ -17,6 +17,7 @@ async def set_levels(
     levels: Annotated[
         list[str], positional("`host`, or a level of labels, such as `rack`.", metavar="LEVEL")
     ],
+    replace: bool = option(False, "Also if levels that are covered now are not covered any more."),
 ) -> None:
     """Keep capacity so that any one host, or any one rack, can be lost.
 
@@ -25,15 +26,16 @@ async def set_levels(
     level `rack`: `berth host label host-1 host-2 rack=r1`.
     """
     async with cli.bus("headroom") as bus:
-        if not await set_headroom(bus, levels):
-            cli.tell(f"headroom is kept for {', '.join(levels)} already", levels=list(levels))
-            return
-        unlabelled = [level for headroom in await find_headroom(bus) for level in headroom.unlabelled]
+        try:
+            made = await set_headroom(bus, levels, replace)
+        except HeadroomWouldShrink as refused:
+            raise OperationRefused(f"{refused}; --replace does it") from None
+    if not made.changed:
+        cli.tell(f"headroom is kept for {', '.join(levels)} already", levels=list(levels))
+        return
     text = f"headroom is kept for any one {' or '.join(levels)} from now on"
-    cli.tell(text, levels=list(levels), unlabelled=unlabelled)
-    for level in unlabelled:
-        why = "headroom is not kept while there are instances"
-        note(f"no host has a label of level {level}: {why} (`berth host label` sets labels)")
+    dropped = f", and no more for any one {' or '.join(made.dropped)}" if made.dropped else ""
+    cli.tell(f"{text}{dropped}", levels=list(levels), dropped=list(made.dropped))
 
 
 @commands.command("show")

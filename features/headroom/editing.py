@@ -1,35 +1,43 @@
 """Operations on failover headroom: find, set and unset it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.domains import Level
+from bus.errors import OperationRefused
 from bus.requests import Flavor
+from control_room.core.words import several
 from features.headroom.messages import HEADROOM, FindHeadroom, Headroom
-from features.reservations.edits import edit_reservation
-from features.reservations.messages import (
-    FAILOVER,
-    EndReservation,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-)
+from features.reservations.edits import LevelsDropped, edit_reservation
+from features.reservations.messages import FAILOVER, EndReservation, MakeReservation, Reservation
 
 _HEADROOM = "headroom"  # name of the reservations that hold the headroom's slots
+
+
+class HeadroomWouldShrink(OperationRefused):
+    """Headroom was not set, because the present one covers other levels; the text says what would be lost."""
 
 
 async def find_headroom(bus: Bus) -> Sequence[Headroom]:
     return (await bus.asker(HEADROOM)(FindHeadroom())).headrooms
 
 
-async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
-    """Reserve headroom for the loss of any one domain of the given levels, in place of the present headroom;
-    return False if headroom for exactly these levels exists already.
+@dataclass(frozen=True)
+class HeadroomSet:
+    changed: bool  # False: headroom for exactly these levels exists already
+    dropped: Sequence[str] = ()  # levels that are not covered any more
+
+
+async def set_headroom(bus: Bus, levels: Sequence[str], replace: bool = False) -> HeadroomSet:
+    """Reserve headroom for the loss of any one domain of the given levels.
+
+    Present headroom keeps the slots that the given levels need. If it covers other levels, too, raise
+    HeadroomWouldShrink; with `replace`, these are not covered any more.
     """
     if not levels:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
@@ -50,15 +58,25 @@ async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
         levels=tuple(levels),
         returns=False,
     )
-    edit = MakeReservation(reservation=reservation)
-    checked(ReservationEditRequested(edit=edit))  # refuse invalid levels before the present headroom ends
-    existing = await find_headroom(bus)
-    if any(each.reservation.levels == reservation.levels for each in existing):
-        return False
-    for each in existing:
-        await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
-    await edit_reservation(bus, edit)
-    return True
+    try:
+        edited = await edit_reservation(bus, MakeReservation(reservation=reservation))
+    except LevelsDropped as refused:
+        if not replace:
+            raise HeadroomWouldShrink(await _loss(bus, refused, levels)) from None
+        edit = MakeReservation(reservation=reservation, replaces=tuple(refused.dropped))
+        return HeadroomSet((await edit_reservation(bus, edit)).changed, refused.dropped)
+    return HeadroomSet(edited.changed)
+
+
+async def _loss(bus: Bus, refused: LevelsDropped, levels: Sequence[str]) -> str:
+    """Return what would be lost if headroom for these levels replaced the present one."""
+    present = await find_headroom(bus)
+    slots = sum(each.slots for each in present if each.reservation.levels == tuple(refused.levels))
+    now, then, lost = (" or ".join(each) for each in (refused.levels, levels, refused.dropped))
+    return (
+        f"headroom is kept for any one {now} ({several(slots, 'slot')}): for any one {then} only, the loss "
+        f"of any one {lost} would not be covered any more, and the slots that only it needs would be released"
+    )
 
 
 async def unset_headroom(bus: Bus) -> int:

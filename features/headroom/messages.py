@@ -3,7 +3,7 @@
 from bus.claims import ConsumerClaim
 from bus.domains import Level
 from bus.topics import ANYONE, Query
-from bus.vocabulary import Count, LongList, Message, ShortList, Text, Value
+from bus.vocabulary import Cause, Count, LongList, Message, ShortList, Value
 from features.reservations.messages import Reservation
 
 
@@ -15,10 +15,10 @@ class Headroom(Value, frozen=True, kw_only=True):
     slots: Count
     domains: Count
     instances: Count
-    lacking: LongList[Text] = ()  # why the slots are insufficient
+    lacking: LongList[Cause] = ()  # why the slots are insufficient
     unlabelled: ShortList[Level] = ()  # levels of which no host has a label
     # why no slots would be sufficient after the query's claims; empty if `lacking` has reasons already
-    lacking_then: LongList[Text] = ()
+    lacking_then: LongList[Cause] = ()
 
 
 class FindHeadroom(Message, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.operations.refusing import TROUBLE, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
 from control_room.core import words
@@ -16,7 +16,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageForm, PageRefused
 from control_room.queries import query
 from features.headroom.after_claims import headroom_after
-from features.headroom.editing import set_headroom, unset_headroom
+from features.headroom.editing import HeadroomWouldShrink, set_headroom, unset_headroom
 from features.headroom.messages import HEADROOM, FindHeadroom
 
 log = logging.getLogger(__name__)
@@ -65,12 +65,16 @@ class HeadroomPages(frame.PageGroup):
         act, levels = fields.get("act", ""), fields.get("levels", "")
         try:
             if act == "set":
-                await self._set(levels.replace(",", " ").split())
+                await self._set(levels.replace(",", " ").split(), replace=fields.get("sure") == "yes")
             elif act == "unset":
                 with operations_refused():
                     await unset_headroom(self._context.queries.bus)
             else:
                 raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
+        except HeadroomWouldShrink as loss:
+            return self._renderer.page(
+                request, "headroom_sure.html", status=409, levels=levels, loss=str(loss)
+            )
         except OperationRefused as refused:
             return await self._page(request, PageForm({"levels": levels}, str(refused)), status=409)
         finally:
@@ -78,10 +82,15 @@ class HeadroomPages(frame.PageGroup):
         log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
         return RedirectResponse(words.address("/headroom", {"done": act}), status_code=303)
 
-    async def _set(self, levels: list[str]) -> None:
-        with operations_refused():
-            if not await set_headroom(self._context.queries.bus, levels):
-                raise OperationRefused(f"Headroom is kept for any one {' or '.join(levels)} already.")
+    async def _set(self, levels: list[str], replace: bool) -> None:
+        try:
+            made = await set_headroom(self._context.queries.bus, levels, replace)
+        except HeadroomWouldShrink:
+            raise
+        except TROUBLE as problem:
+            raise OperationRefused(str(problem)) from None
+        if not made.changed:
+            raise OperationRefused(f"Headroom is kept for any one {' or '.join(levels)} already.")
 
     async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
         part = await frame.soon(request, self._data.get(None))

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from berth.features import modules
 from berth.operations.cells import builds_by_uuid, check_to_cell, named
-from berth.operations.host_states import host_named
+from berth.operations.host_states import check_host_names, host_named
 from berth.operations.publishing import PATIENCE, checked, each_message, publish, within
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -284,10 +284,14 @@ async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
     """Return a move request for each build: `making` makes the request from the cell's record of the build;
-    ids, cells and `reply_to` are filled in here. Raise BadSetting if a destination cell is unknown.
+    ids, cells and `reply_to` are filled in here. Raise BadSetting if a destination cell is unknown, and
+    OperationRefused if several hosts have the name of a destination.
     """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
+    if made:
+        first = made[0][1]
+        await check_host_names(bus, (first.wanted_host, first.forced_host, *first.ignore_hosts))
     across = await _cell_of_host(bus, made[0][1]) if made else ""
     requests = []
     for stands, request in made:

@@ -25,7 +25,7 @@ from bus.parts import Part
 from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
-from bus.vocabulary import MAX_CAUSE, Id, portions
+from bus.vocabulary import Id, cause_of, portions
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove, refused, result_of, unended
 from features.moves.messages import (
     PLANS,
@@ -251,7 +251,7 @@ class MovePlans:
             return () if plan is None or plan.stands.ended else await self._step_of(plan)
         except (*UNANSWERED, Retry) as problem:
             log.warning("plan of moves %s: %s", id_, problem)
-            why = str(problem)[:MAX_CAUSE]
+            why = cause_of(str(problem))
             with suppress(Unavailable):
                 await self._change(id_, lambda stands: structs.replace(stands, why=why))
         except Exception:
@@ -274,7 +274,7 @@ class MovePlans:
             plan=goal,
             ended=self._clock.now() if step.over else 0.0,
             code=step.code,
-            why=step.why[:MAX_CAUSE],
+            why=cause_of(step.why),
             under_way=len(moves.in_progress) + len(new),
             **step.counts,
         )

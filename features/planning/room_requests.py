@@ -11,7 +11,7 @@ from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.messages import BuildRequested
 from bus.parts import PlanParts
-from bus.vocabulary import MAX_CAUSE
+from bus.vocabulary import MAX_TEXT, cause_of, shortened
 from control_room.core.words import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, start_plan
@@ -60,7 +60,7 @@ async def make_room(
     if plan.code or not plan.moves:
         reserved, lacking = await _reserved(bus, goal, reserve) if not plan.code else (None, "")
         return RoomMade(goal, plan.code, plan.why, reserved, lacking)
-    note = f"makes room for {_builds(asked.request)}"[:MAX_CAUSE]
+    note = cause_of(f"makes room for {_builds(asked.request)}")
     started = PlanOfMoves(
         id=Clock().uuid(), parts=PlanParts(PlanningGoal(room=goal)), most=most, plan="make_room", note=note
     )
@@ -115,7 +115,7 @@ async def _reserved(bus: Bus, goal: RoomGoal, seconds: float) -> tuple[Any, str]
             bus,
             request,
             name=f"room-{Clock().uuid()[:8]}",
-            purpose=f"room made for {_builds(request)}"[:MAX_CAUSE],
+            purpose=shortened(f"room made for {_builds(request)}", MAX_TEXT),
             seconds=seconds,
             hosts=[target.host for target in targets],
             closed={each.root: each.instances for each in targets if each.root in goal.closed},

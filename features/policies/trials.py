@@ -10,7 +10,7 @@ import msgspec
 from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
-from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from bus.vocabulary import Allocations, Id, cause_of
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from features.preemption.priorities import Priorities
 from features.preemption.victim_search import VictimSearch
@@ -95,7 +95,7 @@ class PolicyTrials:
         try:
             policy = tried_policy(self._what_ifs.scheduler.policy, tried)
         except BadChoice as problem:
-            return PolicyTried(refusal=str(problem)[:MAX_CAUSE])
+            return PolicyTried(refusal=cause_of(str(problem)))
         if tried.priorities is not None and self._victims is None:
             return PolicyTried(refusal="changes of priorities are tried on the present hosts only")
         if tried.priorities is not None and (tried.without_reservations or tried.reserves):
@@ -105,7 +105,7 @@ class PolicyTrials:
                 present, trial = await self._sides(policy, tried)
                 for request in tried.reserves:
                     if why := await trial.reserve(request):
-                        return PolicyTried(refusal=why[:MAX_CAUSE])
+                        return PolicyTried(refusal=cause_of(why))
                 results = [await self._both(request, present, trial) for request in question.requests]
                 return PolicyTried(results=tuple(results))
         except TimeoutError:

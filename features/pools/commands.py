@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import aggregate_named, every_provider
+from berth.operations.host_states import aggregate_named, check_host_names, every_provider
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -73,6 +73,7 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> No
         if options.aggregate:
             aggregate = (await aggregate_named(bus, options.aggregate)).id
         else:
+            await check_host_names(bus, options.host or ())
             aggregate = await _shared_by(bus, pool, name, tuple(options.host or ()))
         wanted = ProviderLoad(
             id=pool, name=name, inventories=inventories, traits=(SHARES,), aggregates=(aggregate,)

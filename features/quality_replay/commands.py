@@ -22,6 +22,7 @@ from scheduler_worker.extension import PROFILES, BadChoice, ChoicePolicy
 
 commands = Commands()
 
+NEARLY = 0.9  # share of the time for which records are stored; an older record may be deleted
 LATER = 60.0  # seconds after the requested begin, from which on a later begin is worth a note
 
 
@@ -100,7 +101,7 @@ def policies(settings: Settings, profiles: Sequence[str], changes: Sequence[str]
 def _show(cli: Cli, period: RecordedPeriod, outcomes: Mapping[str, PeriodOutcome], since: float) -> None:
     assert period.recorded is not None
     every = {"as recorded": period.recorded, **outcomes}
-    notes = list(unknown_of(period, since, outcomes))
+    notes = list(unknown_of(period, since, cli.settings.keep.ended, outcomes))
     if cli.as_json:
         facts = {"from": period.begin, "to": period.end, "at_begin": len(period.cloud.consumers)}
         cli.value(
@@ -146,13 +147,17 @@ def difference(name: str, outcome: PeriodOutcome, in_force: PeriodOutcome) -> st
     )
 
 
-def unknown_of(period: RecordedPeriod, since: float, outcomes: Mapping[str, PeriodOutcome]) -> Iterator[str]:
-    """Yield a sentence for each thing that a replay of the period supposes or cannot know."""
+def unknown_of(
+    period: RecordedPeriod, since: float, keep: float, outcomes: Mapping[str, PeriodOutcome]
+) -> Iterator[str]:
+    """Yield a sentence for each thing that a replay of the period supposes or cannot know. `keep`: for how
+    many seconds records are stored.
+    """
     if period.begin > since + LATER:
-        yield (
-            f"nothing is recorded before {moment_text(period.begin)}: the setting `keep` limits how long"
-            " records are stored"
-        )
+        why = "this region's history began then"
+        if period.end - period.begin > keep * NEARLY:
+            why = "the setting `keep` limits how long records are stored"
+        yield f"nothing is recorded before {moment_text(period.begin)}: {why}"
     yield ("instances of the begin keep their hosts, so a longer period shows more of what a profile does")
     yield (
         "all hosts count as up and idle: loads, cached images, running builds and failures are not recorded"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from berth.commands.options import WHEN, Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import host_names
+from berth.operations.host_states import check_host_names, host_names
 from berth.operations.times import time_given
 from bus.clock import Clock, time_text
 from bus.masking import printable
@@ -59,6 +59,7 @@ async def create_command(
     now = Clock().now()
     reservation = new_reservation(name, project, options, now)
     async with cli.bus("reserve") as bus:
+        await check_host_names(bus, reservation.hosts)
         filled = await create_reservation(bus, reservation, now)
     cli.value(reservation, f"reservation {name}: {reservation.id}\n  {filled_text(reservation, filled, now)}")
     return 1 if filled.missing else 0

@@ -1,6 +1,8 @@
 """Operations on reservations: find, edit and end them."""
 
 import uuid
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 from msgspec import structs
 
@@ -12,6 +14,8 @@ from features.reservations.messages import (
     EDIT_RESERVATION,
     RESERVATIONS,
     FindReservations,
+    LevelsCovered,
+    LevelsUnknown,
     ReservationEdit,
     ReservationEdited,
     ReservationEditRequested,
@@ -19,6 +23,23 @@ from features.reservations.messages import (
     ReservationsFound,
     every_reservation,
 )
+
+
+class LevelsDropped(OperationRefused):
+    """A failover reservation of this name covers levels that the edit would drop without naming them."""
+
+    def __init__(self, levels: Sequence[str], dropped: Sequence[str]) -> None:
+        super().__init__(f"{' and '.join(dropped)} would not be covered any more")
+        self.levels = levels
+        self.dropped = dropped
+
+
+def unknown_levels(levels: Sequence[str], known: Sequence[str]) -> str:
+    """Return why levels are refused, with the known ones."""
+    level = levels[0]
+    like = get_close_matches(level, known, 1)
+    meant = f"; did you mean {like[0]}?" if like else ""
+    return f"no host has a label of level {level}{meant} (levels of this region: {', '.join(known)})"
 
 
 async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
@@ -58,6 +79,10 @@ async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited
             raise OperationRefused(f"reservation {name} has ended")
         case Missing(names=names):
             raise OperationRefused(f"there is no reservation {', '.join(names)}")
+        case LevelsUnknown(levels=levels, known=known):
+            raise OperationRefused(unknown_levels(levels, known))
+        case LevelsCovered(levels=levels, dropped=dropped):
+            raise LevelsDropped(levels, dropped)
         case LimitReached() as reached:
             raise OperationRefused(str(reached))
         case Taken(value=value):

@@ -15,6 +15,7 @@ from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Allocations,
     Amount,
+    Cause,
     Contended,
     Count,
     Id,
@@ -138,9 +139,16 @@ async def every_reservation(
 
 
 class MakeReservation(Tagged, frozen=True, kw_only=True):
-    """An edit that stores a reservation with a name unique in its project; a repeated edit is no error."""
+    """An edit that stores a reservation with a name unique in its project; a repeated edit is no error.
+
+    If a failover reservation of this name exists, it keeps its id and slots, and covers the levels of the
+    new one from then on. Levels that are no longer covered then must be named in `replaces`.
+    """
 
     reservation: Reservation
+    replaces: ShortList[
+        Level
+    ] = ()  # levels whose loss the present failover reservation need not cover any more
 
 
 class ExtendReservation(Tagged, frozen=True, kw_only=True):
@@ -183,7 +191,26 @@ class ReservationOver(Tagged, frozen=True, kw_only=True):
     reservation: Text
 
 
-ReservationResult = ReservationEdited | ReservationOver | Missing | Taken | LimitReached | Contended
+class LevelsUnknown(Tagged, frozen=True, kw_only=True):
+    """The refusal of a failover reservation because no host has a label of a level."""
+
+    levels: ShortList[Level]
+    known: ShortList[Level]  # `host`, and the levels of the labels of hosts
+
+
+class LevelsCovered(Tagged, frozen=True, kw_only=True):
+    """The refusal of a failover reservation because one of the same name covers other levels, which the edit
+    does not name in `replaces`.
+    """
+
+    levels: ShortList[Level]  # all levels that are covered now
+    dropped: ShortList[Level]  # those that would not be covered any more
+
+
+ReservationRefused = (
+    ReservationOver | LevelsUnknown | LevelsCovered | Missing | Taken | LimitReached | Contended
+)
+ReservationResult = ReservationEdited | ReservationRefused
 
 
 class ReservationEditRequested(Message, frozen=True, kw_only=True):
@@ -207,7 +234,7 @@ class FillReservation(Message, frozen=True, kw_only=True):
 class ReservationFilled(Message, frozen=True, kw_only=True):
     placed: Count  # number of slots that hold or have held capacity
     missing: Count = 0
-    reason: Text = ""  # why slots are missing
+    reason: Cause = ""  # why slots are missing
 
 
 # Parts of messages

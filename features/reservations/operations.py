@@ -8,14 +8,18 @@ import msgspec
 from msgspec import structs
 
 from bus.claims import Released, ReleaseRequested
+from bus.domains import BUILT_IN_LEVELS, HOST
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, LimitReached, Missing, Taken, page_after
 from features.reservations import store as stored
 from features.reservations.messages import (
+    FAILOVER,
     EndReservation,
     ExtendReservation,
     FindReservations,
     ForgetSlots,
+    LevelsCovered,
+    LevelsUnknown,
     MakeReservation,
     Reservation,
     ReservationEditAnswered,
@@ -59,8 +63,9 @@ class ReservationOperations(PlacementOperations):
 
     async def edit(self, order: ReservationEditRequested) -> ReservationEditAnswered:
         match order.edit:
-            case MakeReservation(reservation=reservation):
-                result = await self._make(reservation)
+            case MakeReservation(reservation=reservation, replaces=replaces):
+                unknown = await self._unknown_levels(reservation)
+                result = unknown or await self._make(reservation, replaces)
             case ExtendReservation(reservation=uuid, ends=ends):
                 result = await self._extend(uuid, ends)
             case EndReservation() as end:
@@ -69,9 +74,22 @@ class ReservationOperations(PlacementOperations):
                 result = await self._forget_slots(uuid, slots)
         return ReservationEditAnswered(result=result)
 
+    async def _unknown_levels(self, reservation: Reservation) -> LevelsUnknown | None:
+        """Return the refusal of a reservation with a level of which no host has a label, if there is one."""
+        if not reservation.levels:
+            return None
+        await self.log.memory.fresh()
+        rows = self.log.memory.index.rows
+        labels = {level for root in self.log.memory.index.trees for level in rows[root].domains}
+        known = (HOST, *sorted(labels.difference(BUILT_IN_LEVELS)))
+        unknown = tuple([level for level in reservation.levels if level not in known])
+        return LevelsUnknown(levels=unknown, known=known) if unknown else None
+
     @again(contended)
-    async def _make(self, reservation: Reservation) -> ReservationResult:
+    async def _make(self, reservation: Reservation, replaces: Collection[str]) -> ReservationResult:
         async with self.database.write() as tx:
+            if reservation.levels and (present := await self._failover(tx, reservation)) is not None:
+                return await self._cover(tx, present, reservation.levels, replaces)
             if (full := await self._limit_reached(tx, reservation)) is not None:
                 return full
             if await stored.make(tx, reservation, self.clock.now()):
@@ -81,6 +99,29 @@ class ReservationOperations(PlacementOperations):
             return Taken(what="name", value=reservation.name)
         same = structs.replace(existing[0], ends=reservation.ends, ended=reservation.ended) == reservation
         return ReservationEdited(reservation=existing[0]) if same else Taken(what="id", value=reservation.id)
+
+    async def _failover(self, tx: Transaction, wanted: Reservation) -> Reservation | None:
+        """Return, locked, the failover reservation with levels that has the name and project of `wanted`."""
+        query = FindReservations(name=wanted.name, use=FAILOVER)
+        for each in await stored.find(tx, query):
+            if each.levels and each.project == wanted.project:
+                return await stored.lock_one(tx, each.id)
+        return None
+
+    async def _cover(
+        self, tx: Transaction, present: Reservation, levels: Sequence[str], replaces: Collection[str]
+    ) -> ReservationResult:
+        """Let a failover reservation cover these levels; its slots that no level needs are released later."""
+        dropped = tuple([level for level in present.levels if level not in levels])
+        if present.ended:
+            return ReservationOver(reservation=present.name)
+        if set(present.levels) == set(levels):
+            return ReservationEdited(reservation=present)
+        if not set(dropped) <= set(replaces):
+            return LevelsCovered(levels=present.levels, dropped=dropped)
+        changed = structs.replace(present, levels=tuple(levels))
+        await stored.save(tx, changed, self.clock.now())
+        return ReservationEdited(reservation=changed, changed=True)
 
     async def _limit_reached(self, tx: Transaction, reservation: Reservation) -> LimitReached | None:
         """Return the limit that a new reservation would exceed; None if there is none, or if it is stored."""

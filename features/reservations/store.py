@@ -46,7 +46,9 @@ _COUNT_ALL = sql("""
         count(CASE WHEN r.uuid = CAST(:uuid AS text) THEN 1 END) AS stored
     FROM reservations r
 """)
-_SAVE = sql("UPDATE reservations SET ends = :ends, ended = :ended, updated_at = :now WHERE uuid = :uuid")
+_SAVE = sql("""
+    UPDATE reservations SET spec = :spec, ends = :ends, ended = :ended, updated_at = :now WHERE uuid = :uuid
+""")
 _END_DUE = sql("""
     UPDATE reservations SET ended = :yes, updated_at = :now
     WHERE ended = :no AND ends > 0 AND ends <= :now RETURNING uuid
@@ -144,7 +146,8 @@ async def lock_one(tx: Transaction, uuid: str) -> Reservation | None:
 
 
 async def save(tx: Transaction, reservation: Reservation, now: float) -> None:
-    await _SAVE(tx, uuid=reservation.id, ends=reservation.ends, ended=reservation.ended, now=now)
+    spec = _encode(reservation).decode()
+    await _SAVE(tx, uuid=reservation.id, spec=spec, ends=reservation.ends, ended=reservation.ended, now=now)
 
 
 async def forget(tx: Transaction, uuid: str) -> None:

@@ -1,5 +1,6 @@
 """`berth agent`: controls which agents use a cell's shared nodes."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import structs
@@ -9,6 +10,7 @@ from rich.text import Text
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, complain, plain_table
 from berth.operations.cells import chosen_cells, require_all_answers
+from berth.operations.host_states import host_id
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from features.shared_nodes.messages import AgentsFound, SharingEditRequested
@@ -64,7 +66,7 @@ async def rehome_command(
     cli: Cli,
     name: Name,
     to: str = option("", "The agent that gets them (default: those with the fewest nodes).", metavar="AGENT"),
-    node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="UUID"),
+    node: list[str] | None = option(None, "Only this node; may be repeated.", metavar="NAME|UUID"),
     cell: Cell = "",
     wait: Wait = 30.0,
 ) -> None:
@@ -75,9 +77,8 @@ async def rehome_command(
     answer, after its lease has expired; they continue builds and deletions in progress. An agent that runs
     and is enabled would get free nodes again: disable the agent first, or name nodes with --node.
     """
-    nodes = tuple(node or ())
-    request = SharingEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)
-    await edit(cli, request, cell, wait)
+    request = SharingEditRequested(cell="any", agent=name, edit="rehome", to=to)
+    await edit(cli, request, cell, wait, node or ())
 
 
 def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
@@ -97,9 +98,14 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     return table
 
 
-async def edit(cli: Cli, request: SharingEditRequested, cell: str, wait: float) -> None:
+async def edit(
+    cli: Cli, request: SharingEditRequested, cell: str, wait: float, nodes: Sequence[str] = ()
+) -> None:
+    """Send a change of an agent, for `nodes` (names or uuids) only if given, and print the result."""
     name = request.agent
     async with cli.bus("agent") as bus:
+        roots = [await host_id(bus, node) for node in nodes]
+        request = structs.replace(request, nodes=tuple(roots))
         cell, answer = await edit_agent(bus, cli.settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
         moved = f"; {answer.moved} nodes have another agent now" if answer.moved else ""

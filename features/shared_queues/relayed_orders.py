@@ -17,7 +17,7 @@ from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unav
 from bus.messages import HostReported
 from bus.protocol import decode, encode
 from bus.topics import HOST_REPORTED
-from bus.vocabulary import MAX_CAUSE, Message
+from bus.vocabulary import MAX_CAUSE, Message, cause_of
 from bus.worker import Every, On, Worker, answers, messages_of
 from features.shared_queues.messages import AGENT_ORDER, HeartbeatRelayed, OrderAnswered, OrderRelayed
 
@@ -105,7 +105,7 @@ class RelayedOrders:
 
 
 def _text(problem: Exception) -> str:
-    return str(problem)[:MAX_CAUSE]
+    return cause_of(str(problem))
 
 
 def _to_gateway(row: Every) -> Every:

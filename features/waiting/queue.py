@@ -14,7 +14,7 @@ from bus.context import resumed
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.parts import replaced_by
-from bus.vocabulary import MAX_CAUSE, Id, Message
+from bus.vocabulary import Id, Message, cause_of
 from features.moves.messages import MovePlaced
 from features.waiting.messages import priority_of
 from features.waiting.placing import WaitingBuilds, WaitingMoves
@@ -202,8 +202,8 @@ class WaitingQueue:
             if left is None or isinstance(result, Ended):
                 continue
             other = left
-            if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
-                lacks = result.lacks[:MAX_CAUSE]
+            if isinstance(result, StillWaiting) and cause_of(result.lacks) != left.lacks:
+                lacks = cause_of(result.lacks)
                 wakes = store.wakes(left.kind, result.decision)
                 other = replace(
                     left,

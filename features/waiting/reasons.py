@@ -4,7 +4,7 @@ from msgspec import Struct, structs
 
 from bus.claims import RuleRefused
 from bus.decisions import Decision
-from bus.vocabulary import MAX_CAUSE
+from bus.vocabulary import cause_of
 from features.waiting.messages import wait_of
 from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Order, Shortage, Verdict
@@ -45,7 +45,7 @@ def expired_order(order: Order, entry: QueuedRequest, last: Waits) -> Order:
 
 
 def waited_for(entry: QueuedRequest, lacks: str) -> str:
-    return f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}"[:MAX_CAUSE]
+    return cause_of(f"it has waited {wait_of(entry.message.parts)}, the longest that it requested: {lacks}")
 
 
 def decision_of(waits: Waits) -> Decision:

@@ -13,7 +13,7 @@ from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
-from bus.vocabulary import MAX_CAUSE, Id, seconds_of
+from bus.vocabulary import Id, cause_of, seconds_of
 from features.moves.core.start import MovePurpose, asked_by
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.core.waiting_request import names_other_instances
@@ -172,7 +172,7 @@ class WaitingStore:
         for request in self.rule_waits.lift(first.message.project, first.kind):
             entry = replace(
                 self.requests[request],
-                lacks=f"{BEHIND}: {first.lacks}"[:MAX_CAUSE],
+                lacks=cause_of(f"{BEHIND}: {first.lacks}"),
                 decision=first.decision,
                 wakes=first.wakes,
                 wakes_on="",
@@ -221,7 +221,7 @@ class WaitingStore:
         for entry in naming:
             # A move does not end with its server group: the next lookup continues it without the group.
             if entry.kind in impossible and entry.start is None:
-                self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
+                self.end_at(entry, self._clock.now(), lacks=cause_of(impossible[entry.kind]))
 
     def _moved(self) -> None:
         WAITING_NOW.set(len(self.requests))
@@ -274,7 +274,7 @@ class WaitingStore:
             since=waits_since(order, now),
             until=now + seconds_of(wait_of(order.request.parts)),
             seen=seen,
-            lacks=why[:MAX_CAUSE],
+            lacks=cause_of(why),
             wakes=self.wakes(kind, decision),
             wakes_on=wakes_on,
             decision=decision,

@@ -11,7 +11,7 @@ from bus.resources import Provider
 
 What = Literal[
     "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",
-    "aggregates", "zone", "labels", "cell", "agent", "instance",
+    "aggregates", "name", "zone", "labels", "cell", "agent", "instance",
 ]  # fmt: skip
 
 FEW = 3
@@ -90,6 +90,8 @@ def _between(report: InventoryReported, provider: Provider) -> Iterator[tuple[Wh
         yield "traits", *extra
     if extra := _unequal(wanted.aggregates, provider.aggregates, provider.kept_aggregates):
         yield "aggregates", *extra
+    if report.host != provider.host:
+        yield "name", report.host, provider.host
     if report.zone != provider.zone:
         yield "zone", report.zone, provider.zone
     if report.field_labels != provider.label_sources.of_fields:

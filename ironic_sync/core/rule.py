@@ -16,11 +16,12 @@ from typing import Any
 from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
+from bus.vocabulary import MAX_NAME
 from ironic_sync.core.node import FREE, IronicNode, Place
 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _STATED = (
-    "resource_class", "provision_state", "power_state", "maintenance", "instance_uuid", "traits",
+    "name", "resource_class", "provision_state", "power_state", "maintenance", "instance_uuid", "traits",
 )  # fmt: skip
 _LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
 
@@ -44,6 +45,12 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
     usable = not node.maintenance and node.power_state not in ("error", None)
     unused = skip_reserve_in_use or node.instance_uuid is None
     return 0 if usable and unused and node.provision_state in FREE else 1
+
+
+def host_name(node: IronicNode) -> str:
+    """Return the name of a node's host: its name in Ironic, or its uuid if it has none or a too long one."""
+    name = node.name or ""
+    return name if 0 < len(name) <= MAX_NAME else node.uuid
 
 
 def sequence_at(at: float) -> int:
@@ -74,7 +81,7 @@ def report(
         traits=node.traits,
         aggregates=place.aggregates,
     )
-    return _report(node.uuid, place, sequence, providers=(provider,))
+    return _report(node.uuid, place, sequence, host=host_name(node), providers=(provider,))
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
@@ -83,8 +90,9 @@ def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported
 
 
 def _report(uuid: str, place: Place, sequence: int, **content: Any) -> InventoryReported:
-    content |= {"cell": place.cell, "agent": place.agent, "zone": place.zone, "field_labels": place.labels}
-    return InventoryReported(root=uuid, host=uuid, sequence=sequence, **content)
+    content = {"host": uuid, "cell": place.cell, "agent": place.agent, "zone": place.zone} | content
+    content["field_labels"] = place.labels
+    return InventoryReported(root=uuid, sequence=sequence, **content)
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:

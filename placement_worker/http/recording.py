@@ -14,7 +14,7 @@ from bus.clock import Clock
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.http import origin_of
-from bus.vocabulary import Message
+from bus.vocabulary import Message, cause_of
 from placement_worker.http.access import AccessPolicy
 from placement_worker.http.api_call import ApiCall
 
@@ -54,7 +54,7 @@ class RecordedRequests:
         )
         target = Target(path[0] if path else "", project=call.path.get("project", ""))
         before, after = acts.difference(call.before, call.after)
-        asked = acts.shortened(call.asked.decode("utf-8", "replace"))
+        asked = cause_of(call.asked.decode("utf-8", "replace"))
         states = {"asked": asked, "before": before, "after": after}
         self.put(caller, call.rule or SIGN_IN, target, (call.status, detail), **states)
 
@@ -70,7 +70,7 @@ class RecordedRequests:
         if status >= 400:
             outcome = "denied" if status in (401, 403) else "failed" if status >= 500 else "refused"
         record = caller.record(self.clock.uuid(), self.clock.now(), act, target)
-        detail = acts.shortened(detail)
+        detail = cause_of(detail)
         self._records.append(structs.replace(record, outcome=outcome, detail=detail, **states))
 
     async def run(self) -> None:

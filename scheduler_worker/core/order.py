@@ -32,7 +32,7 @@ from bus.queries import Candidate
 from bus.reports import SHARES
 from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import Provider
-from bus.vocabulary import MAX_CAUSE, Allocations, Contended, Id, Message
+from bus.vocabulary import Allocations, Contended, Id, Message, cause_of
 from scheduler_worker.core import events
 from scheduler_worker.core.events import ComeAgain, Fence, Need
 from scheduler_worker.core.fitting import MAX_REFUSED, Shortage
@@ -377,7 +377,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 def failed(order: Order, reason: str, decision: Decision, *, lacks_remedies: bool = False) -> Order:
     """Return an order of which all instances without a host end for the reason `reason`."""
     verdict = structs.replace(
-        order.verdict, reason=reason[:MAX_CAUSE], decision=decision, lacks_remedies=lacks_remedies
+        order.verdict, reason=cause_of(reason), decision=decision, lacks_remedies=lacks_remedies
     )
     return structs.replace(order, verdict=verdict)
 
@@ -387,7 +387,7 @@ def why_released(instance: Id) -> str:
 
 
 def with_ended(order: Order, instance: Id, reason: str) -> Order:
-    reason = reason[:MAX_CAUSE]
+    reason = cause_of(reason)
     verdict = structs.replace(order.verdict, reason=reason)
     return structs.replace(order, verdict=verdict, ended=(*order.ended, EndedInstance(instance, reason)))
 

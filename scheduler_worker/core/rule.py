@@ -16,7 +16,7 @@ from bus.messages import BuildPlaced, BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
-from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from bus.vocabulary import Allocations, Id, cause_of
 from scheduler_worker.core.demand import Shape, UsualShapes
 
 # The scope of a choice of hosts, limits of hosts, and parts of claims: what narrowings give to orders.
@@ -98,7 +98,7 @@ class RuleError(SenselessQuery):
         where = traceback.extract_tb(problem.__traceback__)
         place = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
         said = " ".join(str(problem).split())
-        super().__init__(f"{rule} raised {type(problem).__name__}: {said}{place}"[:MAX_CAUSE])
+        super().__init__(cause_of(f"{rule} raised {type(problem).__name__}: {said}{place}"))
         self.rule = rule
 
 

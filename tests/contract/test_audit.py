@@ -271,6 +271,16 @@ def of(found: list[Finding], level: str) -> dict[str, str]:
     return {finding.about: finding.says for finding in found if finding.level == level}
 
 
+async def test_doctor_expects_only_the_cells_that_an_embedded_berth_has_made(tmp_path: Path) -> None:
+    settings = Settings().having(state_dir=str(tmp_path), **QUIET | {"cells": ("c1", "c2", "c3")})
+    started = settings.having(cells=("c1", "c2"))
+    async with embedded(started, open_socket=True) as house:
+        await ready(house.bus, started)
+        found = judged(await in_time(inspect(settings)))
+    assert not of(found, "broken") and "database cell_c3" not in of(found, "fine")
+    assert {"database cell_c2", "worker conductor.c2"} <= of(found, "fine").keys()
+
+
 async def test_doctor_finds_no_problem_of_an_embedded_berth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

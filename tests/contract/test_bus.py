@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bus import topics
 from bus.delivery import settling
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Poison, Unavailable
+from bus.errors import AnswerRefused, AnswerUnreadable, Poison, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
 from bus.protocol import MAX_MESSAGE_BYTES, Envelope, encode
 from bus.queries import CandidatesFound, FindCandidates
@@ -130,6 +131,17 @@ async def test_a_failing_answerer_replies_with_the_error_immediately(
     ask = bus.asker(topics.FIND_CANDIDATES, timeout=DEADLINE)
     async with serving(connect, Worker("placement", answers=[answers(topics.FIND_CANDIDATES, answer)])):
         with pytest.raises(comes_as, match=str(raised) or None):
+            await ask(QUESTION)
+
+
+async def test_an_answer_that_cannot_be_read_is_told_from_a_query_without_effect(
+    connect: Connect, bus: Bus
+) -> None:
+    ask = bus.asker(topics.FIND_CANDIDATES, timeout=DEADLINE)
+    wrong = CandidatesFound(seen=0, candidates=(), fitting=-1, considered=0)
+    worker = Worker("placement", answers=[answers(topics.FIND_CANDIDATES, AsyncMock(return_value=wrong))])
+    async with serving(connect, worker):
+        with pytest.raises(AnswerUnreadable, match="its answer cannot be read: CandidatesFound"):
             await ask(QUESTION)
 
 

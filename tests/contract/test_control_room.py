@@ -72,6 +72,15 @@ async def test_a_request_with_a_foreign_host_name_is_refused(room: VisitedRoom) 
         assert (await room.browser.get("/", headers={"host": name})).status_code == 200
 
 
+async def test_the_sign_in_page_says_that_no_name_is_checked_without_tokens(
+    room: VisitedRoom, token_room: VisitedRoom
+) -> None:
+    page = await room.page("/login")
+    assert "No password is checked here" in page and "may sign in with any name" in page
+    assert 'type="password"' not in page
+    assert "No password" not in await token_room.page("/login")
+
+
 # Forms
 
 

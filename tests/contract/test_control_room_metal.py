@@ -1,7 +1,9 @@
 """Bare metal in the control room, with an Ironic API and a placement."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,11 +11,16 @@ import httpx
 import pytest
 
 import berth.ironic
+from berth import control_room_metal
 from berth.settings import Settings
 from bus.claims import Choice
-from bus.ironic import IronicSpoke
+from bus.ironic import UNKNOWN_TIME, IronicSpoke, NodeChanged
+from bus.reports import Inventory
+from bus.resources import Edited, SetInventories
+from control_room.core.metal import MetalNodes
 from control_room.pages import hosts as pages
 from ironic_sync.core.node import Place, from_rest
+from ironic_sync.core.rule import inventory_of
 from ironic_sync.core.rule import report as reported
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.worker import FollowedIronic
@@ -21,7 +28,7 @@ from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, an_order
-from tests.support.placement_calls import claim, report, silent_placement
+from tests.support.placement_calls import claim, edit, find_providers, report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import until
 
@@ -37,18 +44,25 @@ def ironic(monkeypatch: pytest.MonkeyPatch) -> FakeIronic:
         return FollowedIronic(selection=NodeSelection(cell="c1"), api=fake.api())
 
     monkeypatch.setattr(berth.ironic, "followed", followed)
+    monkeypatch.setattr(pages, "_UNWATCHED_SECONDS", 0.0)  # every request reads the nodes
     return fake
 
 
+@dataclass
+class PlacedRoom(VisitedRoom):
+    placement: Placement
+
+
 @asynccontextmanager
-async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator[VisitedRoom]:
+async def a_room(settings: Settings, *nodes: dict[str, Any]) -> AsyncIterator["PlacedRoom"]:
     async with a_placement("sqlite+aiosqlite://") as placement:
         for node in nodes:
             await _report(placement, node, "c1-metal" if settings.ironic.is_read else "c1-agent1")
         worker = silent_placement(placement)
         async with a_visited_room(worker, answered=("providers",), settings=settings) as room:
             room.clock.now = REPORTED + 60.0
-            yield room
+            room.bus.clock = room.clock.clock
+            yield PlacedRoom(**vars(room), placement=placement)
 
 
 async def _report(placement: Placement, node: dict[str, Any], agent: str) -> None:
@@ -80,18 +94,74 @@ async def test_a_node_shows_ironics_state_placements_record_and_their_difference
     assert "No node matches" in nothing
 
 
-async def test_an_unreachable_ironic_is_named_and_placements_record_is_shown(ironic: FakeIronic) -> None:
+def refuses(_: httpx.Request) -> httpx.Response:
+    return fault(401, "who are you")
+
+
+def titles(page: str) -> set[str]:
+    """Return the headings of the page, each with its number of nodes."""
+    return {f"{title.strip()} {count}" for title, count in re.findall(r"<h2>([^<]+)<small>(\d+) node", page)}
+
+
+async def test_without_any_answer_of_ironic_only_placements_record_is_shown(ironic: FakeIronic) -> None:
     ironic.have(1)
-    was = dict(ironic.nodes[node_number(1)])
-
-    def refuses(_: httpx.Request) -> httpx.Response:
-        return fault(401, "who are you")
-
-    async with a_room(READS, was) as room:
+    ironic.have(2, provision_state="cleaning")
+    was = [dict(node) for node in ironic.nodes.values()]
+    async with a_room(READS, *was) as room:
         ironic.before = refuses
         page = await room.page("/metal?wait=1")
     assert "Ironic does not answer: " in page and "who are you" in page
-    assert node_number(1) in page and "held" in page
+    assert "It has not answered since this control room started" in page
+    assert titles(page) == {"Claimed 1", "Not available 1"}
+    assert "<b>n1</b>" in page and "<b>n2</b>" in page
+
+
+async def test_while_ironic_does_not_answer_its_previous_answer_is_shown(ironic: FakeIronic) -> None:
+    ironic.have(1)
+    was = dict(ironic.nodes[node_number(1)])
+    ironic.have(2, provision_state="enroll", power_state=None)
+    ironic.have(3, provision_state="clean failed", last_error="no disk")
+    async with a_room(READS, was) as room:
+        assert titles(await room.page("/metal?wait=1")) == {"Held 1", "Not ready 1", "Failed 1"}
+        ironic.before = refuses
+        room.clock.now += 300.0
+        page = await room.page("/metal?wait=1")
+    assert "Its previous answer is shown, which is 5 min old" in page
+    assert titles(page) == {"Held 1", "Not ready 1", "Failed 1"}
+    assert "Ironic has it clean failed: no disk" in page and "<b>n3</b>" in page
+    assert "as of 5 min ago" in page
+
+
+async def test_while_placement_does_not_answer_the_previous_nodes_are_shown(
+    ironic: FakeIronic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ironic.have(1)
+    async with a_room(READS, dict(ironic.nodes[node_number(1)])) as room:
+        assert titles(await room.page("/metal?wait=1")) == {"Held 1"}
+
+        async def is_away(*_: object) -> MetalNodes:
+            return MetalNodes(at=0.0, reads_ironic=True, placement_problem="no answer in time")
+
+        monkeypatch.setattr(control_room_metal, "_both_sides", is_away)
+        room.clock.now += 300.0
+        page = await room.page("/metal?wait=1")
+    assert "The nodes as they were 5 min ago are shown" in page
+    assert titles(page) == {"Held 1"}
+
+
+async def test_all_holders_of_a_node_are_shown(ironic: FakeIronic) -> None:
+    ironic.have(1)
+    async with a_room(READS, dict(ironic.nodes[node_number(1)])) as room:
+        (node,) = await find_providers(room.placement, ids=(node_number(1),))
+        both = {**node.inventories, "VCPU": Inventory(total=1, max_unit=1)}
+        set_both = SetInventories(provider=node.id, inventories=both, generation=None)
+        edited = await edit(room.placement, set_both)
+        assert isinstance(edited, Edited)
+        (taken,) = await claim(room.placement, an_order(a_claim(8, Choice({node.id: {"VCPU": 1}}))))
+        assert type(taken).__name__ == "Claimed"
+        page = await room.page("/metal?wait=1")
+    assert f"/builds/{uid(7)}" in page and f"/builds/{uid(8)}" in page
+    assert f"{uid(7)} and {uid(8)} hold it" in page
 
 
 async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIronic) -> None:
@@ -100,8 +170,22 @@ async def test_the_page_without_ironic_shows_placements_record(ironic: FakeIroni
     async with a_room(Settings().having(cells=("c1",)), *ironic.nodes.values()) as room:
         page = await room.page("/metal?wait=1")
     assert "Ironic itself is not read from here" in page
+    assert titles(page) == {"Claimed 1", "Not available 1"}
     assert "placement received 60 s ago that nothing can be deployed on it" in page
     assert f"/builds/{uid(7)}" in page
+
+
+async def test_the_time_of_a_state_without_a_time_is_not_shown(ironic: FakeIronic) -> None:
+    event = NodeChanged(
+        event="create", node=node_number(1), name="metal-1", at=UNKNOWN_TIME, cell="c1", agent="c1-agent1",
+        resource_class="gold", provision_state="available",
+    )  # fmt: skip
+    async with a_room(Settings().having(cells=("c1",))) as room:
+        sent = inventory_of(event)
+        assert sent is not None and await report(room.placement, sent) == [""]
+        page = await room.page("/metal?wait=1")
+    assert titles(page) == {"Free 1"} and "<b>metal-1</b>" in page
+    assert "as of" not in page and "days" not in page
 
 
 def reply(sent: list[str], text: str) -> bool:

@@ -21,11 +21,14 @@ from bus.host_health import (
     HostHealth,
     HostHealthFound,
 )
+from bus.ironic import NodeChanged
+from bus.messages import InventoryReported
 from bus.queries import FindWaiting, HeldHost, WaitingFound
 from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.topics import HOST_HEALTH
 from bus.worker import Worker, answers
+from ironic_sync.core.rule import inventory_of
 from placement_worker import Placement
 from tests.support.aggregates import EAST, has_hosts, host
 from tests.support.buses import LOCALLY, Connect, serving
@@ -63,6 +66,37 @@ async def states(host_command: CommandLine) -> dict[str, str]:
 async def traits(placement: Placement, number: int) -> set[str]:
     (found,) = await find_providers(placement, ids=(uid(number, "a"),), parts=("traits",))
     return set(found.traits)
+
+
+def a_node(number: int, name: str) -> InventoryReported:
+    node = NodeChanged(
+        event="update", node=uid(number, "c"), name=name, at=1_700_000_000.0, cell="c1", agent="c1-metal",
+        resource_class="gold", provision_state="available",
+    )  # fmt: skip
+    sent = inventory_of(node)
+    assert sent is not None
+    return sent
+
+
+@pytest.mark.usefixtures("no_scheduler")
+async def test_a_bare_metal_node_is_named_as_in_ironic(
+    host_command: CommandLine, placement: Placement
+) -> None:
+    assert await report(placement, a_node(1, "metal1"), a_node(2, "metal2")) == ["", ""]
+    assert (await states(host_command)).keys() == {"host-1", "host-2", "host-3", "metal1", "metal2"}
+    assert await host_command("disable", "metal1", uid(2, "c")) == "metal1: disabled\nmetal2: disabled\n"
+    assert uid(1, "c") in await host_command("show", "metal1")
+    assert await host_command("label", "metal1", "rack=r1") == "labels of 1 of 1 hosts changed\n"
+
+
+@pytest.mark.usefixtures("no_scheduler")
+async def test_a_name_of_several_hosts_is_refused_with_their_uuids(
+    host_command: CommandLine, placement: Placement
+) -> None:
+    assert await report(placement, a_node(1, "metal1"), a_node(2, "host-1")) == ["", ""]
+    with pytest.raises(OperationRefused, match=f"one of {uid(1, 'a')} and {uid(2, 'c')}"):
+        await host_command("disable", "metal1", "host-1")
+    assert await host_command("disable", uid(2, "c")) == "host-1: disabled\n"
 
 
 @pytest.mark.usefixtures("no_scheduler")

@@ -13,12 +13,14 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from bus.clock import Clock
+from bus.context import follow
 from bus.errors import Undecodable
-from bus.parts import OWNERS, TYPES
+from bus.parts import OWNERS, TYPES, Parts
 from bus.parts import decoder as decoder_of
 from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
-from bus.vocabulary import LONG, MAX_ORDINAL, LargeMap, LongList, Message
+from bus.vocabulary import LONG, MADE, MAX_ORDINAL, LargeMap, LongList, Message
 
 ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[Message]] = {
@@ -247,3 +249,66 @@ def test_the_longest_list_and_mapping_are_accepted_and_one_entry_more_is_refused
     msgspec.json.decode(msgspec.json.encode(good), type=kind)
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(bad), type=kind)
+
+
+def with_long_causes(type_: Any) -> Any:
+    """Return a value of this type with reasons of 10,000 characters; None: the type has no reasons."""
+    match type_:
+        case inspect.Metadata(extra=extra) if extra == MADE:
+            return "x" * 10_000
+        case inspect.Metadata(type=inner):
+            return with_long_causes(inner)
+        case inspect.StructType(cls=kind):
+            values = {field.name: with_long_causes(field.type) for field in type_.fields}
+            values = {name: value for name, value in values.items() if value is not None}
+            if not values:
+                return None
+            whole = msgspec.json.encode(filled(type_, {}))
+            return msgspec.structs.replace(decoder_of(kind).decode(whole), **values)
+        case inspect.CustomType(cls=kind) if issubclass(kind, Parts):
+            parts = [with_long_causes(inspect.type_info(part)) for part in TYPES.of(kind).values()]
+            return kind(*parts) if any(parts) else None
+        case inspect.VarTupleType(item_type=item):
+            return None if (value := with_long_causes(item)) is None else (value, value)
+        case inspect.DictType(key_type=key, value_type=item):
+            return None if (value := with_long_causes(item)) is None else {sample(key): value}
+        case inspect.UnionType(types=types):
+            return next((value for each in types if (value := with_long_causes(each)) is not None), None)
+    return None
+
+
+LONG_CAUSES = {
+    kind: message
+    for kind in BOUNDED_KINDS
+    if (message := with_long_causes(inspect.type_info(kind))) is not None
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=name) for name, kind in sorted(KINDS.items()) if kind in LONG_CAUSES]
+)
+def test_a_reason_of_any_length_reaches_the_receiver(kind: type[Message]) -> None:
+    envelope = follow(LONG_CAUSES[kind], "key", Clock())
+    received = decode(kind, envelope.body)
+    assert envelope.message == received and b"xxx ..." in encode(received)
+
+
+# Reasons that people write, with the limit of a name.
+WRITTEN = {"MaintenanceWindow.reason"}
+MADE_OF_OTHERS = re.compile(
+    "reason|why.*|notes?|causes?|lack.*|refused|refusals?|problems?|detail|result|constraint|warnings?|error"
+)
+
+
+def test_reasons_are_texts_that_programs_make() -> None:
+    def is_text(type_: Any) -> bool:
+        inner = getattr(type_, "item_type", type_)
+        return isinstance(inner, inspect.StrType) and inner.max_length is not None
+
+    names = {
+        f"{name}.{field.name}"
+        for name, struct in STRUCTS.items()
+        for field in struct.fields
+        if MADE_OF_OTHERS.fullmatch(field.name) and is_text(field.type)
+    }
+    assert names == WRITTEN

@@ -14,7 +14,7 @@ from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.openstack import Access
-from tests.support.simulated_ironic import INSTANCE, NOW, OTHER
+from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, line
 from tests.support.virtual_time import in_virtual_time
 
 ALICE = "metal00001"
@@ -106,6 +106,94 @@ async def test_a_patch_changes_only_permitted_fields(
     ],
 )
 async def test_an_invalid_write_is_refused(
+    client: httpx.AsyncClient, method: str, path: str, body: Any, status: int
+) -> None:
+    answer = await client.request(method, path, json=body)
+    assert answer.status_code == status
+    assert fault_of(answer)
+
+
+ENROLLED = {
+    "name": "new1", "driver": "fake-hardware", "resource_class": "gold",
+    "properties": {"cpus": 16, "memory_mb": 65_536}, "extra": {"rack": "R1"},
+}  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_node_is_enrolled_and_made_available_with_the_notifications_of_a_real_ironic() -> None:
+    sent: list[str] = []
+    simulation = Simulation([])
+    simulation.conductor.emit = lambda notification: sent.append(line(notification))
+    transport = httpx.ASGITransport(app=simulation.app)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://ironic.test") as client,
+        asyncio.TaskGroup() as simulation.conductor.tasks,
+    ):
+        answer = await client.post("/v1/nodes", json=ENROLLED)
+        assert answer.status_code == 201
+        node = answer.json()
+        assert node == {**node, **ENROLLED, "provision_state": "enroll", "power_state": None, "traits": []}
+        traits = {"traits": ["HW_CPU_X86_VMX", "CUSTOM_GOLD"]}
+        assert (await client.put("/v1/nodes/new1/traits", json=traits)).status_code == 204
+        assert (await client.put("/v1/nodes/new1/traits/CUSTOM_SSD")).status_code == 204
+        assert (await client.delete("/v1/nodes/new1/traits/CUSTOM_GOLD")).status_code == 204
+        assert (await client.get("/v1/nodes/new1/traits")).json() == {
+            "traits": ["CUSTOM_SSD", "HW_CPU_X86_VMX"]
+        }
+        for target in ("manage", "provide"):
+            answer = await client.put(f"/v1/nodes/{node['uuid']}/states/provision", json={"target": target})
+            assert answer.status_code == 202
+            await asyncio.sleep(1)
+        node = (await client.get("/v1/nodes/new1")).json()
+    assert (node["provision_state"], node["power_state"]) == ("available", "power off")
+    assert sent == [
+        "create.start: enroll, None", "create.end: enroll, None",
+        *["update.start: enroll, None", "update.end: enroll, None"] * 3,
+        "provision_set.start: verifying > manageable, None", "provision_set.end: manageable, power off",
+        "power_state_corrected.success: manageable, power off",
+        "provision_set.start: cleaning > available, power off", "provision_set.end: available, power off",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "says"),
+    [
+        ({"driver": None}, 400, "'driver' is a required property"),
+        ({"driver": "ipmi"}, 400, "only has fake-hardware"),
+        ({"name": ALICE}, 409, "already exists"),
+        ({"uuid": "x"}, 400, "Expected UUID"),
+        ({"provision_state": "active"}, 400, "provision_state"),
+        ({"properties": []}, 400, "not of the field's type"),
+        ({"name": "a b"}, 400, "invalid name"),
+    ],
+)
+async def test_an_invalid_enrolment_is_refused(
+    client: httpx.AsyncClient, changes: dict[str, Any], status: int, says: str
+) -> None:
+    answer = await client.post("/v1/nodes", json={**ENROLLED, **changes})
+    assert answer.status_code == status
+    assert says in fault_of(answer)
+    assert (await client.get("/v1/nodes/new1")).status_code == 404
+
+
+async def test_a_node_is_enrolled_with_the_uuid_of_the_client_once(client: httpx.AsyncClient) -> None:
+    first = await client.post("/v1/nodes", json={**ENROLLED, "uuid": OTHER})
+    again = await client.post("/v1/nodes", json={**ENROLLED, "uuid": OTHER, "name": "new2"})
+    assert (first.json()["uuid"], first.status_code, again.status_code) == (OTHER, 201, 409)
+    assert (await client.get(f"/v1/nodes/{OTHER}")).json()["name"] == "new1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", f"/v1/nodes/{ALICE}/traits", {"traits": ["gold"]}, 400),
+        ("PUT", f"/v1/nodes/{ALICE}/traits", {"traits": "CUSTOM_A"}, 400),
+        ("PUT", f"/v1/nodes/{ALICE}/traits/gold", None, 400),
+        ("DELETE", f"/v1/nodes/{ALICE}/traits/CUSTOM_A", None, 404),
+        ("PUT", "/v1/nodes/nobody/traits", {"traits": []}, 404),
+    ],
+)
+async def test_an_invalid_change_of_traits_is_refused(
     client: httpx.AsyncClient, method: str, path: str, body: Any, status: int
 ) -> None:
     answer = await client.request(method, path, json=body)

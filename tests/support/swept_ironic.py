@@ -26,7 +26,7 @@ SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by
 
 
 _OF_PROVIDERS = ("name", "parent", "generation", "inventories", "used", "traits", "aggregates")
-_OF_TREES = ("root", "cell", "agent", "zone", "sequence", "gone")
+_OF_TREES = ("root", "host", "cell", "agent", "zone", "sequence", "gone")
 
 
 class PlacedTrees:

@@ -19,13 +19,13 @@ from bus.delivery.runner import Bus
 from bus.delivery.settling import FAULT_DELAYS, MAX_UNROUTABLE, Again, Dead, verdict
 from bus.errors import (
     AnswerRefused,
+    AnswerUnreadable,
     BrokerRefused,
     NoAnswer,
     Poison,
     Retry,
     TooBig,
     Unavailable,
-    Undecodable,
     Unroutable,
 )
 from bus.local import LocalBroker, LocalTransport
@@ -307,7 +307,9 @@ def test_a_missing_consumer_is_waited_for_some_minutes(envelope: Envelope, expec
     assert verdict(Unroutable("nobody"), envelope) == expected
 
 
-@pytest.mark.parametrize("bug", [KeyError("three"), Undecodable("of an answer"), TimeoutError()], ids=repr)
+@pytest.mark.parametrize(
+    "bug", [KeyError("three"), AnswerUnreadable("of an answer"), TimeoutError()], ids=repr
+)
 def test_other_exceptions_are_retried_five_times(bug: Exception) -> None:
     found = [verdict(bug, tried(faults=faults)) for faults in range(len(FAULT_DELAYS) + 1)]
     assert [one.after for one in found[:-1] if isinstance(one, Again) and one.fault] == list(FAULT_DELAYS)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus import acts, topics
+from bus import topics
 from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, judged
 from bus.aggregates import AggregateEditRequested, DropAggregate
-from bus.audit_trail import MAX_STATE, Operator
+from bus.audit_trail import Operator
 from bus.cells import CellEditRequested, RegisterCell
 from bus.domains import LabelEditRequested
 from bus.messages import BuildDeleteRequested, BuildRequested
@@ -17,7 +17,7 @@ from bus.projects import ProjectsFound
 from bus.requests import Flavor
 from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
 from bus.topics import ANYONE
-from bus.vocabulary import Message
+from bus.vocabulary import MAX_CAUSE, Message, cause_of
 from tests.support.ids import uid
 
 BOOT = BuildRequested(
@@ -128,7 +128,7 @@ def test_the_stored_cell_counts_and_not_the_requested_one() -> None:
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(acts.shortened("x" * 10_000)) == MAX_STATE
+    assert len(cause_of("x" * 10_000)) == MAX_CAUSE
 
 
 def test_an_edit_of_a_host_by_a_limited_role_is_bound_to_the_cell_on_which_it_was_judged() -> None:

@@ -107,6 +107,16 @@ def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
     assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
 
 
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("rack1-n7", "rack1-n7"), ("", FREE.node), ("n" * 200, "n" * 200), ("n" * 201, FREE.node)],
+)
+def test_the_host_of_a_node_has_the_nodes_name_in_ironic(name: str, host: str) -> None:
+    sent = inventory_of(replace(FREE, name=name))
+    assert sent is not None and sent.host == host
+    assert sent.providers[0].name == FREE.node
+
+
 def test_a_deleted_node_is_reported_as_deleted() -> None:
     sent = inventory_of(replace(FREE, deleted=True, resource_class=None))
     assert sent is not None

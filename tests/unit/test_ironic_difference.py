@@ -48,6 +48,7 @@ def placed(**more: Any) -> Provider:
         "agent": "c1-metal",
         "zone": "z1",
         "sequence": 5,
+        "host": "n1",
     }
     return Provider(**same | more)
 
@@ -87,6 +88,7 @@ CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
         placed(zone="", cell="c2", agent="c2-metal"),
         [("zone", "z1", ""), ("cell", "c1", "c2"), ("agent", "c1-metal", "c2-metal")],
     ),
+    "renamed": (placed(host="n0"), [("name", "n1", "n0")]),
     "all at once": (
         placed(inventories={"CUSTOM_GOLD": CLOSED}, traits=(), aggregates=()),
         [("reserved", "0", "1"), ("traits", "CUSTOM_A, HW_CPU_X86_VMX", ""), ("aggregates", RACK, "")],

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from bench.durable import DurableRates
 from bench.embedded_boots import embedded_boots
 from bench.figures import BenchRun, Figure, MachineFacts, Measured, Yardstick, compared
 from bench.suite import SUITE, Benchmark, BenchSizes
-from berth.commands.load import LoadOptions, load_flavors
+from berth.commands.load import LoadOptions, load_flavors, refuse_unused
 from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, latency_svg, percentile
 from bus import topics
 from bus.delivery.runner import Bus
@@ -347,3 +348,15 @@ def test_a_new_benchmark_has_no_ratio() -> None:
     ]
     assert compared(a_run([was]), None)[0].ratio is None
     assert compared(a_run([was]), a_run([was], name="another"))[0].ratio is None
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [({"fail": 0.5}, "--fail"), ({"hosts": 3}, "--hosts"), ({"build_time": "1s"}, "--build-time")],
+    ids=str,
+)
+def test_options_of_hosts_are_refused_if_the_berth_runs_already(option: dict[str, Any], name: str) -> None:
+    with pytest.raises(OperationRefused, match=f"--attach and {name}: "):
+        refuse_unused(LoadOptions(attach=True, **option))
+    refuse_unused(LoadOptions(**option))
+    refuse_unused(LoadOptions(attach=True, boots=5))

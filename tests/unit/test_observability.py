@@ -15,7 +15,7 @@ from prometheus_client import Histogram
 from berth import command_table, logs, reference_tables
 from berth.__main__ import app
 from berth.features import features
-from berth.logs import JsonLines, TextLines, exporter_named, secrets_of
+from berth.logs import JsonLines, TextLines, exporter_named, secrets_of, without_secrets
 from berth.settings import BadSetting, Settings
 from bus.context import current_tracer, handling
 from bus.masking import masked, masked_text
@@ -130,6 +130,26 @@ def test_the_secrets_of_the_settings_are_known() -> None:
         database_url="postgresql://u:abc@h/b",
     )
     assert set(secrets_of(settings)) == {"p%40ss-eins", "p@ss-eins", "pass-zwei"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2 guests, hosts of 'host-1'", "2 guests, hosts of '****-1'"),
+        ("a\\nhost: amqp://u:host@b/", "a\\n****: amqp://u:****@b/"),
+        ("host_host/host4host", "****_****/****4****"),
+        ("xpa55word", "x****"),
+    ],
+)
+def test_a_password_that_is_a_word_is_masked_only_as_a_whole_word(text: str, shown: str) -> None:
+    assert without_secrets(text, ("pa55word", "host")) == shown
+
+
+def test_the_default_password_of_rabbitmq_is_masked_only_in_urls() -> None:
+    url = "amqp://guest:guest@127.0.0.1:5672/"
+    secrets = secrets_of(Settings().having(amqp_url=url))
+    text = f"the guest of build 1 is lost, 2 guests run: {url}"
+    assert without_secrets(text, secrets) == text.replace("guest:guest@", "guest:****@")
 
 
 def test_an_envelope_that_is_no_json_object_is_no_hindrance() -> None:

@@ -10,9 +10,10 @@ from berth import control_room_place
 from berth.settings import Settings
 from bus.host_health import DISABLED
 from bus.messages import HostReported
+from bus.protocol import BusDepths, QueueDepth
 from bus.replication import KnownInventory, KnownProvider, KnownTree, TreesFound
 from bus.reports import HostState
-from control_room.bus_load import route_of
+from control_room.bus_load import QueueLoad, bus_load, route_of
 from control_room.core.builds import (
     MOST_CAUSES,
     OTHER,
@@ -265,3 +266,12 @@ def test_two_control_rooms_that_start_together_use_different_ports(monkeypatch: 
     monkeypatch.setattr(control_room_place, "PORT", port)
     first, second = (control_room_place.with_room_address(Settings()).control_room.http for _ in range(2))
     assert first == f"127.0.0.1:{port}" != second
+
+
+def test_queues_of_suspects_need_a_consumer_only_while_they_have_messages() -> None:
+    names = ("placement:suspects", "scheduler:suspects", "scheduler:build.requested")
+    depths = BusDepths(
+        queues={name: QueueDepth(int(name == names[1]), 0) for name in names}, dead=0, delayed=0
+    )
+    found = bus_load([QueueLoad(name, name.partition(":")[0]) for name in names], depths)
+    assert {queue.name for queue in found.unread} == {"scheduler:suspects", "scheduler:build.requested"}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bus.claims import Choice, ClaimRequested, ClaimResult, Held, Refused, Retired
 from bus.messages import BuildPlaced
-from bus.vocabulary import MAX_CAUSE, MAX_ORDINAL, Allocations
+from bus.vocabulary import MAX_ORDINAL, Allocations, cause_of
 from cell_conductor.extension import AttemptLimits, Build, Course, Effects, Step, builds, with_allocations
 from features.adoption.messages import BuildAdopted, BuildAdoptRequested
 
@@ -138,6 +138,6 @@ def _adoption_result(
         cell=asked.cell,
         outcome=outcome,
         host=asked.chosen.host,
-        why=why[:MAX_CAUSE],
+        why=cause_of(why),
         reply_to=asked.reply_to,
     )

@@ -19,7 +19,7 @@ from bus.messages import (
     Selection,
 )
 from bus.parts import PlacedParts
-from bus.vocabulary import MAX_CAUSE, Contended
+from bus.vocabulary import Contended, cause_of
 from cell_conductor.extension import (
     AttemptLimits,
     Build,
@@ -857,7 +857,7 @@ def resumed(build: Build, problem: str, now: float) -> Stepped:
     move = phases.open_move(build)
     assert move.goal
     if problem:
-        cause = f"{move.cause}; it did not go on at {move.left}: {problem}"[:MAX_CAUSE]
+        cause = cause_of(f"{move.cause}; it did not go on at {move.left}: {problem}")
         return phases.close(build, "error", cause, now, "active")
     return phases.close(build, move.goal, move.cause, now, "active")
 

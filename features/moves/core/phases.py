@@ -34,7 +34,7 @@ from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt
 from bus.requests import BuildSpec
-from bus.vocabulary import MAX_CAUSE, Message, Value, seconds_of
+from bus.vocabulary import Message, Value, cause_of, seconds_of
 from cell_conductor.extension import (
     AttemptLimits,
     Build,
@@ -244,7 +244,7 @@ def without_record(placed: MovePlaced) -> MovePlaced:
 
 
 def closed(move: BuildMove, end: MoveEnd, reason: str, host: str, root: str, now: float) -> BuildMove:
-    return replace(move, end=end, ended=now, cause=reason[:MAX_CAUSE], at_host=host, at_root=root)
+    return replace(move, end=end, ended=now, cause=cause_of(reason), at_host=host, at_root=root)
 
 
 def refused_move(placed: MovePlaced, end: MoveEnd, why: str, now: float) -> BuildMove:
@@ -375,7 +375,7 @@ def end_phase(build: Build, outcome: PhaseOutcome, cause: str, now: float) -> Bu
     move = open_move(build)
     sends = move.phase == "send"
     host = build.hosts[move.source] if sends else build.host
-    over = PhaseOver(move.phase, host.host, outcome, cause[:MAX_CAUSE], move.began, now)
+    over = PhaseOver(move.phase, host.host, outcome, cause_of(cause), move.began, now)
     return with_move(build, replace(move, phases=(*move.phases, over)))
 
 
@@ -494,7 +494,7 @@ def way_back(
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
     cause = f"{why}: {chain}" if chain and goal == "error" else why
-    move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or move.kind in BUILT)
+    move = replace(move, goal=goal, cause=cause_of(cause), may_run=move.may_run or move.kind in BUILT)
     build = with_move(build, move)
     undone = tuple(leftovers.destroy(build, left) for left in pending(build))
     if move.kind == "unshelve":
@@ -522,7 +522,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
     """
     move = open_move(build)
     if problem:
-        cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
+        cause = cause_of(f"{move.cause}; its room at {move.left} could not be claimed again: {problem}")
         move = replace(move, cause=cause, goal="error")
     build = with_move(build, move, at=move.source, new_spec=move.before)
     if move.sent:
@@ -590,7 +590,7 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
         phase=move.shown,
         host=move.left if move.is_returning else move.host,
         percent=move.percent,
-        refused=refused[:MAX_CAUSE],
+        refused=cause_of(refused),
         reply_to=move.placed.reply_to if reply_to is None else reply_to,
     )
 

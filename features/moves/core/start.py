@@ -18,7 +18,7 @@ from bus.parts import Part, RequestParts, none_of, waits_since
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider, is_bare_metal
-from bus.vocabulary import MAX_CAUSE, Allocations, Id, Message
+from bus.vocabulary import Allocations, Id, Message, cause_of
 from features.moves.messages import SEEKING as SEEKING
 from features.moves.messages import HandoverProgress, MoveKind, MovePlaced, MoveRefused, MoveRequested
 from scheduler_worker.extension import (
@@ -274,7 +274,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
         move=asked.move,
         build=asked.build,
         kind=asked.kind,
-        reason=reason[:MAX_CAUSE],
+        reason=cause_of(reason),
         code=code,
         decision=noted(decision or Decision(), asked.unknown_fields),
         reply_to=asked.reply_to,
@@ -485,7 +485,7 @@ def step_of_start(state: MoveState, event: MoveEvent) -> MoveState:
             return structs.replace(state, again=True)
         case Retired(why=why):
             code = "cancelled" if why in (CANCELLED, DELETED) else ""
-            if state.barred is not None and state.barred.why[:MAX_CAUSE] == why:
+            if state.barred is not None and cause_of(state.barred.why) == why:
                 code = state.barred.code
             return structs.replace(state, end=(refused(state.asked, why, code),))
         case Released() if state.barred is not None:

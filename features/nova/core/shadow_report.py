@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 
-from bus.vocabulary import MAX_CAUSE
+from bus.vocabulary import cause_of
 from features.nova.core.fragmentation import UNKNOWN, FreeMemory
 from features.nova.core.notifications import NO_VALID_HOST, Event
 from features.nova.messages import (
@@ -141,10 +141,10 @@ class _Case:
             flavor=decided.flavor,
             project=decided.project,
             nova_hosts=self.nova_hosts,
-            nova_reason=self.nova_reason[:MAX_CAUSE],
+            nova_reason=cause_of(self.nova_reason),
             nova_seconds=self.nova_seconds,
             berth_hosts=tuple(sorted(decided.hosts)),
-            berth_reason=(decided.undecided or decided.reason)[:MAX_CAUSE],
+            berth_reason=cause_of(decided.undecided or decided.reason),
             berth_code=decided.code,
             berth_seconds=None if decided.undecided else decided.seconds,
         )
@@ -193,7 +193,7 @@ def report(
         more_hosts=max(0, len(shares) - MOST_SHARES),
         listed=tuple(_listed(cases, listed)),
         undecided_reasons=tuple(
-            ReasonCount(reason=reason[:MAX_CAUSE], requests=number)
+            ReasonCount(reason=cause_of(reason), requests=number)
             for reason, number in reasons.most_common(MOST_REASONS)
         ),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import Id, cause_of
 from features.moves.core.plan_moves import MovesOfPlan, StoredMove
 from features.moves.messages import PlanOfMoves
 from features.planning.core.batch_course import BatchCourse
@@ -141,7 +141,7 @@ class _Course(BatchCourse[RoomGoal]):
         for step in reversed(goal.moved) if goal.undoes else ():
             if (origin := first.pop(step.build, None)) is not None:
                 back.append(structs.replace(step, source=origin.source, source_host=origin.source_host))
-        why_undone = f"undoes a plan to make room: {why}"[:MAX_CAUSE] if back else ""
+        why_undone = cause_of(f"undoes a plan to make room: {why}") if back else ""
         self._change(
             opens=True, planned=(), plans=False, code=code, why=why, back=tuple(back), why_undone=why_undone
         )

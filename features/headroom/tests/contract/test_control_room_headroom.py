@@ -11,6 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from berth.control_room_setup import pages_of_features
+from bus.domains import LabelEditRequested
 from bus.requests import Flavor
 from control_room.pages import frame
 from features.headroom.controller import HeadroomController
@@ -65,9 +66,28 @@ async def test_an_operator_sets_and_unsets_headroom(room: VisitedRoom, placement
     assert (await placement.of(HeadroomController).find(FindHeadroom())).headrooms == ()
 
 
+async def test_the_form_refuses_unknown_levels_and_asks_before_it_replaces_headroom(
+    room: VisitedRoom, placement: Placement
+) -> None:
+    async def levels() -> list[tuple[str, ...]]:
+        found = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
+        return [each.reservation.levels for each in found]
+
+    await placement.reports.label(LabelEditRequested(roots=(uid(1, "a"),), set={"rack": "r1"}))
+    await room.send("/headroom", act="set", levels="host")
+    unknown = await room.send("/headroom", headers={}, act="set", levels="planet")
+    assert unknown.status_code == 409 and "no host has a label of level planet" in unknown.text
+    asked = await room.send("/headroom", headers={}, act="set", levels="rack")
+    assert asked.status_code == 409 and "the loss of any one host would not be covered" in words(asked.text)
+    assert await levels() == [("host",)]
+    assert (await room.send("/headroom", act="set", levels="rack", sure="yes")).status_code == 303
+    assert await levels() == [("rack",)]
+
+
 async def test_headroom_that_is_not_kept_is_shown_with_reasons(
     room: VisitedRoom, placement: Placement
 ) -> None:
+    await placement.reports.label(LabelEditRequested(roots=(uid(2, "a"),), set={"rack": "r1"}))
     await room.send("/headroom", act="set", levels="host, rack")
     await placement.of(HeadroomController).adjust()
     await placement.claims.claim_many([an_order(a_claim(2, on_hosts(1, VCPU=5)))])

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
 from msgspec import structs
 
 from bus.host_health import DISABLED
 from bus.requests import Hints
 from features.groups.messages import ServerGroup
+from features.quality_replay.commands import unknown_of
 from features.quality_replay.period import Event, HostChange, RecordedArrival, RecordedEnd, usual_lives
 from features.quality_replay.tests.support.small_periods import (
     HALF,
@@ -170,3 +172,13 @@ def test_what_still_fits_at_the_end_is_counted_for_the_usual_flavors() -> None:
     spread, packed = (replayed(a_period(*events, hosts=3), settings) for settings in (SPREAD, PACKING))
     assert spread.fits == {"half": 4, "whole": 1}
     assert packed.fits == {"half": 4, "whole": 2}
+
+
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [(1000.0, "this region's history began then"), (101.0, "the setting `keep` limits how long")],
+)
+def test_a_period_that_begins_later_than_requested_says_why(keep: float, why: str) -> None:
+    period = a_period(arrives(10, 1, WHOLE))
+    [note, *_] = unknown_of(period, -100.0, keep, {"spread": replayed(period, SPREAD)})
+    assert note.startswith("nothing is recorded before ") and why in note

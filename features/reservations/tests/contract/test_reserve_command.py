@@ -19,6 +19,7 @@ from features.reservations.messages import (
     MakeReservation,
     Reservation,
     ReservationEditRequested,
+    ReservationFilled,
     choice_from,
     slot_consumer,
 )
@@ -67,6 +68,28 @@ async def test_a_reservation_exists_although_no_scheduler_claims_its_slots_now(r
     assert "0 of 2 slots have a host: the reservation is stored, and schedulers claim its slots" in text
     assert "unreachable" in text
     assert "2 of 2 slots have no host yet" in await run("show", "season")
+
+
+async def test_the_reason_of_missing_slots_may_be_long(run: Reserve) -> None:
+    why = "no valid host among 200: " + ", ".join(f"host-{number}" for number in range(60))
+    await served_by(
+        run, ReservationFilled(placed=0, missing=1, reason=why), f"0 of 1 slots have a host: {why}"
+    )
+
+
+async def test_a_reservation_is_stored_although_the_answer_about_its_slots_is_unreadable(
+    run: Reserve,
+) -> None:
+    text = "0 of 1 slots have a host: the reservation is stored, and schedulers claim its slots later"
+    await served_by(run, ReservationFilled(placed=-1), text)
+
+
+async def served_by(run: Reserve, filled: ReservationFilled, text: str) -> None:
+    """Create a reservation while a scheduler gives this answer: the output has `text`, and it is stored."""
+    scheduler = Worker("scheduler", answers=[answers(FILL_RESERVATION, AsyncMock(return_value=filled))])
+    async with serving(lambda: composition.transport(Settings(), "test"), scheduler):
+        assert text in await run("create", "season", "--vcpus", "999", ends=1)
+    assert "1 of 1 slots have no host yet" in await run("show", "season")
 
 
 async def test_a_project_finds_its_own_reservation_before_one_of_any_project(

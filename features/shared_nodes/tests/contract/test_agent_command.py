@@ -95,7 +95,6 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("rehome", "one"), OperationRefused, "disable it first"),
     (("rehome", "three"), OperationRefused, "no agent 'three' shares bare metal; there are: one, two"),
     (("disable", "three", "--cell", "c1"), OperationRefused, "there are: one, two"),
-    (("rehome", "one", "--node", "x"), BadSetting, "nodes[0]: "),
     (("rehome", "no word"), BadSetting, "agent: "),
     (("rehome", "one", "--node", uid(99, "c")), OperationRefused, "is no node of one's"),
     (("rehome", "one", "--node", NODES[0], "--to", "x"), OperationRefused, "there is no agent 'x'"),
