@@ -85,7 +85,9 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
     facts = (report.host, report.cell, report.agent, report.zone)
-    labels = structs.replace(before.labels, reported=report.labels, of_fields=report.field_labels)
+    labels = structs.replace(
+        before.labels, reported=report.labels, of_fields=report.field_labels, closed=report.closed
+    )
     labels = before.labels if labels == before.labels else labels
     after = Tree(report.root, *facts, report.sequence, False, moves.arrived((*named, *stay)), labels)
     moved = facts != (before.host, before.cell, before.agent, before.zone) or labels != before.labels

@@ -1,5 +1,7 @@
 """Reports in parallel with operators' edits and claims lose no edit, and nothing is over-allocated."""
 
+from msgspec import structs
+
 from bus.claims import Refused
 from bus.messages import InventoryReported
 from bus.reports import Inventory
@@ -78,6 +80,23 @@ async def test_a_node_whose_class_changed_is_claimable_again_with_the_release(pl
     assert (await shown(placement, A)).inventories == {"CUSTOM_TWO": Inventory(total=1, max_unit=1)}
     assert await offers(placement, "CUSTOM_TWO")
     await must_take(placement, a_claim(2, on_hosts(1, CUSTOM_TWO=1)))
+
+
+async def test_a_closed_node_is_a_near_miss_with_the_reason(placement: Placement) -> None:
+    await must_report(placement, a_node("CUSTOM_ONE", 1))
+    closed = structs.replace(a_node("CUSTOM_ONE", 2, reserved=1), closed="maintenance")
+    bare = structs.replace(closed.providers[0], inventories={})
+    without_class = structs.replace(closed, sequence=3, providers=(bare,), closed="no class")
+    for report_, lacks in (
+        (closed, "1 CUSTOM_ONE: asked 1, free 0: the node is in maintenance"),
+        (without_class, "1 CUSTOM_ONE: it has none: it has no resource class in Ironic"),
+    ):
+        await must_report(placement, report_)
+        found = await placement.find_candidates(looking_for({"CUSTOM_ONE": 1}))
+        assert [miss.lacks for miss in found.nearest] == [lacks]
+    await must_report(placement, a_node("CUSTOM_ONE", 4))
+    assert await offers(placement, "CUSTOM_ONE")
+    assert (await shown(placement, A)).label_sources.closed == ""
 
 
 async def test_an_operator_cannot_open_another_class_of_a_held_node(placement: Placement) -> None:
