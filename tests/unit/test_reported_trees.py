@@ -121,7 +121,7 @@ def test_another_class_of_a_held_node_is_reserved_until_the_release() -> None:
         assert settled(tree) == tree
         assert of(tree).shape <= 1 + sequence
     left = after_release(tree)
-    assert (of(left).inventories.keys(), offered(left)) == ({"CUSTOM_THREE"}, {"CUSTOM_THREE"})
+    assert ({*of(left).inventories}, offered(left)) == ({"CUSTOM_THREE"}, {"CUSTOM_THREE"})
     assert (of(left).shape, of(left).withheld) == (of(tree).shape + 1, {})
 
 
@@ -129,7 +129,7 @@ def test_a_node_that_ironic_closed_stays_closed_when_its_former_class_is_release
     tree = changed(a_node(Tree(A), "CUSTOM_ONE"), A, used={"CUSTOM_ONE": 1})
     tree = a_node(tree, "CUSTOM_TWO", reserved=1)
     left = after_release(tree)
-    assert (of(left).inventories.keys(), offered(left)) == ({"CUSTOM_TWO"}, set())
+    assert ({*of(left).inventories}, offered(left)) == ({"CUSTOM_TWO"}, set())
 
 
 def test_a_held_node_whose_class_is_changed_back_keeps_one_class() -> None:
