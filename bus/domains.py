@@ -3,7 +3,7 @@
 The levels `host`, `cell` and `zone` exist without labels: a host's id, its cell and its availability zone.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -20,6 +20,17 @@ BUILT_IN_LEVELS = (HOST, CELL, ZONE)  # levels that no label may name
 METADATA_PREFIX = "topology:"  # an aggregate's metadata `topology:rack` is the rack label of its hosts
 
 
+Closed = Literal["", "maintenance", "power", "in use", "cleaning", "not available", "no class"]
+WHY_CLOSED: dict[Closed, str] = {
+    "maintenance": "the node is in maintenance",
+    "power": "Ironic does not know its power state",
+    "in use": "Ironic has an instance on it",
+    "cleaning": "Ironic is cleaning it",
+    "not available": "Ironic has not made it available",
+    "no class": "it has no resource class in Ironic",
+}
+
+
 class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The labels of one host by source. For each level, the first source with a label decides: `of_operator`,
     then `reported` (by the agent), metadata of the host's aggregates, and `of_fields` (of the Ironic node).
@@ -28,6 +39,7 @@ class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
     of_operator: Labels = field(default_factory=dict)
     reported: Labels = field(default_factory=dict)  # reported by the host's agent
     of_fields: Labels = field(default_factory=dict)  # derived from the fields of the Ironic node
+    closed: Closed = ""  # no label: why the host's last report offers nothing
 
 
 NO_LABELS = HostLabels()

@@ -6,7 +6,7 @@ from msgspec import Meta, field
 
 from bus.claims import Choice
 from bus.decisions import Decision
-from bus.domains import Labels
+from bus.domains import Closed, Labels
 from bus.parts import PlacedParts, RequestParts, none_of
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
@@ -274,6 +274,7 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
     labels: Labels = field(default_factory=dict)  # labels of the host by level, such as rack → r7
     field_labels: Labels = field(default_factory=dict)  # labels from an Ironic node's fields, used last
+    closed: Closed = ""  # why the host offers nothing, for the reasons of builds without a host
 
 
 class HostReported(Message, frozen=True, kw_only=True):

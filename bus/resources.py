@@ -324,7 +324,7 @@ def is_node(provider: Provider) -> bool:
     """
     reported = provider.inventories.keys() - provider.kept_classes
     is_named_by_id = provider.id == provider.root == provider.name
-    return is_named_by_id and _are_single_units(reported, provider.inventories)
+    return is_named_by_id and are_single_units(reported, provider.inventories)
 
 
 def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Inventory]) -> bool:
@@ -333,10 +333,10 @@ def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Invento
     """
     resources = held.get(root, {})
     is_one = len(held) == len(resources) == 1 and PROCESSORS.isdisjoint(inventories)
-    return is_one and _are_single_units(resources, inventories)
+    return is_one and are_single_units(resources, inventories)
 
 
-def _are_single_units(classes: Iterable[str], inventories: Mapping[str, Inventory]) -> bool:
+def are_single_units(classes: Iterable[str], inventories: Mapping[str, Inventory]) -> bool:
     return all(
         name.startswith("CUSTOM_") and name in inventories and inventories[name].total == 1
         for name in classes

@@ -301,6 +301,20 @@ class ClaimWorld:
             stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
         )
 
+    @property
+    def former_classes(self) -> dict[str, set[str]]:
+        """Return the root providers that may be nodes with another class since a consumer claimed them, and
+        the classes without capacity whose last unit this consumer has released.
+        """
+        found = {}
+        for provider in self.touched.values():
+            if len(provider.stocks) > 1 and provider.uuid == provider.root:
+                stocks = provider.stocks.items()
+                left = {name for name, has in stocks if has.was and not has.used and has.capacity <= 0}
+                if left:
+                    found[provider.uuid] = left
+        return found
+
     def retire(self, consumer: str, ended: claims.Retired) -> None:
         self.retired[consumer] = self.to_retire[consumer] = ended
 
