@@ -14,13 +14,15 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import (
     END,
     LONG,
+    USER_KIND,
     Allocations,
+    CellOrNone,
     ClassName,
     Contended,
     Count,
     Id,
+    InstanceId,
     InUse,
-    KeystoneId,
     LargeMap,
     LongList,
     Message,
@@ -28,6 +30,8 @@ from bus.vocabulary import (
     Name,
     Number,
     Ordinal,
+    ProjectId,
+    ProviderId,
     ShortList,
     SmallMap,
     Tagged,
@@ -38,6 +42,7 @@ from bus.vocabulary import (
     Whole,
     Word,
     Zone,
+    names,
 )
 
 Inventories = SmallMap[ClassName, Inventory]
@@ -281,9 +286,9 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 class FindAllocations(Message, frozen=True, kw_only=True):
     """A query for the allocations of the given consumers, or for all allocations of the given providers."""
 
-    consumers: LongList[Id] = ()
-    providers: LongList[Id] = ()
-    cell: Text = ""  # the asking cell; empty: not asked by a cell
+    consumers: LongList[InstanceId] = ()
+    providers: LongList[ProviderId] = ()
+    cell: CellOrNone = ""  # the asking cell; empty: not asked by a cell
     others: bool = False  # also return what else has an id in `consumers`; ignored if a cell asks
 
 
@@ -301,8 +306,8 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 class FindUsages(Message, frozen=True, kw_only=True):
     """A query for a project's total usage by consumer type; usage without a type is returned as `unknown`."""
 
-    project: KeystoneId
-    user: Text = ""
+    project: ProjectId
+    user: Annotated[Text, names(USER_KIND)] = ""
 
 
 class UsagesFound(Message, frozen=True, kw_only=True):

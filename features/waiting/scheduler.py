@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from bus import topics
-from bus.projects import ClientQuery, Known, ProjectMember, project_of
+from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, every, on_many
 from features.moves.placing import MovePlacing
@@ -30,7 +30,7 @@ WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project appli
 
 
 def of_clients(owner: WaitingOwner) -> ClientQuery:
-    async def find(question: FindWaiting, client: ProjectMember, known: Known) -> WaitingFound:
+    async def find(question: FindWaiting, client: ProjectMember, find_owners: FindOwners) -> WaitingFound:
         project = project_of(client, question.project)
         # the client may not count the waiting requests of other projects
         found = await owner.waiting(structs.replace(question, projects=(), project=project))

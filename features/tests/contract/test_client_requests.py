@@ -22,6 +22,7 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
+from bus.parts import RequestParts
 from bus.projects import UNKNOWN
 from bus.queries import (
     BuildsFound,
@@ -42,7 +43,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Id
 from features.clients.client_requests import ClientRequests
 from features.clients.messages import ClientAsked, ClientEditRequested, ClientRequested, FindClients
-from features.groups.messages import FindGroups, GroupsFound, ServerGroup
+from features.groups.messages import FindGroups, GroupPart, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.messages import (
     FindMoves,
@@ -228,6 +229,11 @@ async def requested(intake: ClientRequests, asked: ClientRequested) -> tuple[Any
     return outcome, record
 
 
+def joining(*members: str) -> RequestParts:
+    """Return the parts of a request whose instances join a group with these other members."""
+    return RequestParts(GroupPart(group=OUR_GROUP, members=members))
+
+
 def a_move(**given: Any) -> MoveRequested:
     return changed(MoveRequested(move=MOVE, build=OURS, kind="resize"), **given)
 
@@ -282,6 +288,12 @@ REFUSED = {
     "beside an unknown one": ("shop", boot(hints=Hints(same_host=(NEW,))), UNKNOWN),
     "apart from another's": (
         "shop", boot(hints=Hints(different_host=(THEIRS,))), UNKNOWN,
+    ),
+    "a group with another's instance as a member": (
+        "shop", boot(parts=joining(*(OURS, THEIRS))), f"parts.groups.members[1]: {UNKNOWN}",
+    ),
+    "a group with an unknown instance as a member": (
+        "shop", boot(parts=joining(*(NEW,))), f"parts.groups.members[0]: {UNKNOWN}",
     ),
     "a delete of another's": ("shop", own(THEIRS), UNKNOWN),
     "a delete of an unknown one": ("shop", own(NEW), UNKNOWN),
@@ -374,7 +386,7 @@ async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequ
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
     assert (done.interface, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(intake, asking(own(THEIRS)))
-    assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
+    assert (denied.outcome, denied.detail) == ("denied", f"build: {UNKNOWN}")
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientRequests) -> None:
@@ -404,7 +416,7 @@ async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequ
     assert (await ask(instances=FindInstances(cell="c1"))).last == "p1"
     moves = await ask(moves=FindMoves(cell="c1", moves=(MOVE, THEIR_MOVE)))
     assert [move.move for move in moves.moves] == [MOVE]
-    waiting = await ask(waiting=FindWaiting(projects=("p1", "q")))
+    waiting = await ask(waiting=FindWaiting(projects=("p1",)))
     assert ([one.project for one in waiting.waiting], waiting.rescued) == (["p1"], 0)
     assert waiting.by_project == {}
     assert (await ask(decision=FindDecision(id=OURS))).known
@@ -421,8 +433,29 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no query": ("shop", {"nothing": {}}, "query: no nothing, only builds, instances, "),
     "an invalid field": ("shop", {"usages": {"project": 7}}, "project: Expected `str`, got `int`"),
     "another project": ("shop", {"usages": FindUsages(project="q")}, "not bound to q"),
+    "the number of requests of another project": (
+        "shop",
+        {"waiting": FindWaiting(projects=("p1", "q"))},
+        "projects[1]: shop is not bound to q",
+    ),
     "which project": ("both", {"waiting": FindWaiting()}, "name one of p1, p2"),
     "all moves": ("shop", {"moves": FindMoves(cell="c1")}, "name the moves or builds"),
+    "a group with another's instance as a member": (
+        "shop",
+        {"what_if": WhatIf(request=boot(parts=joining(*(THEIRS,))))},
+        f"parts.groups.members[0]: {UNKNOWN}",
+    ),
+    "beside another's": (
+        "shop",
+        {"what_if": WhatIf(request=boot(hints=Hints(same_host=(THEIRS,))))},
+        UNKNOWN,
+    ),
+    "ids of another's": ("shop", {"what_if": WhatIf(request=boot(instances=(THEIRS,)))}, "use new uuids"),
+    "a request of another project": (
+        "shop",
+        {"what_if": WhatIf(request=boot(project="q"))},
+        "project: shop is not bound to q",
+    ),
     "a forced host": ("shop", {"what_if": WhatIf(request=boot(forced_host="h"))}, "only operators"),
 }
 
