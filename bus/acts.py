@@ -191,7 +191,8 @@ def ids_of(messages: Iterable[Message]) -> Ids:
     """Return all ids in messages: those that messages give to new objects, such as a build request and its
     instances, and those of the existing builds and requests that they name.
     """
-    new, existing = set[str](), set[str]()
+    new: set[str] = set()
+    existing: set[str] = set()
     for message in messages:
         for named in named_objects(message):
             if named.is_new:

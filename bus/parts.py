@@ -48,6 +48,9 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
     # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
     revives: ClassVar[bool] = False
 
+    # Whether members of projects may not read this part: it names instances of other projects.
+    names_others: ClassVar[bool] = False
+
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
         instance; None: nothing.
@@ -155,6 +158,10 @@ class Parts:
         if self._values.keys().isdisjoint(types):
             return self
         return self._with(value for type_, value in self._values.items() if type_ not in types)
+
+    def for_members(self) -> Self:
+        """Return the parts that a member of the project may read."""
+        return self.without(*(type_ for type_ in self._values if type_.names_others))
 
     @property
     def unknown(self) -> Mapping[str, Any]:

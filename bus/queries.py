@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
@@ -224,6 +224,12 @@ class BuildStands(Value, frozen=True, kw_only=True):
     move: Id | None = None  # current or last move
 
 
+def build_for_member(stands: BuildStands) -> BuildStands:
+    """Return a build as a member of its project may read it."""
+    placed = structs.replace(stands.placed, parts=stands.placed.parts.for_members())
+    return structs.replace(stands, placed=placed)
+
+
 class BuildsFound(Message, frozen=True, kw_only=True):
     builds: LongList[BuildStands]
 
@@ -249,6 +255,11 @@ class Instance(Value, frozen=True, kw_only=True):
     reason: Cause = ""
     parts: PlacedParts = none_of(PlacedParts)  # those of the message that placed it
     generation: Ordinal | None = None  # generation of the consumer
+
+
+def instance_for_member(instance: Instance) -> Instance:
+    """Return an instance as a member of its project may read it."""
+    return structs.replace(instance, parts=instance.parts.for_members())
 
 
 class FindInstances(Message, frozen=True, kw_only=True):

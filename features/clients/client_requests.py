@@ -32,7 +32,16 @@ from bus.projects import (
     project_of,
 )
 from bus.protocol import Ask
-from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
+from bus.queries import (
+    BuildsFound,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    InstancesFound,
+    build_for_member,
+    instance_for_member,
+)
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.topics import client_key
@@ -168,13 +177,15 @@ class ClientRequests:
     async def _builds(self, question: FindBuilds, client: ProjectMember, find: FindOwners) -> BuildsFound:
         builds = (await self.cells.builds(question)).builds
         mine = [build for build in builds if build.placed.spec.project in client.projects]
-        return BuildsFound(builds=tuple(mine))
+        return BuildsFound(builds=tuple(map(build_for_member, mine)))
 
     async def _instances(
         self, question: FindInstances, client: ProjectMember, find: FindOwners
     ) -> InstancesFound:
         project = project_of(client, question.project)
-        return await self.cells.instances(structs.replace(question, project=project))
+        found = await self.cells.instances(structs.replace(question, project=project))
+        mine = tuple(instance_for_member(each) for each in found.instances if each.project == project)
+        return structs.replace(found, instances=mine)
 
     async def _ended_without_host(
         self, question: FindRefused, client: ProjectMember, find: FindOwners
