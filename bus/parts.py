@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
+from msgspec import structs
 
 from bus.requests import Flavor
 from bus.vocabulary import Id, Value
@@ -266,6 +267,7 @@ OWNERS: tuple[type[Parts], ...] = (
     PlanParts,
 )
 _NONE = {owner: owner() for owner in OWNERS}
+NO_PARTS = Parts()
 
 
 def none_of(owner: type[T]) -> T:
@@ -330,8 +332,13 @@ class PartTypes:
                 values.append(_converted(value, type_, name))
         return owner(*values), unknown
 
-    def read_flat(self, owner: type[Parts], fields: Mapping[str, Any]) -> list[Part]:
-        """Return the parts whose fields a client has written like the kernel's fields of a request."""
+    def read_flat(
+        self, owner: type[Parts], fields: Mapping[str, Any], parts: Parts | None = None
+    ) -> list[Part]:
+        """Return the parts whose fields a client has written like the kernel's fields of a request, merged
+        with `parts`, which the request has in its field `parts`. Raise ValueError with the path if a field is
+        invalid or contradicts the field of the part.
+        """
         found: list[Part] = []
         for object_, names in self._flat[owner].items():
             inside = fields.get(object_) if object_ else fields
@@ -339,13 +346,18 @@ class PartTypes:
                 break
         else:  # a plain request costs one comparison for each object
             return found
-        for type_ in self._types[owner].values():
+        for feature, type_ in self._types[owner].items():
             given = {}
             for name, object_ in type_.flat.items():
                 inside = fields.get(object_) if object_ else fields
                 if isinstance(inside, dict) and name in inside:
                     given[name] = inside[name]
-            if given and (part := _converted(given, type_, "", type_.flat)) != type_():
+            if not given:
+                continue
+            part, known = _converted(given, type_, "", type_.flat), (parts or NO_PARTS).get(type_)
+            if known is not None:
+                part = _merged(known, part, given, fields["parts"][feature], feature)
+            if part != type_():
                 found.append(part)
         return found
 
@@ -379,6 +391,17 @@ def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str
 
 
 _FIELD = re.compile(r"\.?([A-Za-z_]*)")
+
+
+def _merged(known: Part, part: Part, given: Iterable[str], in_parts: Mapping[str, Any], feature: str) -> Part:
+    """Return a part of a request with the fields `given`, which the request has as its own, of `part`. Raise
+    ValueError if the part has another value in such a field. `in_parts`: the part's JSON object.
+    """
+    for name in given:
+        if name in in_parts and getattr(known, name) != getattr(part, name):
+            path = f"{part.flat[name]}.{name}".removeprefix(".")
+            raise ValueError(f"it contradicts parts.{feature}.{name} - at `$.{path}`")
+    return structs.replace(known, **{name: getattr(part, name) for name in given})
 
 
 # Encoding and decoding of messages

@@ -5,7 +5,6 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.vocabulary import (
-    END,
     FREE,
     UNSAID_ID,
     AggregateId,
@@ -20,6 +19,7 @@ from bus.vocabulary import (
     ShortList,
     TraitName,
     Value,
+    WordOrNone,
 )
 
 
@@ -49,9 +49,7 @@ class Image(Value, frozen=True, kw_only=True):
     traits_required: ShortList[TraitName] = ()
 
 
-Suffix = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END, description="at most 64 letters, digits, _ and -"), FREE
-]
+Suffix = Annotated[WordOrNone, FREE]
 InstanceName = Annotated[str, Meta(max_length=255), FREE]
 
 

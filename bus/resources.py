@@ -12,7 +12,6 @@ from bus.domains import NO_LABELS, HostLabels
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
-    END,
     LONG,
     USER_KIND,
     Allocations,
@@ -41,6 +40,7 @@ from bus.vocabulary import (
     Value,
     Whole,
     Word,
+    WordOrNone,
     Zone,
     names,
 )
@@ -274,7 +274,7 @@ class OwnerEditRequested(Message, frozen=True, kw_only=True):
 
     root: Id
     cell: Word
-    agent: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
+    agent: WordOrNone = ""
     host: Text = ""
     zone: Zone = ""
 

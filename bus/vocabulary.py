@@ -92,11 +92,18 @@ Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such 
 PropertyValue = Annotated[str, Meta(max_length=1024), FREE]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
 Cause = Annotated[str, Meta(max_length=MAX_CAUSE)]
-ClassName = Annotated[
-    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_..."), FREE
+# Types with one regular expression share its description: error messages show it in place of the expression.
+UpperName = Annotated[
+    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="upper-case letters, digits and _")
 ]
-TraitName = Annotated[
-    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="HW_CPU_X86_AVX2, CUSTOM_..."), FREE
+ClassName = Annotated[UpperName, Meta(description="VCPU, MEMORY_MB, CUSTOM_..."), FREE]
+TraitName = Annotated[UpperName, Meta(description="HW_CPU_X86_AVX2, CUSTOM_..."), FREE]
+WordOrNone = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
+        description="a name or nothing: at most 64 letters, digits, _ and -",
+    ),
 ]
 Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -139,12 +146,7 @@ Allocations = LargeMap[Id, Resources]  # provider → resource class → amount
 Shapes = LargeMap[Id, Ordinal]  # provider → the provider's shape when the candidate was found
 
 ReplyTo = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
-        description="a name that is added to the routing key of the answer",
-    ),
-    FREE,
+    WordOrNone, Meta(description="a name that is added to the routing key of the answer"), FREE
 ]
 Wait = Annotated[
     str,
