@@ -217,7 +217,7 @@ def _in_words(problem: object, kind: type[Any]) -> str:
     """Return the text of a decoding error with the field first: `flavor.vcpus: Expected `int` >= 0`."""
     text = str(problem).removeprefix(f"{kind.__name__}: ")
     if _REGEX in text:
-        for regex, description in _descriptions(kind).items():
+        for regex, description in _descriptions(kind).items():  # type: ignore[arg-type]
             text = text.replace(regex, description)
     found = _AT.search(text)
     where, text = (found[1], text[: found.start()]) if found else ("", text)
