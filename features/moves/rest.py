@@ -88,7 +88,7 @@ async def steer_move(operations: RestOperations, caller: RestCaller, id_: str, t
 
 @contextmanager
 def _unknown(move: str) -> Iterator[None]:
-    """Refuse the move as an unknown one if the caller may not read its build: the refusal does not name it."""
+    """Refuse a move as an unknown one if the caller may not read its build: the refusal names no build."""
     try:
         yield
     except NotFound:
