@@ -3,20 +3,22 @@ operator can reproduce a decision.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from msgspec import Meta, field, structs
+from msgspec import field, structs
 
 from bus.parts import RequestParts
 from bus.requests import Hints
 from bus.vocabulary import (
     Cause,
     Compact,
+    FreeText,
     Id,
     LargeMap,
     LongList,
     Message,
     Number,
+    ProjectOrNone,
     ReplyTo,
     Seconds,
     Text,
@@ -226,8 +228,8 @@ class FindRefused(Message, frozen=True, kw_only=True):
 
     since: Seconds = 0.0  # only builds that ended at this time or later; seconds since 1970
     reply_to: ReplyTo = ""  # only builds whose request has this reply address
-    project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
-    after: Text = ""  # only ids after this one
+    project: ProjectOrNone = ""  # empty: all projects
+    after: FreeText = ""  # only ids after this one
 
 
 class RefusedBuild(Value, frozen=True, kw_only=True):

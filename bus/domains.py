@@ -12,7 +12,9 @@ from bus.vocabulary import END, Contended, Id, Message, Missing, SmallMap, Tagge
 Level = Annotated[
     str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
 ]
-Label = Annotated[str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END)]
+Label = Annotated[
+    str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END, description="a text without spaces at its ends")
+]
 Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain
 
 HOST, CELL, ZONE = "host", "cell", "zone"

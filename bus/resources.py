@@ -12,15 +12,16 @@ from bus.domains import NO_LABELS, HostLabels
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
-    END,
     LONG,
+    USER_KIND,
     Allocations,
+    CellOrNone,
     ClassName,
     Contended,
     Count,
     Id,
+    InstanceId,
     InUse,
-    KeystoneId,
     LargeMap,
     LongList,
     Message,
@@ -28,6 +29,8 @@ from bus.vocabulary import (
     Name,
     Number,
     Ordinal,
+    ProjectId,
+    ProviderId,
     ShortList,
     SmallMap,
     Tagged,
@@ -37,7 +40,9 @@ from bus.vocabulary import (
     Value,
     Whole,
     Word,
+    WordOrNone,
     Zone,
+    names,
 )
 
 Inventories = SmallMap[ClassName, Inventory]
@@ -271,7 +276,7 @@ class OwnerEditRequested(Message, frozen=True, kw_only=True):
 
     root: Id
     cell: Word
-    agent: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
+    agent: WordOrNone = ""
     host: Text = ""
     zone: Zone = ""
 
@@ -283,9 +288,9 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 class FindAllocations(Message, frozen=True, kw_only=True):
     """A query for the allocations of the given consumers, or for all allocations of the given providers."""
 
-    consumers: LongList[Id] = ()
-    providers: LongList[Id] = ()
-    cell: Text = ""  # the asking cell; empty: not asked by a cell
+    consumers: LongList[InstanceId] = ()
+    providers: LongList[ProviderId] = ()
+    cell: CellOrNone = ""  # the asking cell; empty: not asked by a cell
     others: bool = False  # also return what else has an id in `consumers`; ignored if a cell asks
 
 
@@ -303,8 +308,8 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 class FindUsages(Message, frozen=True, kw_only=True):
     """A query for a project's total usage by consumer type; usage without a type is returned as `unknown`."""
 
-    project: KeystoneId
-    user: Text = ""
+    project: ProjectId
+    user: Annotated[Text, names(USER_KIND)] = ""
 
 
 class UsagesFound(Message, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.vocabulary import END, Amount, Value
+from bus.vocabulary import END, FREE, Amount, Value
 
 LevelOrNone = Annotated[
-    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty")
+    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty"), FREE
 ]
 Strength = Literal["required", "preferred"]
 

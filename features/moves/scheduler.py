@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from bus import topics
-from bus.projects import ClientQuery, Known, NotAllowed, ProjectMember, is_of
+from bus.projects import ClientQuery, FindOwners, FindProjects, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
 from bus.worker import On, WorkerRows, answers, every, on, on_many, prune_period
 from features.groups.messages import GROUPS
@@ -35,11 +35,12 @@ CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other c
 
 
 def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
-    async def find(question: FindMoves, client: ProjectMember, known: Known) -> MovesFound:
+    async def find(question: FindMoves, client: ProjectMember, find_owners: FindOwners) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
         found = await moves(question)
-        projects = await known({move.build for move in found.moves})
+        builds = tuple(sorted({move.build for move in found.moves}))
+        projects = (await find_owners(FindProjects(existing=builds))).projects
         mine = [move for move in found.moves if is_of(client, projects.get(move.build))]
         return MovesFound(moves=tuple(mine))
 
