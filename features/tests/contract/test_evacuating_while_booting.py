@@ -31,7 +31,7 @@ from features.reservations.messages import MakeReservation, ReservationEditReque
 from features.reservations.operations import ReservationOperations
 from placement_worker import IndexedSource, Memory, Placement
 from scheduler_worker.core.order import BUILD
-from scheduler_worker.extension import ComeAgain, Purpose
+from scheduler_worker.extension import ComeAgain, Purpose, events
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
@@ -156,6 +156,7 @@ class LostHost:
                     scheduler.retries.begin(each[0].request)
                     again, pause = [*again, each], self._clock.chance.uniform(end.least, end.most)
                     continue
+                assert isinstance(end, events.Publish), end
                 refused = [message for message in end.messages if isinstance(message, MoveRefused)]
                 self.left += [f"{message.build}: {message.reason}" for message in refused]
             asked = again
