@@ -43,7 +43,6 @@ from scheduler_worker.core.policy import (
     with_changes,
 )
 from scheduler_worker.core.ranking import (
-    NOTHING_HELD,
     CapacityReservation,
     HasReservations,
     Pick,
