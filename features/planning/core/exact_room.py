@@ -217,7 +217,7 @@ class _Search:
     def run(self, budget: int, below: tuple[int, float, int] | None) -> ExactRoom:
         if not self._layouts:
             return ExactRoom()
-        limit = self._limit(budget, below)
+        limit = (MOVE * below[0] + below[1], below[2]) if below else (MOVE * (budget + 1) - 1, 0)
         equal: list[tuple[int, State]] = []  # plans of the least cost: stopped instances, and last states
         most = np.inf  # the cost of these plans
         first = _least(self._total(self._first))
@@ -242,7 +242,7 @@ class _Search:
                 kind = self._kinds[step[0]]
                 cost = round(done + MOVE + kind.size, 8), stopped + (not kind.lives)
                 least = round(cost[0] + bound, 7)
-                if (least, cost[1]) >= limit:
+                if not self._is_below(limit, least, cost[1]):
                     continue
                 after = _moved(state, step)
                 key = self._canonical(after)
@@ -256,11 +256,10 @@ class _Search:
         """Return whether plans of equal cost are compared by what they leave usable."""
         return self._cloud.usable is not None
 
-    def _limit(self, budget: int, below: tuple[int, float, int] | None) -> Cost:
-        """Return the cost from which on plans are of no interest."""
-        if below is None:
-            return MOVE * (budget + 1), 0
-        return MOVE * below[0] + below[1] + (ROUNDING if self._compares else -ROUNDING), below[2]
+    def _is_below(self, limit: Cost, cost: float, stopped: int) -> bool:
+        if abs(cost - limit[0]) > ROUNDING:
+            return cost < limit[0]
+        return stopped < limit[1] or (stopped == limit[1] and self._compares)
 
     def _best(
         self, equal: Sequence[tuple[int, State]], parents: dict[State, tuple[State, Step]]
