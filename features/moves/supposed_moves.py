@@ -1,4 +1,4 @@
-"""What would become of moves that are not made: the one judgement of whether a host can be emptied.
+"""Evaluates moves that are not made: the one judgement of whether a host can be emptied.
 
 A drain's dry run, the dry run of a maintenance window and the windows themselves use it.
 """
