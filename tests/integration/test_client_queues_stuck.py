@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ class Clients:
             await queue.consume(self._reader(client))
             await asyncio.Event().wait()
 
-    def _reader(self, client: str) -> Callable[[aio_pika.abc.AbstractIncomingMessage], object]:
+    def _reader(self, client: str) -> Callable[[aio_pika.abc.AbstractIncomingMessage], Awaitable[None]]:
         async def read(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             for content in re.findall(rb'"request":"[0-9a-f-]*-(\d{12})"', message.body):
                 self.received[client].add(int(content))
