@@ -225,7 +225,10 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
+        """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue.
+
+        Messages for clients have a time limit: afterwards raise Unconfirmed, when all others are confirmed.
+        """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         """Send an envelope to a queue after at least this many seconds (0: now), with its routing key
@@ -417,11 +420,12 @@ class Receipt:
     is completed, with an exception if a message failed.
     """
 
-    __slots__ = ("done", "missing", "problem")
+    __slots__ = ("done", "missing", "problem", "unconfirmed")
 
     def __init__(self, missing: int) -> None:
         self.missing = missing
         self.problem: Exception | None = None
+        self.unconfirmed: list[Envelope] = []  # messages for clients that were not confirmed in time
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None) -> None:

@@ -22,7 +22,14 @@ from bus.clock import Clock
 from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested, HostFailed, HostReported
+from bus.messages import (
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildDeleteRequested,
+    BuildRequested,
+    HostFailed,
+    HostReported,
+)
 from bus.projects import ClientQuery
 from bus.protocol import ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
@@ -361,8 +368,10 @@ class Fallback:
         """
         return False
 
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
-        """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
+    async def cancel(
+        self, asked: BuildCancelRequested
+    ) -> Sequence[BuildCancelled | BuildDeleteRequested] | None:
+        """Cancel a build or request that the fallback has taken over, and return the answer, and orders to
         delete builds that have a host already. Return None, without effect, if the fallback has none.
         """
         return None

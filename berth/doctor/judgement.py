@@ -136,6 +136,7 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         do = "Restart the node that was suspended or cut off, and then the others, until none is named."
         sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
         yield Finding("broken", about, sentence, do)
+    yield from _leaderless(about, cluster)
     yield from _on_one_node(about, cluster)
     wanted = min(MEMBERS, len(cluster.nodes))
     few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
@@ -146,6 +147,21 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
     grow = " and ".join(f"`rabbitmq-queues grow {node} all`" for node in without)
     sentence = f"Quorum queues with fewer than {wanted} members: {names}."
     yield Finding("warning", about, sentence, f"Add the missing members: {grow}.")
+
+
+def _leaderless(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
+    if not cluster.leaderless:
+        return
+    sentence = (
+        f"Quorum queues have no leader: {_listed(sorted(cluster.leaderless))}. They take no messages until a"
+        " majority of their members runs: berth repeats results for a client's queue until then, and waits"
+        " for its own queues."
+    )
+    do = (
+        "Start the nodes of their members (`rabbitmq-queues quorum_status QUEUE`). If all run, restart the"
+        " node of the former leader; a client's queue that is not needed any more can be deleted."
+    )
+    yield Finding("broken", about, sentence, do)
 
 
 def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:

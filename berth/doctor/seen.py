@@ -41,6 +41,8 @@ class ManagementSeen(msgspec.Struct, frozen=True):
     nodes: dict[str, bool] = {}  # whether each node runs
     partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ reports as partitioned
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
+    # quorum queues of which too few members run: they have no leader, and confirm no messages
+    leaderless: tuple[str, ...] = ()
     # the node of each durable classic queue that receives berth's messages, or may if the node is down
     on_one_node: dict[str, str] = {}
     disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.messages import BuildCancelRequested, BuildDeleteRequested
+from bus.messages import BuildCancelRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.messages import wait_of
 from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
-from scheduler_worker.extension import Fallback, Order, Scheduler, TakenOver
+from scheduler_worker.extension import CancelResults, Fallback, Order, Scheduler, TakenOver
 
 
 class WaitingFallback(Fallback):
@@ -22,7 +22,7 @@ class WaitingFallback(Fallback):
     async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[TakenOver | Order]:
         return [TakenOver(waits_of(order)) if _waits(order) else order for order in orders]
 
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
+    async def cancel(self, asked: BuildCancelRequested) -> CancelResults | None:
         return await self._cancelling.cancel(asked)
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:

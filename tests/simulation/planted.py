@@ -166,10 +166,10 @@ def _void_attempts_built() -> Sequence[Any]:
 def _acknowledged_first() -> Sequence[Any]:
     handle = ServedRow.handle
 
-    async def acknowledge_and_handle(row: ServedRow, readable: Any) -> None:
+    async def acknowledge_and_handle(row: ServedRow, readable: Any, spawn: Any = None) -> Any:
         for delivery, _ in readable:
             delivery.done()
-        await handle(row, readable)
+        return await handle(row, readable, spawn)
 
     return [patch.object(ServedRow, "handle", acknowledge_and_handle)]
 
