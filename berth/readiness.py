@@ -38,7 +38,7 @@ class Startup:
         enough: Callable[[R], bool] = lambda _: True,
     ) -> R:
         """Repeat a query until `enough` accepts the answer, and return the answer. `describe`: what an answer
-        shows (None: no worker answers yet). Raise Unavailable with the reason if a process of workers does not
+        shows (None: no answer yet). Raise Unavailable with the reason if a process of workers does not
         run, or if the descriptions have not changed for `quiet` seconds.
         """
         began = changed = shown = self.now()
