@@ -340,7 +340,7 @@ async def open_world(
 async def _lock_holders(
     tx: Transaction, consumers: Sequence[tuple[str]], columns: tuple[str, ...], *, owners: bool
 ) -> dict[int, Holder]:
-    """Lock existing consumers; return them by their database numbers. With `owners`, also read for whom they
+    """Lock existing consumers; return them by their database numbers. With `owners`, also read the owners for which they
     were placed.
     """
     held = {}

@@ -1,4 +1,4 @@
-"""What a cell's claim may carry: its own instances as they were placed, and parts that a rule admits."""
+"""Claims of cells carry only their own instances as they were placed, and parts that a rule admits."""
 
 from collections.abc import Sequence
 from typing import Any
