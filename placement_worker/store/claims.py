@@ -340,8 +340,8 @@ async def open_world(
 async def _lock_holders(
     tx: Transaction, consumers: Sequence[tuple[str]], columns: tuple[str, ...], *, owners: bool
 ) -> dict[int, Holder]:
-    """Lock existing consumers; return them by their database numbers. With `owners`, also read the owners for which they
-    were placed.
+    """Lock existing consumers; return them by their database numbers. With `owners`, also read their project,
+    user and type.
     """
     held = {}
     for row in await _lock_consumers(columns, owners)(tx, consumers):
