@@ -183,7 +183,6 @@ _ENDS = {
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
 }
-_REFUSED_CLAIMS = {"outside_cell": "a cell's claim has something that only other workers may claim"}
 REASONS: dict[str, ReasonTable] = {}  # by title
 # Refusals that a commit may end: code → the change that lets a waiting request be tried again.
 WAKES: dict[str, str] = {}  # filled by features
@@ -215,7 +214,7 @@ add_reasons(
         ),
         ReasonTable(
             OF_CLAIMS,
-            _REFUSED_CLAIMS,
+            {},
             "Refusals and metrics of placement have the codes of the tables above, and these:",
             "the claim is refused because",
         ),

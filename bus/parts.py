@@ -305,6 +305,9 @@ class PartTypes:
         """Return the types of parts by feature."""
         return self._types[owner]
 
+    def feature_of(self, part: Part) -> str:
+        return self._features.get(type(part), type(part).__name__)
+
     def read(self, owner: type[Parts], fields: Any) -> Parts:
         """Return the parts of a message; raise ValueError with the path of what is wrong."""
         parts, unknown = self._read(owner, fields)

@@ -15,6 +15,7 @@ from berth.doctor.seen import (
     ManagementSeen,
     WorkerSeen,
 )
+from bus.sql.migrations import FOREIGN_REMEDY, describe_foreign
 from bus.worker import may_lack_consumer
 
 T = TypeVar("T")
@@ -199,8 +200,15 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
     yield from _clock(about, seen.clock)
 
 
+def foreign_finding(seen: DatabaseSeen) -> Finding:
+    return Finding("broken", f"database {seen.store}", describe_foreign(seen.foreign), FOREIGN_REMEDY)
+
+
 def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
     about = f"database {seen.store}"
+    if seen.foreign:
+        yield foreign_finding(seen)
+        return
     if not seen.was_made:
         do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)

@@ -89,6 +89,7 @@ class DatabaseSeen(msgspec.Struct, frozen=True):
     problem: str = ""
     packages: tuple[PackageSeen, ...] = ()
     unlisted: tuple[str, ...] = ()  # packages that have tables there, and are not in this version
+    foreign: tuple[str, ...] = ()  # tables that no migration made, if no package has tables there
     clock: float | None = None
 
     @property

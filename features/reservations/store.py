@@ -229,6 +229,13 @@ async def read_slots(database: Database, slots: Collection[str]) -> dict[str, Sl
         return {row["uuid"]: _slot(row) for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
 
 
+async def reservations_of(tx: Transaction, slots: Collection[str]) -> dict[str, str]:
+    """Return the reservations of the given slots, by the slots' uuids; a missing slot is left out."""
+    if not slots:
+        return {}
+    return {row["uuid"]: row["reservation"] for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
+
+
 async def lock(
     tx: Transaction, slots: Mapping[str, SlotRecord], filled: Collection[str]
 ) -> dict[str, Reservation]:
