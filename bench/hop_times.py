@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bus.delivery.runner import Bus, QueueReader
-from bus.delivery.settling import Readable, ServedRow
+from bus.delivery.settling import Readable, ServedRow, Spawn, Unsettled
 from bus.direct import Handed
 from bus.protocol import Delivery
 from bus.rabbit.consuming import RabbitInbox, Reading
@@ -129,12 +129,14 @@ def _note_receiving(notes: list[list[Any]]) -> None:
         ready[self.served] = time.time()
         return await following(self)
 
-    async def timed_handle(self: ServedRow, readable: Readable) -> None:
+    async def timed_handle(
+        self: ServedRow, readable: Readable, spawn: Spawn | None = None
+    ) -> list[Unsettled]:
         began = time.time()
         free = ready.get(self, began)
         statements: list[float] = []
         _statements.set(statements)
-        await handle(self, readable)
+        unsettled = await handle(self, readable, spawn)
         ended = time.time()
         row = self.labels[1]
         for delivery, _ in readable:
@@ -144,6 +146,7 @@ def _note_receiving(notes: list[list[Any]]) -> None:
             note = [row, envelope.id, envelope.causation, *times, len(statements), len(readable), 0.0]
             notes.append(note := ["handled", *note])
             settled[key].append(note)
+        return unsettled
 
     RabbitInbox._arrived = timed_arrive  # type: ignore[method-assign]
     RabbitInbox.offer = timed_offer  # type: ignore[assignment, method-assign]

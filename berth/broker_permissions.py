@@ -226,7 +226,8 @@ def of_ferry(
         keys=(
             KeyPatterns(names.exchange, any_of(writes), any_of(reads)),
             KeyPatterns(names.queues, any_of([to]), any_of([rf"\*\.{name}" for name in owned])),
-            KeyPatterns(names.delay, NONE, any_of([r"[0-9]+\.#"]) if at_cell_broker else NONE),
+            # to forward messages again later that a client's queue does not confirm
+            KeyPatterns(names.delay, any_of([to]), any_of([r"[0-9]+\.#"]) if at_cell_broker else NONE),
             KeyPatterns(names.dead, any_of([re.escape(letter_key(cell))]), letters),
         ),
     )

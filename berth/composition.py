@@ -95,18 +95,36 @@ def database_of(settings: Settings, role: Role) -> Database:
     return Database(url, namespace="" if names_a_file(url) else namespace, pool_size=settings.database.pool)
 
 
+def _lacks_file(settings: Settings, role: Role) -> bool:
+    """Return whether a worker's database is a SQLite file that does not exist: reading would create it."""
+    url = settings.database_for(store_of(role))
+    scheme, _, path = url.partition(":///")
+    file = Path(path) if names_a_file(url) else Path(path) / f"{store_of(role)}.db"
+    return scheme == "sqlite+aiosqlite" and not file.exists()
+
+
 async def ever_made(settings: Settings, role: Role) -> bool:
     """Return True if the tables of a worker's database were ever created; create no missing SQLite file."""
     from bus.sql.migrations import current
 
-    url = settings.database_for(store_of(role))
-    scheme, _, path = url.partition(":///")
-    file = Path(path) if names_a_file(url) else Path(path) / f"{store_of(role)}.db"
-    if scheme == "sqlite+aiosqlite" and not file.exists():
+    if _lacks_file(settings, role):
         return False
     store = database_of(settings, role)
     try:
         return bool(await current(store))
+    finally:
+        await store.close()
+
+
+async def foreign_tables(settings: Settings, role: Role) -> tuple[str, ...]:
+    """Return the tables in a worker's database that no migration made; create no missing SQLite file."""
+    from bus.sql.migrations import foreign_tables
+
+    if _lacks_file(settings, role):
+        return ()
+    store = database_of(settings, role)
+    try:
+        return await foreign_tables(store)
     finally:
         await store.close()
 

@@ -28,6 +28,7 @@ from bus.protocol import Transport
 from bus.worker import central_queues
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
+_FAILED = 3  # ends soon after starts, after which a start of berth has failed
 _LAST_PORT = 65535
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
 _END_SECONDS = 15.0  # time for all workers to end, of which 1 s is for the messages that they handle
@@ -132,6 +133,7 @@ class _Child:
     process: SupervisedProcess | None = None
     starts: int = 0
     failures: int = 0
+    cause: str = ""  # how the process ended last
 
     @property
     def name(self) -> str:
@@ -163,6 +165,13 @@ class Supervisor:
             if child.process is not None and child.process.returncode is None
         }
 
+    def failed(self) -> str:
+        """Return which process ended several times soon after its starts, with the cause; empty: none did."""
+        for child in self.children:
+            if child.failures >= _FAILED:
+                return f"{child.name} ended {child.failures} times, last with {child.cause}"
+        return ""
+
     async def _keep(self, child: _Child, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             began = monotonic()
@@ -170,6 +179,7 @@ class Supervisor:
             if stopping.is_set():
                 return
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
+            child.cause = cause
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
             self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)

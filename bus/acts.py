@@ -18,6 +18,7 @@ from bus.cells import CellEdited, CellEditRequested, FindCells
 from bus.claims import Released, ReleaseRequested
 from bus.domains import LabelEditRequested, LabelsEdited
 from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
+from bus.named_objects import NamedObject, named_objects
 from bus.names import MakeName, NameEdited
 from bus.parts import builtins_of, encoder
 from bus.projects import (
@@ -45,7 +46,7 @@ from bus.resources import (
     SetTraits,
 )
 from bus.topics import Query
-from bus.vocabulary import Id, Message, cause_of
+from bus.vocabulary import UNSAID_ID, Id, Message, cause_of
 
 MAX_NAME = 255  # characters
 RANK: Mapping[str, int] = {"": 0, "reader": 1, "operator": 2, "admin": 3}
@@ -148,8 +149,6 @@ class Requested:
 
     # returns the query that reads the state of the target; None: the audit trail does not record the state
     state: Callable[[Any], State | None] = lambda message: None
-    # returns the ids that the message gives to new objects, and those of existing builds and requests
-    ids: Callable[[Any], Ids] = lambda message: (set(), set())
     # returns the target with its real cell and project (empty if unknown), from the target as the message
     # names it, the owners of ids, and the state
     real: Callable[[Any, Target, ProjectsFound, Message | None], Target] = _from_state
@@ -157,7 +156,7 @@ class Requested:
     bound: Callable[[Any, Target, ProjectsFound], Any] = lambda message, real, owners: message
     by_owner: bool = True  # the owner and place of the target decide, not the state
     # returns the request of a project's member with what berth adds to it, from the state, or raises
-    # NotAllowed. The ids in the message are checked before. None: only operators may send the message
+    # NotAllowed. The objects that the message names are checked before. None: only operators may send it
     member: Callable[[Any, ProjectMember, Message | None], Any] | None = None
     targets: tuple[str, ...] = ()  # fields that name the target, if they are not in the usual ones
     id: Callable[[Any], str] = lambda message: ""  # returns the target's id, if no field has it
@@ -192,8 +191,15 @@ def ids_of(messages: Iterable[Message]) -> Ids:
     """Return all ids in messages: those that messages give to new objects, such as a build request and its
     instances, and those of the existing builds and requests that they name.
     """
-    found = [_rules_of(message).ids(message) for message in messages]
-    return set[str]().union(*(new for new, _ in found)), set[str]().union(*(known for _, known in found))
+    new: set[str] = set()
+    existing: set[str] = set()
+    for message in messages:
+        for named in named_objects(message):
+            if named.is_new:
+                new.add(named.id)
+            elif named.kind.judged == "owner":
+                existing.add(named.id)
+    return new, existing
 
 
 def act_of(message: Message) -> Act | None:
@@ -267,8 +273,22 @@ def _by_role(operator: Operator, message: M, owners: ProjectsFound, state: Messa
         of_id = Target(id_, cell=place.cell if place else "", project=owners.projects[id_])
         return not allowed(operator, act, of_id)
 
-    why = _unusable(rules.ids(message)[0], owners, is_own)
+    named = named_objects(message)
+    why = _unreadable(operator, named, owners) if rules.by_owner else ""
+    why = why or _unusable(_new(named), owners, is_own)
     return why, message if why else rules.bound(message, real, owners)
+
+
+def _unreadable(operator: Operator, named: Iterable[NamedObject], owners: ProjectsFound) -> str:
+    """Return why an operator may not name one of these objects, or "": the operator may not read the project
+    of an instance.
+    """
+    for each in named:
+        if each.kind.judged == "owner" and not each.is_new:
+            target = Target(each.id, project=owners.projects.get(each.id, ""))
+            if why := allowed(operator, READ, target):
+                return f"{each.path}: {why}"
+    return ""
 
 
 def permitted(member: ProjectMember, message: M, owners: ProjectsFound, state: Message | None = None) -> M:
@@ -277,17 +297,36 @@ def permitted(member: ProjectMember, message: M, owners: ProjectsFound, state: M
     """
     rules = _rules_of(message)
     assert rules.member is not None
-    new, existing = rules.ids(message)
-    if not _owns(member, existing, owners):
-        raise NotAllowed(UNKNOWN)
-    if why := _unusable(new, owners, lambda id_: is_of(member, owners.projects[id_])):
+    named = named_objects(message)
+    check_projects(member, named)
+    if (unknown := _unowned(member, named, owners)) is not None:
+        raise NotAllowed(f"{unknown.path}: {UNKNOWN}")
+    if why := _unusable(_new(named), owners, lambda id_: is_of(member, owners.projects[id_])):
         raise NotAllowed(why)
     allowed_: M = rules.member(message, member, state)
     return allowed_
 
 
-def _owns(member: ProjectMember, existing: Iterable[Id], owners: ProjectsFound) -> bool:
-    return all(is_of(member, owners.projects.get(id_)) for id_ in existing)
+def check_projects(member: ProjectMember, named: Iterable[NamedObject]) -> None:
+    """Raise NotAllowed if a project that a message names is not one of the member's."""
+    for each in named:
+        if each.kind.judged == "member" and each.id != UNSAID_ID and each.id not in member.projects:
+            raise NotAllowed(f"{each.path}: {member.name} is not bound to {each.id}")
+
+
+def _unowned(
+    member: ProjectMember, named: Iterable[NamedObject], owners: ProjectsFound
+) -> NamedObject | None:
+    """Return the first existing instance or request that is not known as one of the member's projects."""
+    for each in named:
+        is_judged = each.kind.judged == "owner" and not each.is_new
+        if is_judged and not is_of(member, owners.projects.get(each.id)):
+            return each
+    return None
+
+
+def _new(named: Iterable[NamedObject]) -> set[Id]:
+    return {each.id for each in named if each.is_new}
 
 
 def _unusable(new: set[Id], owners: ProjectsFound, is_own: Callable[[Id], bool]) -> str:
@@ -326,7 +365,7 @@ def deciding_state(message: Message, member: ProjectMember, owners: ProjectsFoun
     its ids decide.
     """
     rules = _rules_of(message)
-    if rules.by_owner or not _owns(member, rules.ids(message)[1], owners):
+    if rules.by_owner or _unowned(member, named_objects(message), owners) is not None:
         return None
     return rules.state(message)
 
@@ -493,11 +532,6 @@ def _of_build(
     return replace(target, cell=cell, project=owners.projects.get(message.build, ""))
 
 
-def _ids_of_build(request: BuildRequested) -> Ids:
-    named = {*request.hints.same_host, *request.hints.different_host}
-    return {request.request, *request.instances}, named
-
-
 def _boot_of_member(request: BuildRequested, member: ProjectMember, state: Message | None) -> BuildRequested:
     project = project_of(member, request.project)
     check_filtered(request.forced_host)
@@ -511,14 +545,12 @@ def allocations_of(consumer: str) -> State:
 add(
     _KERNEL,
     {
-        BuildRequested: Requested(real=as_named, ids=_ids_of_build, member=_boot_of_member),
+        BuildRequested: Requested(real=as_named, member=_boot_of_member),
         BuildCancelRequested: Requested(
-            ids=lambda message: (set(), {message.build}),
-            member=lambda message, member, state: structs.replace(message, anywhere=True),
+            member=lambda message, member, state: structs.replace(message, anywhere=True)
         ),
         BuildDeleteRequested: Requested(
             state=lambda message: allocations_of(message.build),
-            ids=lambda message: (set(), {message.build}),
             real=_of_build,
             member=lambda message, member, state: message,
         ),

@@ -72,7 +72,11 @@ class FindActs(Message, frozen=True, kw_only=True):
     request: Text = ""
     outcome: Text = ""
     before: Annotated[  # `last` of the previous page
-        str, Meta(pattern=r"^([0-9]{1,12}(\.[0-9]{1,20})? [0-9a-f-]{36})?" + END)
+        str,
+        Meta(
+            pattern=r"^([0-9]{1,12}(\.[0-9]{1,20})? [0-9a-f-]{36})?" + END,
+            description="`last` of the previous page",
+        ),
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] = 100
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, inspect, structs
 
 from bus.parts import Parts
-from bus.vocabulary import MADE, MAX_CAUSE, cause_of
+from bus.vocabulary import MAX_CAUSE, cause_of
 
 S = TypeVar("S", bound=Struct)
 Shorten = Callable[[Any], Any]  # returns its argument if no text in it is too long
@@ -42,7 +42,7 @@ def _fields_with_causes(kind: type[Struct]) -> tuple[tuple[str, Shorten], ...]:
 def _shortener(type_: inspect.Type) -> Shorten | None:
     """Return the function that shortens the causes in a value of this type; None: the type has none."""
     match type_:
-        case inspect.Metadata(extra=extra) if extra == MADE:
+        case inspect.Metadata(extra=extra) if extra and extra.get("made"):
             return cause_of
         case inspect.Metadata(type=inner):
             return _shortener(inner)

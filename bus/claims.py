@@ -7,7 +7,6 @@ from msgspec import Meta, field
 
 from bus.parts import ChoiceParts, ClaimParts, none_of
 from bus.vocabulary import (
-    END,
     UNSAID_ID,
     Allocations,
     Cause,
@@ -22,6 +21,7 @@ from bus.vocabulary import (
     Shapes,
     Tagged,
     Text,
+    UpperName,
     Value,
     Whole,
 )
@@ -66,7 +66,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     project: KeystoneId = UNSAID_ID
     user: KeystoneId = UNSAID_ID
     # consumer type; None: unchanged (the Placement API before 1.38 has no types)
-    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
+    type: UpperName | None = "INSTANCE"
     keep: Id | None = None
     # True: claimed by a client of the Placement API; no cell has a record of the consumer
     client: bool = False

@@ -3,20 +3,22 @@ operator can reproduce a decision.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from msgspec import Meta, field, structs
+from msgspec import field, structs
 
 from bus.parts import RequestParts
 from bus.requests import Hints
 from bus.vocabulary import (
     Cause,
     Compact,
+    FreeText,
     Id,
     LargeMap,
     LongList,
     Message,
     Number,
+    ProjectOrNone,
     ReplyTo,
     Seconds,
     Text,
@@ -181,7 +183,6 @@ _ENDS = {
     INVALID: "the message cannot be read, and nothing was stored: the reason names the field",
     RULE_ERROR: "a filter or weigher raised an exception: the reason names it",
 }
-_REFUSED_CLAIMS = {"outside_cell": "a cell's claim has something that only other workers may claim"}
 REASONS: dict[str, ReasonTable] = {}  # by title
 # Refusals that a commit may end: code → the change that lets a waiting request be tried again.
 WAKES: dict[str, str] = {}  # filled by features
@@ -213,7 +214,7 @@ add_reasons(
         ),
         ReasonTable(
             OF_CLAIMS,
-            _REFUSED_CLAIMS,
+            {},
             "Refusals and metrics of placement have the codes of the tables above, and these:",
             "the claim is refused because",
         ),
@@ -226,8 +227,8 @@ class FindRefused(Message, frozen=True, kw_only=True):
 
     since: Seconds = 0.0  # only builds that ended at this time or later; seconds since 1970
     reply_to: ReplyTo = ""  # only builds whose request has this reply address
-    project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
-    after: Text = ""  # only ids after this one
+    project: ProjectOrNone = ""  # empty: all projects
+    after: FreeText = ""  # only ids after this one
 
 
 class RefusedBuild(Value, frozen=True, kw_only=True):

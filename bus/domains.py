@@ -3,24 +3,37 @@
 The levels `host`, `cell` and `zone` exist without labels: a host's id, its cell and its availability zone.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.vocabulary import END, Contended, Id, Message, Missing, SmallMap, Tagged, Text, Value, Whole
+from bus.vocabulary import END, FREE, Contended, Id, Message, Missing, SmallMap, Tagged, Text, Value, Whole
 
 Level = Annotated[
     str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
 ]
 LevelOrNone = Annotated[
-    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty")
+    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty"), FREE
 ]
-Label = Annotated[str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END)]
+Label = Annotated[
+    str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END, description="a text without spaces at its ends")
+]
 Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain
 
 HOST, CELL, ZONE = "host", "cell", "zone"
 BUILT_IN_LEVELS = (HOST, CELL, ZONE)  # levels that no label may name
 METADATA_PREFIX = "topology:"  # an aggregate's metadata `topology:rack` is the rack label of its hosts
+
+
+Closed = Literal["", "maintenance", "power", "in use", "cleaning", "not available", "no class"]
+WHY_CLOSED: dict[Closed, str] = {
+    "maintenance": "the node is in maintenance",
+    "power": "Ironic does not know its power state",
+    "in use": "Ironic has an instance on it",
+    "cleaning": "Ironic is cleaning it",
+    "not available": "Ironic has not made it available",
+    "no class": "it has no resource class in Ironic",
+}
 
 
 class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +44,7 @@ class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
     of_operator: Labels = field(default_factory=dict)
     reported: Labels = field(default_factory=dict)  # reported by the host's agent
     of_fields: Labels = field(default_factory=dict)  # derived from the fields of the Ironic node
+    closed: Closed = ""  # no label: why the host's last report offers nothing
 
 
 NO_LABELS = HostLabels()

@@ -2,6 +2,8 @@
 message is handled again.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised for bytes that are not JSON
@@ -23,6 +25,20 @@ class Unavailable(Exception):
     """A service is unreachable. A message is retried without a limit if its handler raises this error; a
     query is refused, and the requester repeats it.
     """
+
+
+class Unconfirmed(Unavailable):
+    """Messages for clients were not confirmed in time, because a queue that a client declared takes none.
+
+    `ids`: their ids; `causes`: the ids of the messages that caused them. All other messages of the call are
+    confirmed.
+    """
+
+    def __init__(
+        self, keys: Collection[str], *, ids: Collection[str] = (), causes: Collection[str] = ()
+    ) -> None:
+        super().__init__(f"a queue that another program declared does not confirm {', '.join(sorted(keys))}")
+        self.ids, self.causes = frozenset(ids), frozenset(causes)
 
 
 class BadCredentials(Unavailable):

@@ -20,19 +20,7 @@ from bus.messages import BuildCancelled, BuildDeleted, BuildUnplaceable
 from bus.parts import TYPES, RequestParts, converted, problem_of
 from bus.protocol import MAX_MESSAGE_BYTES, UNVERIFIED, Envelope, M, decode, message_in
 from bus.topics import Topic, client_key, matches
-from bus.vocabulary import (
-    SHORT,
-    UNSAID_ID,
-    ClassName,
-    ClientName,
-    Id,
-    Message,
-    ReplyTo,
-    TraitName,
-    Wait,
-    Word,
-    cause_of,
-)
+from bus.vocabulary import SHORT, UNSAID_ID, ClientName, Id, Message, ReplyTo, Word, cause_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -195,20 +183,42 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`$")
 
 
-# text of a decoding error about a regular expression → description of the type
-_DESCRIBED = {
-    f"`str` matching regex {meta.pattern!r}": str(meta.description)
-    for kind in (Id, Word, ClassName, TraitName, ReplyTo, Wait, ClientName)
-    for meta in get_args(kind)[1:]
-    if isinstance(meta, msgspec.Meta) and meta.description
-}
+_REGEX = "`str` matching regex "  # in the text of a decoding error
+
+
+def patterns_in(annotation: Any, seen: set[Any]) -> Iterator[msgspec.Meta]:
+    """Yield the regular expressions of texts in a type of messages or fields, also in parts of features.
+    `seen`: types that are done.
+    """
+    if isinstance(annotation, msgspec.Meta):
+        if annotation.pattern is not None:
+            yield annotation
+        return
+    if isinstance(annotation, type) and issubclass(annotation, parts.Parts):
+        inner: Iterable[Any] = TYPES.of(annotation).values()
+    elif isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        inner = get_type_hints(annotation, include_extras=True).values() if annotation not in seen else ()
+        seen.add(annotation)
+    else:
+        inner = (*get_args(annotation), *getattr(annotation, "__metadata__", ()))
+    for each in inner:
+        yield from patterns_in(each, seen)
+
+
+@cache
+def _descriptions(kind: type[Any]) -> Mapping[str, str]:
+    """Return the texts about regular expressions in decoding errors of a type of messages, each with the
+    description of the type of the field.
+    """
+    return {f"{_REGEX}{meta.pattern!r}": str(meta.description) for meta in patterns_in(kind, set())}
 
 
 def _in_words(problem: object, kind: type[Any]) -> str:
     """Return the text of a decoding error with the field first: `flavor.vcpus: Expected `int` >= 0`."""
     text = str(problem).removeprefix(f"{kind.__name__}: ")
-    for regex, description in _DESCRIBED.items():
-        text = text.replace(regex, description)
+    if _REGEX in text:
+        for regex, description in _descriptions(kind).items():  # type: ignore[arg-type]
+            text = text.replace(regex, description)
     found = _AT.search(text)
     where, text = (found[1], text[: found.start()]) if found else ("", text)
     if missing := _MISSING.match(text):
@@ -281,7 +291,7 @@ def _as_written(message: T, fields: Any, where: str = "") -> T:
     changes: dict[str, Any] = {}
     if (owner := _owner(kind)) is not None:
         try:
-            found = TYPES.read_flat(owner, fields)
+            found = TYPES.read_flat(owner, fields, message.parts)  # type: ignore[attr-defined]
         except ValueError as problem:
             text, _, path = str(problem).partition("`$")
             raise Undecodable(f"{text}`${where}{path}") from None
@@ -359,6 +369,9 @@ def _look_in(kind: Any, of: Place | None, fields: Any, where: str, notes: list[s
             like = get_close_matches(name[:_LONGEST], known, n=1)
             meant = f"; did you mean {like[0]}?" if like else ""
             notes.append(f"{where}{name[:_LONGEST]}: not known here{meant}")
+    if owner is not None and isinstance(given := fields.get("parts"), dict):
+        for feature, part in TYPES.of(owner).items():
+            _look_in(part, None, given.get(feature), f"{where}parts.{feature}.", notes)
     for name, inner in with_objects.items():
         if value := fields.get(name):
             _look_in(inner, (owner, name) if owner is not None else None, value, f"{where}{name}.", notes)

@@ -6,26 +6,35 @@ from msgspec import Meta, field
 
 from bus.claims import Choice
 from bus.decisions import Decision
-from bus.domains import Labels
+from bus.domains import Closed, Labels
 from bus.parts import PlacedParts, RequestParts, none_of
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
     UNSAID_ID,
+    AggregateId,
     Allocations,
     Amount,
     Cause,
+    CellName,
+    CellOrNone,
     Count,
+    FreeText,
+    HostName,
     Id,
-    KeystoneId,
+    InstanceId,
     LargeMap,
     LongList,
     Mappings,
     Message,
     Name,
+    NewInstanceId,
+    NewRequestId,
+    Note,
     Number,
     Ordinal,
+    ProjectId,
     Properties,
     ReplyTo,
     Seconds,
@@ -33,6 +42,7 @@ from bus.vocabulary import (
     SmallMap,
     Text,
     TraitName,
+    UserId,
     Value,
     Weight,
     Word,
@@ -45,37 +55,37 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     instance is a build.
     """
 
-    request: Id
-    instances: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=1000)]
+    request: NewRequestId
+    instances: Annotated[tuple[NewInstanceId, ...], Meta(min_length=1, max_length=1000)]
     flavor: Flavor
     image: Image | None = None
-    project: KeystoneId = UNSAID_ID
-    user: KeystoneId = UNSAID_ID
+    project: ProjectId = UNSAID_ID
+    user: UserId = UNSAID_ID
     zone: Zone = ""
-    cell: Text = ""
-    aggregates: ShortList[ShortList[Id]] = ()
+    cell: CellOrNone = ""
+    aggregates: ShortList[ShortList[AggregateId]] = ()
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
     metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
     or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # tried if the first fits no host
-    not_aggregates: ShortList[Id] = ()
-    forced_host: Text = ""  # name or root of the host to use, even if filters reject it
-    wanted_host: Text = ""  # name or root of the only host to consider; filters apply
-    ignore_hosts: ShortList[Text] = ()  # names or roots of hosts not to use
+    not_aggregates: ShortList[AggregateId] = ()
+    forced_host: HostName = ""  # name or root of the host to use, even if filters reject it
+    wanted_host: HostName = ""  # name or root of the only host to consider; filters apply
+    ignore_hosts: ShortList[HostName] = ()  # names or roots of hosts not to use
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
     at_least: Count = 0  # smallest number of instances to build; 0: all of them
     name: InstanceName = ""  # display name of the instances
     # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
     # sets of suffixes of `groups`; in each set one provider is an ancestor of the others, or the same
-    same_subtree: ShortList[ShortList[Text]] = ()
+    same_subtree: ShortList[ShortList[FreeText]] = ()
     root_required: ShortList[TraitName] = ()  # traits of the host, in addition to flavor and image
     root_forbidden: ShortList[TraitName] = ()
-    not_cells: ShortList[Word] = ()  # cells whose hosts are not considered
+    not_cells: ShortList[CellName] = ()  # cells whose hosts are not considered
     parts: RequestParts = none_of(RequestParts)
     strict: bool = False  # refuse the request if it has fields that are not known
-    unknown_fields: ShortList[Cause] = ()  # notes about such fields, made by the worker that received it
+    unknown_fields: ShortList[Note] = ()  # notes about such fields, made by the worker that received it
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,11 +150,11 @@ class BuildEnded(Message, frozen=True, kw_only=True):
 class BuildDeleteRequested(Message, frozen=True, kw_only=True):
     """A request to delete this instance and release its resources."""
 
-    build: Id
-    cell: Word
+    build: InstanceId
+    cell: CellName
     reply_to: ReplyTo = ""
     strict: bool = False  # as in BuildRequested
-    unknown_fields: ShortList[Cause] = ()
+    unknown_fields: ShortList[Note] = ()
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
@@ -189,13 +199,13 @@ class BuildReshaped(Message, frozen=True, kw_only=True):
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
     """A request to stop the search for a host, for one build or for all builds of a waiting request."""
 
-    build: Id  # id of the build, or of a request
+    build: InstanceId  # id of the build, or of a request
     reply_to: ReplyTo = ""
     anywhere: bool = False  # also delete builds that have a host: the request is forwarded to their cells
     # True: an unknown id is retired, so that a request that arrives later gets no host; False: only reported
     fence: bool = True
     strict: bool = False  # as in BuildRequested
-    unknown_fields: ShortList[Cause] = ()
+    unknown_fields: ShortList[Note] = ()
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
@@ -274,6 +284,7 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
     labels: Labels = field(default_factory=dict)  # labels of the host by level, such as rack → r7
     field_labels: Labels = field(default_factory=dict)  # labels from an Ironic node's fields, used last
+    closed: Closed = ""  # why the host offers nothing, for the reasons of builds without a host
 
 
 class HostReported(Message, frozen=True, kw_only=True):

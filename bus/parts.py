@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import msgspec
+from msgspec import structs
 
 from bus.requests import Flavor
 from bus.vocabulary import Id, Value
@@ -47,6 +48,9 @@ class Part(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     # Whether a claim with this part is accepted for a consumer that was retired as unplaceable.
     revives: ClassVar[bool] = False
+
+    # Whether members of projects may not read this part: it names instances of other projects.
+    names_others: ClassVar[bool] = False
 
     def recorded(self) -> "Part | None":
         """Return what the record of a decision keeps of this part of a request, for later moves of the
@@ -156,6 +160,10 @@ class Parts:
             return self
         return self._with(value for type_, value in self._values.items() if type_ not in types)
 
+    def for_members(self) -> Self:
+        """Return the parts that a member of the project may read."""
+        return self.without(*(type_ for type_ in self._values if type_.names_others))
+
     @property
     def unknown(self) -> Mapping[str, Any]:
         """Return stored values of features that are not in the list, by name."""
@@ -259,6 +267,7 @@ OWNERS: tuple[type[Parts], ...] = (
     PlanParts,
 )
 _NONE = {owner: owner() for owner in OWNERS}
+NO_PARTS = Parts()
 
 
 def none_of(owner: type[T]) -> T:
@@ -296,6 +305,9 @@ class PartTypes:
         """Return the types of parts by feature."""
         return self._types[owner]
 
+    def feature_of(self, part: Part) -> str:
+        return self._features.get(type(part), type(part).__name__)
+
     def read(self, owner: type[Parts], fields: Any) -> Parts:
         """Return the parts of a message; raise ValueError with the path of what is wrong."""
         parts, unknown = self._read(owner, fields)
@@ -323,8 +335,13 @@ class PartTypes:
                 values.append(_converted(value, type_, name))
         return owner(*values), unknown
 
-    def read_flat(self, owner: type[Parts], fields: Mapping[str, Any]) -> list[Part]:
-        """Return the parts whose fields a client has written like the kernel's fields of a request."""
+    def read_flat(
+        self, owner: type[Parts], fields: Mapping[str, Any], parts: Parts | None = None
+    ) -> list[Part]:
+        """Return the parts whose fields a client has written like the kernel's fields of a request, merged
+        with `parts`, which the request has in its field `parts`. Raise ValueError with the path if a field is
+        invalid or contradicts the field of the part.
+        """
         found: list[Part] = []
         for object_, names in self._flat[owner].items():
             inside = fields.get(object_) if object_ else fields
@@ -332,13 +349,18 @@ class PartTypes:
                 break
         else:  # a plain request costs one comparison for each object
             return found
-        for type_ in self._types[owner].values():
+        for feature, type_ in self._types[owner].items():
             given = {}
             for name, object_ in type_.flat.items():
                 inside = fields.get(object_) if object_ else fields
                 if isinstance(inside, dict) and name in inside:
                     given[name] = inside[name]
-            if given and (part := _converted(given, type_, "", type_.flat)) != type_():
+            if not given:
+                continue
+            part, known = _converted(given, type_, "", type_.flat), (parts or NO_PARTS).get(type_)
+            if known is not None:
+                part = _merged(known, part, given, fields["parts"][feature], feature)
+            if part != type_():
                 found.append(part)
         return found
 
@@ -372,6 +394,17 @@ def _converted(value: Any, type_: type[Part], where: str, flat: Mapping[str, str
 
 
 _FIELD = re.compile(r"\.?([A-Za-z_]*)")
+
+
+def _merged(known: Part, part: Part, given: Iterable[str], in_parts: Mapping[str, Any], feature: str) -> Part:
+    """Return a part of a request with the fields `given`, which the request has as its own, of `part`. Raise
+    ValueError if the part has another value in such a field. `in_parts`: the part's JSON object.
+    """
+    for name in given:
+        if name in in_parts and getattr(known, name) != getattr(part, name):
+            path = f"{part.flat[name]}.{name}".removeprefix(".")
+            raise ValueError(f"it contradicts parts.{feature}.{name} - at `$.{path}`")
+    return structs.replace(known, **{name: getattr(part, name) for name in given})
 
 
 # Encoding and decoding of messages

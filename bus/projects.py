@@ -2,7 +2,7 @@
 these projects only (`bus.acts.permitted`).
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ UNKNOWN = "no build of this client's projects has this id, or its cell does not 
 Projects = Mapping[Id, str]  # the project of each id that is in use; empty: of no build or request
 
 
-Known = Callable[[Collection[Id]], Awaitable[Projects]]  # returns the projects of builds and requests
+FindOwners = Callable[[FindProjects], Awaitable[ProjectsFound]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ClientQuery:
     """
 
     asks: type[Message]
-    answer: Callable[[Any, ProjectMember, Known], Awaitable[Message]]
+    answer: Callable[[Any, ProjectMember, FindOwners], Awaitable[Message]]
 
 
 class NotAllowed(Exception):

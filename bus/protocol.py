@@ -1,8 +1,10 @@
 """Defines the interface to message brokers (RabbitMQ or in-process), and the envelopes that they carry."""
 
 import asyncio
+import json
+import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
@@ -223,7 +225,10 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
+        """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue.
+
+        Messages for clients have a time limit: afterwards raise Unconfirmed, when all others are confirmed.
+        """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         """Send an envelope to a queue after at least this many seconds (0: now), with its routing key
@@ -331,12 +336,58 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, named: str = "", *, most: i
     try:
         message: T = decoder.decode(body)
     except msgspec.ValidationError as problem:
-        raise Undecodable(f"{kind.__name__}: {parts.problem_of(problem)}") from None
+        raise Undecodable(f"{kind.__name__}: {_located(parts.problem_of(problem), body)}") from None
     except NOT_JSON as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
     if holds_zero(bytes(body)):
-        raise Undecodable(f"{kind.__name__}: it contains the character U+0000, which PostgreSQL cannot store")
+        why = "it contains the character U+0000, which PostgreSQL cannot store"
+        raise Undecodable(f"{kind.__name__}: {why}{_zero_at(body)}")
     return message
+
+
+def _zero_at(body: bytes | msgspec.Raw) -> str:
+    """Return the path of the text with the character U+0000 in a JSON value, as in decoding errors."""
+    try:
+        path = _path_of(msgspec.json.decode(body), lambda value: isinstance(value, str) and "\0" in value)
+    except NOT_JSON:
+        path = None
+    return f" - at `${path}`" if path else ""
+
+
+_UNLOCATED = re.compile(r"(Number out of range - at `\$)[^`]*\[\.\.\.\][^`]*`$")
+
+
+def _located(text: str, body: bytes | msgspec.Raw) -> str:
+    """Return the text of a decoding error. If a number in an untyped field is too large, add its path."""
+    if not _UNLOCATED.search(text):
+        return text
+    try:
+        path = _path_of(json.loads(bytes(body)), lambda value: value in (math.inf, -math.inf))
+    except (ValueError, RecursionError):
+        return text
+    return text if path is None else _UNLOCATED.sub(lambda found: f"{found[1]}{path}`", text)
+
+
+def _path_of(value: Any, is_wrong: Callable[[Any], bool]) -> str | None:
+    """Return the path of the first wrong value in a JSON value, or of the object with a wrong key; None if
+    there is none. The path ends before a key that is not a plain name.
+    """
+    found: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        if any(map(is_wrong, value)):
+            return ""
+        found = ((f".{key}", each) for key, each in value.items())
+    elif isinstance(value, list):
+        found = ((f"[{position}]", each) for position, each in enumerate(value))
+    for step, each in found:
+        if is_wrong(each):
+            return step if _STEP.fullmatch(step) else ""
+        if (path := _path_of(each, is_wrong)) is not None:
+            return step + path if _STEP.fullmatch(step) else ""
+    return None
+
+
+_STEP = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,100}")  # a name or position in a path
 
 
 def holds_zero(body: bytes) -> bool:
@@ -369,11 +420,12 @@ class Receipt:
     is completed, with an exception if a message failed.
     """
 
-    __slots__ = ("done", "missing", "problem")
+    __slots__ = ("done", "missing", "problem", "unconfirmed")
 
     def __init__(self, missing: int) -> None:
         self.missing = missing
         self.problem: Exception | None = None
+        self.unconfirmed: list[Envelope] = []  # messages for clients that were not confirmed in time
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None) -> None:

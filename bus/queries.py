@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
@@ -12,16 +12,23 @@ from bus.vocabulary import (
     MAX_GROUPS,
     Allocations,
     Cause,
+    CellName,
     Compact,
     Count,
+    FreeText,
+    HostName,
+    HostRoot,
     Id,
+    InstanceId,
     Key,
     LargeMap,
     LongList,
     Mappings,
     Message,
     Ordinal,
+    ProjectOrNone,
     ReplyTo,
+    RequestId,
     Seconds,
     Shapes,
     ShortList,
@@ -138,14 +145,16 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     """A query for the requests that wait for free capacity, in the sequence in which they will be tried."""
 
     # only waiting requests with these ids, and waiting moves of instances with these ids
-    requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
+    requests: Annotated[tuple[RequestId, ...], Meta(max_length=1000)] = ()
     # only requests of this project; empty: of all projects
-    project: Annotated[str, Meta(max_length=255)] = ""
+    project: ProjectOrNone = ""
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
-    projects: LongList[Text] = ()  # also return the number of waiting requests of each of these projects
+    projects: LongList[
+        ProjectOrNone
+    ] = ()  # also return the number of waiting requests of each of these projects
     on: Annotated[
-        tuple[Id, ...], Meta(max_length=1000)
+        tuple[HostRoot, ...], Meta(max_length=1000)
     ] = ()  # also return the requests for which these hosts are held
 
 
@@ -167,7 +176,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
 class FindDecision(Message, frozen=True, kw_only=True):
     """A query for the decision that explains why a build or request has no host, or why a move waits."""
 
-    id: Id
+    id: InstanceId
 
 
 class DecisionFound(Message, frozen=True, kw_only=True):
@@ -194,8 +203,8 @@ class DecisionFound(Message, frozen=True, kw_only=True):
 class FindBuilds(Message, frozen=True, kw_only=True):
     """A query to a cell for the states of the given builds."""
 
-    cell: Word
-    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+    cell: CellName
+    builds: Annotated[tuple[InstanceId, ...], Meta(min_length=1, max_length=100)]
 
 
 class BuildStands(Value, frozen=True, kw_only=True):
@@ -213,6 +222,12 @@ class BuildStands(Value, frozen=True, kw_only=True):
     chosen: Selection | None = None  # current host and allocations
     spec: BuildSpec | None = None  # current flavor and image
     move: Id | None = None  # current or last move
+
+
+def build_for_member(stands: BuildStands) -> BuildStands:
+    """Return a build as a member of its project may read it."""
+    placed = structs.replace(stands.placed, parts=stands.placed.parts.for_members())
+    return structs.replace(stands, placed=placed)
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):
@@ -242,17 +257,22 @@ class Instance(Value, frozen=True, kw_only=True):
     generation: Ordinal | None = None  # generation of the consumer
 
 
+def instance_for_member(instance: Instance) -> Instance:
+    """Return an instance as a member of its project may read it."""
+    return structs.replace(instance, parts=instance.parts.for_members())
+
+
 class FindInstances(Message, frozen=True, kw_only=True):
     """A query for a page of a cell's instances that meet all given conditions, sorted by id."""
 
-    cell: Word
-    project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
-    host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
-    name: Annotated[str, Meta(max_length=255)] = ""
+    cell: CellName
+    project: ProjectOrNone = ""  # empty: all projects
+    host: HostName = ""  # name of the host, or id of its root
+    name: FreeText = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
     since: Seconds = 0.0  # only instances changed at this time or later; seconds since 1970
     reply_to: ReplyTo = ""  # only instances with this reply address in their build request
-    after: Text = ""  # only ids after this one
+    after: FreeText = ""  # only ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number
 

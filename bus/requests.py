@@ -5,18 +5,21 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from bus.vocabulary import (
-    END,
+    FREE,
     UNSAID_ID,
+    AggregateId,
     Count,
-    Id,
+    FreeName,
+    FreeText,
+    InstanceId,
     KeystoneId,
-    Name,
     Properties,
+    ProviderId,
     Resources,
     ShortList,
-    Text,
     TraitName,
     Value,
+    WordOrNone,
 )
 
 
@@ -25,15 +28,15 @@ class Hints(Value, frozen=True, kw_only=True):
     conditions on the host. Clients may also write hints of features here, such as the server group to join.
     """
 
-    same_host: ShortList[Id] = ()  # instances: only hosts with at least one of them
-    different_host: ShortList[Id] = ()  # instances: only hosts without any of them
-    build_near_host_ip: Text = ""
-    cidr: Text = "/24"
-    query: Annotated[str, Meta(max_length=4000)] = ""  # Nova's JsonFilter: [">=", "$free_ram_mb", 1024]
+    same_host: ShortList[InstanceId] = ()  # instances: only hosts with at least one of them
+    different_host: ShortList[InstanceId] = ()  # instances: only hosts without any of them
+    build_near_host_ip: FreeText = ""
+    cidr: FreeText = "/24"
+    query: Annotated[str, Meta(max_length=4000), FREE] = ""  # Nova's JsonFilter: [">=", "$free_ram_mb", 1024]
 
 
 class Flavor(Value, frozen=True, kw_only=True):
-    name: Name
+    name: FreeName
     vcpus: Count = 0
     memory_mb: Count = 0
     disk_gb: Count = 0
@@ -41,12 +44,13 @@ class Flavor(Value, frozen=True, kw_only=True):
 
 
 class Image(Value, frozen=True, kw_only=True):
-    name: Name
+    name: FreeName
     properties: Properties = field(default_factory=dict)
     traits_required: ShortList[TraitName] = ()
 
 
-InstanceName = Annotated[str, Meta(max_length=255)]
+Suffix = Annotated[WordOrNone, FREE]
+InstanceName = Annotated[str, Meta(max_length=255), FREE]
 
 
 class BuildSpec(Value, frozen=True, kw_only=True):
@@ -68,11 +72,11 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     providers of other groups.
     """
 
-    suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
+    suffix: Suffix = ""
     resources: Resources = field(default_factory=dict)
     required: ShortList[TraitName] = ()
     forbidden: ShortList[TraitName] = ()
-    member_of: ShortList[ShortList[Id]] = ()  # at least one aggregate of every inner list
+    member_of: ShortList[ShortList[AggregateId]] = ()  # at least one aggregate of every inner list
     required_any: ShortList[ShortList[TraitName]] = ()  # at least one trait of every inner list
-    not_member_of: ShortList[Id] = ()
-    in_tree: Id | None = None  # id of any provider in the tree
+    not_member_of: ShortList[AggregateId] = ()
+    in_tree: ProviderId | None = None  # id of any provider in the tree

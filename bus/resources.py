@@ -12,15 +12,16 @@ from bus.domains import NO_LABELS, HostLabels
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
 from bus.vocabulary import (
-    END,
     LONG,
+    USER_KIND,
     Allocations,
+    CellOrNone,
     ClassName,
     Contended,
     Count,
     Id,
+    InstanceId,
     InUse,
-    KeystoneId,
     LargeMap,
     LongList,
     Message,
@@ -28,6 +29,8 @@ from bus.vocabulary import (
     Name,
     Number,
     Ordinal,
+    ProjectId,
+    ProviderId,
     ShortList,
     SmallMap,
     Tagged,
@@ -37,7 +40,9 @@ from bus.vocabulary import (
     Value,
     Whole,
     Word,
+    WordOrNone,
     Zone,
+    names,
 )
 
 Inventories = SmallMap[ClassName, Inventory]
@@ -271,7 +276,7 @@ class OwnerEditRequested(Message, frozen=True, kw_only=True):
 
     root: Id
     cell: Word
-    agent: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
+    agent: WordOrNone = ""
     host: Text = ""
     zone: Zone = ""
 
@@ -283,9 +288,9 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 class FindAllocations(Message, frozen=True, kw_only=True):
     """A query for the allocations of the given consumers, or for all allocations of the given providers."""
 
-    consumers: LongList[Id] = ()
-    providers: LongList[Id] = ()
-    cell: Text = ""  # the asking cell; empty: not asked by a cell
+    consumers: LongList[InstanceId] = ()
+    providers: LongList[ProviderId] = ()
+    cell: CellOrNone = ""  # the asking cell; empty: not asked by a cell
     others: bool = False  # also return what else has an id in `consumers`; ignored if a cell asks
 
 
@@ -303,8 +308,8 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 class FindUsages(Message, frozen=True, kw_only=True):
     """A query for a project's total usage by consumer type; usage without a type is returned as `unknown`."""
 
-    project: KeystoneId
-    user: Text = ""
+    project: ProjectId
+    user: Annotated[Text, names(USER_KIND)] = ""
 
 
 class UsagesFound(Message, frozen=True, kw_only=True):
@@ -324,7 +329,7 @@ def is_node(provider: Provider) -> bool:
     """
     reported = provider.inventories.keys() - provider.kept_classes
     is_named_by_id = provider.id == provider.root == provider.name
-    return is_named_by_id and _are_single_units(reported, provider.inventories)
+    return is_named_by_id and are_single_units(reported, provider.inventories)
 
 
 def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Inventory]) -> bool:
@@ -333,10 +338,10 @@ def is_bare_metal(held: Allocations, root: Id, inventories: Mapping[str, Invento
     """
     resources = held.get(root, {})
     is_one = len(held) == len(resources) == 1 and PROCESSORS.isdisjoint(inventories)
-    return is_one and _are_single_units(resources, inventories)
+    return is_one and are_single_units(resources, inventories)
 
 
-def _are_single_units(classes: Iterable[str], inventories: Mapping[str, Inventory]) -> bool:
+def are_single_units(classes: Iterable[str], inventories: Mapping[str, Inventory]) -> bool:
     return all(
         name.startswith("CUSTOM_") and name in inventories and inventories[name].total == 1
         for name in classes

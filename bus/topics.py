@@ -37,6 +37,9 @@ R = TypeVar("R", bound=Message, covariant=True)
 
 ANYONE = "anyone"  # a sender or receiver: any worker, or a client outside berth
 
+_ANSWERS = "client."  # the first word of the keys of answers to clients
+_QUERIES = ("ask.", "reply.")  # the first words of the keys of queries, and of answers to berth's programs
+
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -331,12 +334,37 @@ def add(module: ModuleType | Mapping[str, Any]) -> None:
             if query.of_client:
                 CLIENT_KEYS.append(f"ask.{query.at(client='*')}")
     is_of_client.cache_clear()
+    _has_outsiders.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def is_of_client(key: str) -> bool:
     """Return whether clients publish with this routing key, or bind by it what clients publish."""
     return any(matches(pattern, key) for pattern in CLIENT_KEYS)
+
+
+def is_for_clients(type_: str, key: str) -> bool:
+    """Return whether programs outside berth can bind queues by which they receive a message of this type with
+    this routing key.
+    """
+    if (topic := TOPIC_NAMED.get(type_)) is not None:
+        return topic.outsiders
+    return not key.startswith(_QUERIES) and _has_outsiders(key)
+
+
+@lru_cache(maxsize=1024)
+def _has_outsiders(key: str) -> bool:
+    if is_of_client(key):
+        return False
+    bound = (topic.at().key for topic in TOPICS if topic.outsiders)
+    return key.startswith(_ANSWERS) or any(matches(f"{pattern}.#", key) for pattern in bound)
+
+
+def receiver_of(key: str) -> str:
+    """Return the client in the routing key of a message for clients; the last word if it has none."""
+    if key.startswith(_ANSWERS):
+        return key.split(".", 2)[1]
+    return key.rpartition(".")[2].partition("_")[0]
 
 
 add(globals())

@@ -3,7 +3,8 @@ classes, and refusals of edits in placement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +21,58 @@ MAX_CAPACITY = 2**45  # limit for one inventory, so that the sum over 100,000 ho
 T = TypeVar("T")
 K = TypeVar("K")
 
+# What an id or a name in a message of a client names. The type of each such field declares it, and
+# `bus.named_objects` finds the values.
+
+
+@dataclass(frozen=True)
+class ObjectKind:
+    """A kind of objects that messages name, and what decides whether a member of projects may name one.
+
+    `judged`: the project of the object's `owner`, which the query for owners returns (`bus.acts`); `member`:
+    the value is itself a project, and must be one of the member's (`bus.acts`); `worker`: the worker that has
+    the object, named by `by`; `open`: the objects belong to the cloud and not to projects.
+    """
+
+    name: str
+    judged: Literal["owner", "member", "worker", "open"]
+    by: str = ""  # the module that judges, and where
+
+
+def names(kind: ObjectKind) -> Meta:
+    """Return the declaration that a field names an existing object."""
+    return Meta(extra={"names": kind})
+
+
+def names_new(kind: ObjectKind) -> Meta:
+    """Return the declaration that a field gives an id to a new object."""
+    return Meta(extra={"names": kind, "new": True})
+
+
+def naming(metas: Iterable[Any]) -> tuple[ObjectKind | None, bool] | None:
+    """Return what the annotations of a field declare: the kind of the named object, and whether it is new;
+    (None, False) for a text that names no object; None if they declare nothing.
+    """
+    for meta in metas:
+        if isinstance(meta, Meta) and meta.extra and "names" in meta.extra:
+            return meta.extra["names"], bool(meta.extra.get("new"))
+    return None
+
+
+INSTANCE_KIND = ObjectKind("instance", "owner")  # a build
+REQUEST_KIND = ObjectKind("request", "owner")  # for builds
+PROJECT_KIND = ObjectKind("project", "member")
+USER_KIND = ObjectKind("user", "open")
+HOST_KIND = ObjectKind("host", "open")  # by its name or root
+PROVIDER_KIND = ObjectKind("provider", "open")
+AGGREGATE_KIND = ObjectKind("aggregate", "open")
+CELL_KIND = ObjectKind("cell", "open")
+ZONE_KIND = ObjectKind("zone", "open")
+FREE = Meta(extra={"names": None})  # the declaration that a text names no object
+
+
+# Types of fields.
+
 END = r"$(?!\n)"  # end of text: $ alone accepts a trailing newline
 
 Id = Annotated[
@@ -33,21 +86,27 @@ ClientName = Annotated[  # of a program outside berth
 ]
 MAX_NAME = 200  # characters of a Name
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
-Zone = Annotated[str, Meta(max_length=255)]  # empty: no zone
 KeystoneId = Annotated[str, Meta(min_length=1, max_length=255)]  # id of a project or a user
 UNSAID_ID = "00000000-0000-0000-0000-000000000000"  # project or user of a request without one
 MAX_TEXT = 255  # characters of a Text
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Key = Annotated[str, Meta(max_length=512)]  # of a kind of refused claims, such as `quota:PROJECT`
-PropertyValue = Annotated[str, Meta(max_length=1024)]  # of extra specs, images and instances
+PropertyValue = Annotated[str, Meta(max_length=1024), FREE]  # of extra specs, images and instances
 MAX_CAUSE = 4000  # characters of a Cause
 MADE = {"made": True}  # marks texts that programs make of names and numbers: `bus.causes` shortens them
 Cause = Annotated[str, Meta(max_length=MAX_CAUSE, extra=MADE)]
-ClassName = Annotated[
-    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_...")
+# Types with one regular expression share its description: error messages show it in place of the expression.
+UpperName = Annotated[
+    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="upper-case letters, digits and _")
 ]
-TraitName = Annotated[
-    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="HW_CPU_X86_AVX2, CUSTOM_...")
+ClassName = Annotated[UpperName, Meta(description="VCPU, MEMORY_MB, CUSTOM_..."), FREE]
+TraitName = Annotated[UpperName, Meta(description="HW_CPU_X86_AVX2, CUSTOM_..."), FREE]
+WordOrNone = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
+        description="a name or nothing: at most 64 letters, digits, _ and -",
+    ),
 ]
 Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -58,13 +117,31 @@ Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Ratio = Annotated[float, Meta(ge=-MAX_RATIO, le=MAX_RATIO)]  # the Placement API accepts negative numbers
 
+InstanceId = Annotated[Id, names(INSTANCE_KIND)]
+NewInstanceId = Annotated[Id, names_new(INSTANCE_KIND)]
+RequestId = Annotated[Id, names(REQUEST_KIND)]
+NewRequestId = Annotated[Id, names_new(REQUEST_KIND)]
+ProjectId = Annotated[KeystoneId, names(PROJECT_KIND)]
+Zone = Annotated[str, Meta(max_length=255), names(ZONE_KIND)]  # empty: no zone
+ProjectOrNone = Annotated[Text, names(PROJECT_KIND)]  # empty: no project, or all
+UserId = Annotated[KeystoneId, names(USER_KIND)]
+HostName = Annotated[Text, names(HOST_KIND)]  # or root; empty: no host
+HostRoot = Annotated[Id, names(HOST_KIND)]
+ProviderId = Annotated[Id, names(PROVIDER_KIND)]
+AggregateId = Annotated[Id, names(AGGREGATE_KIND)]
+CellName = Annotated[Word, names(CELL_KIND)]
+CellOrNone = Annotated[Text, names(CELL_KIND)]
+FreeText = Annotated[Text, FREE]
+FreeName = Annotated[Name, FREE]
+Note = Annotated[Cause, FREE]  # about a field of a request
+
 # Every list and mapping of a message is bounded: short and small in what clients ask for, long and large in
 # reports and answers.
 ShortList = Annotated[tuple[T, ...], Meta(max_length=SHORT)]
 LongList = Annotated[tuple[T, ...], Meta(max_length=LONG)]
 SmallMap = Annotated[dict[K, T], Meta(max_length=SHORT)]
 LargeMap = Annotated[dict[K, T], Meta(max_length=LONG)]
-Properties = SmallMap[Text, PropertyValue]
+Properties = SmallMap[FreeText, PropertyValue]
 Mappings = LargeMap[Text, LongList[Text]]  # group suffix → the providers that serve it
 
 Resources = LargeMap[ClassName, Amount]
@@ -72,14 +149,12 @@ Allocations = LargeMap[Id, Resources]  # provider → resource class → amount
 Shapes = LargeMap[Id, Ordinal]  # provider → the provider's shape when the candidate was found
 
 ReplyTo = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
-        description="a name that is added to the routing key of the answer",
-    ),
+    WordOrNone, Meta(description="a name that is added to the routing key of the answer"), FREE
 ]
 Wait = Annotated[
-    str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
+    str,
+    Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing"),
+    FREE,
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

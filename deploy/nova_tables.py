@@ -39,6 +39,8 @@ _CELL_TABLES = """
     CREATE TABLE instances (id serial PRIMARY KEY, uuid varchar(36) NOT NULL UNIQUE, host varchar(255),
         node varchar(255), vm_state varchar(255), task_state varchar(255), instance_type_id integer,
         deleted integer DEFAULT 0);
+    CREATE TABLE instance_system_metadata (id serial PRIMARY KEY, instance_uuid varchar(36) NOT NULL,
+        "key" varchar(255) NOT NULL, value varchar(255), deleted integer DEFAULT 0);
     CREATE TABLE migrations (id serial PRIMARY KEY, uuid varchar(36), status varchar(255),
         deleted integer DEFAULT 0);
 """

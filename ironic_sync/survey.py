@@ -61,7 +61,8 @@ class SurveyedNode(NamedTuple):
         sequence = max(sequence_at(self.began.at), known + 1)
         if self.node is not None:
             place = rules.place(self.node)
-            return None if place is None else rules.report(self.node, place, sequence)
+            has = self.provider is not None and not self.provider.gone
+            return None if place is None else rules.report(self.node, place, sequence, has=has)
         if self.provider is None:
             return None
         return deletion_report(self.uuid, Place.of(self.provider), sequence)
@@ -260,10 +261,12 @@ class Survey:
             why = self.selection.reason_not_selected(node)
             known = provider is not None and not provider.gone
             return (NodeDifference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
+        has = provider is not None and not provider.gone
         try:
-            report = self.rules.report(node, place)
+            report = self.rules.report(node, place, has=has)
         except Invalid as problem:
             return (NodeDifference(node.uuid, "bad", ironic=str(problem), name=name),)
-        if report is None:
-            return (NodeDifference(node.uuid, "no class", name=name),)
-        return compare(report, provider, name)
+        differences = () if report is None else compare(report, provider, name)
+        if node.resource_class is None:
+            return (NodeDifference(node.uuid, "no class", name=name), *differences)
+        return differences

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -25,6 +25,7 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.errors import Unavailable
+from bus.replication import ProviderChange
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import BoundStatement, Transaction
@@ -32,7 +33,9 @@ from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.capacity import ClaimWorld, changed_consumers
-from placement_worker.store import claims
+from placement_worker.core.reports import released
+from placement_worker.core.trees import Tree
+from placement_worker.store import claims, stored_trees
 from placement_worker.store.changes import CommitRecord, ProviderNumbers
 from placement_worker.store.claims import ClaimRule, ClaimScope
 from placement_worker.store.numbered_names import Book
@@ -270,11 +273,38 @@ class ClaimOperations(PlacementOperations):
                     await statement(tx)
                 wakes += await rule.wakes(tx, world)
         altered, writes = await claims.save_world(tx, self.book, world, now)
+        shaped: dict[str, Tree] = {}
+        if former := world.former_classes:
+            altered, shaped = await self._leave_former(tx, former, altered, writes, now)
+            writes = []
         # A commit that changes no provider is not logged.
         record = CommitRecord(
-            changes=altered, consumers=changed_consumers(world), wakes=wakes if altered else ()
+            changes=altered, shaped=shaped, consumers=changed_consumers(world), wakes=wakes if altered else ()
         )
         return await self.log.write(tx, record, writes, urgent=world.frees)
+
+    async def _leave_former(
+        self,
+        tx: Transaction,
+        former: Mapping[str, Collection[str]],
+        altered: Sequence[ProviderChange],
+        writes: Sequence[BoundStatement],
+        now: float,
+    ) -> tuple[list[ProviderChange], dict[str, Tree]]:
+        """Execute `writes`, then delete the `former` classes of nodes (root → classes), whose last units were
+        released. Return all changes to log (`altered` are those of the claims) and the changed trees.
+        """
+        for write in writes:
+            await write(tx)
+        trees = await stored_trees.read(tx, self.book, former)
+        judged = [(tree, released(tree, former[root])) for root, tree in trees.items()]
+        pairs = [(was, then) for was, then in judged if then.providers != was.providers]
+        for some in stored_trees.writes_between(self.book, pairs, now):
+            for write in some:
+                await write(tx)
+        shaped = {then.root: then for _, then in pairs}
+        others = [change for change in altered if change.provider not in shaped]
+        return [*others, *stored_trees.changes_between(pairs)], shaped
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:

@@ -14,10 +14,10 @@ from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
 from bus.vocabulary import Contended, Id
 from scheduler_worker.core.order import DELETED, place_of
-from scheduler_worker.dependencies import Ending, Publish
+from scheduler_worker.dependencies import Ending
 from scheduler_worker.placing import Fallback
 
-Deletes = Sequence[BuildDeleteRequested]
+CancelResults = Sequence[BuildCancelled | BuildDeleteRequested]
 
 
 class Fenced(msgspec.Struct):
@@ -32,11 +32,13 @@ class Fenced(msgspec.Struct):
 
 
 class Cancellation:
-    """The steps by which builds are cancelled: retire them, order their cells to delete them, answer."""
+    """The steps by which builds are cancelled: retire them, order their cells to delete them, answer.
 
-    def __init__(self, ending: Ending, publish: Publish) -> None:
+    A cell deletes the builds even if the client's queue confirms no answer.
+    """
+
+    def __init__(self, ending: Ending) -> None:
         self._ending = ending
-        self._publish = publish
 
     async def fence(self, builds: Sequence[Id], why: str) -> Fenced:
         fenced = Fenced()
@@ -60,7 +62,9 @@ class Cancellation:
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 
-    async def pass_on(self, asked: BuildCancelRequested, fenced: Fenced, waited: bool, why: str) -> Deletes:
+    async def pass_on(
+        self, asked: BuildCancelRequested, fenced: Fenced, waited: bool, why: str
+    ) -> CancelResults:
         """Order cells to delete cancelled builds that hold a host or are shelved, even if no conductor has a
         record of them yet; answer the client.
         """
@@ -69,50 +73,48 @@ class Cancellation:
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
         if not cells:
             why = "it holds resources where no agent builds: it is no build of ours"
-        await self.answer(asked, waited, why, passed_on=cells)
         reply_to = asked.reply_to
-        return [BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()]
+        deletes = [
+            BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()
+        ]
+        return (*self.answer(asked, waited, why, passed_on=cells), *deletes)
 
-    async def answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
+    def answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> CancelResults:
+        """Return the answer to a cancellation."""
         answer = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
-        result = msgspec.structs.replace(answer, notes=asked.unknown_fields)
-        await self._publish(result)
+        return (msgspec.structs.replace(answer, notes=asked.unknown_fields),)
 
 
 class Cancelling:
     """Cancels builds, also those that a fallback has taken over."""
 
-    def __init__(self, ending: Ending, publish: Publish, fallbacks: Sequence[Fallback]) -> None:
+    def __init__(self, ending: Ending, fallbacks: Sequence[Fallback]) -> None:
         self._ending = ending
-        self._steps = Cancellation(ending, publish)
+        self._steps = Cancellation(ending)
         self._fallbacks = fallbacks
 
-    async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """Cancel a build: placement retires it. If it holds a host already, return the message that orders
-        its cell to delete the build.
+    async def cancel(self, asked: BuildCancelRequested) -> CancelResults:
+        """Cancel a build: placement retires it. Return the answer and, if the build holds a host already, the
+        message that orders its cell to delete it.
         """
         if (deletes := await self._taken(asked)) is not None:
             return deletes
         steps = self._steps
         if not asked.anywhere:
-            await steps.answer(asked, False, "no such build or request waits for a host")
-            return ()
+            return steps.answer(asked, False, "no such build or request waits for a host")
         if not asked.fence and isinstance(await self._ending.retire(asked.build, ""), Released):
-            await steps.answer(asked, False, "no build or waiting request has this id", known=False)
-            return ()
+            return steps.answer(asked, False, "no build or waiting request has this id", known=False)
         fenced = await steps.fence((asked.build,), DELETED)
         if (deletes := await self._taken(asked)) is not None:  # it was taken over in the meantime
             return deletes
         if fenced.held or fenced.shelved:
             return await steps.pass_on(asked, fenced, False, "")
         if fenced.ended_builds:
-            await steps.answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
-        else:
-            why = "it has no host, and a request for it will get no host"
-            await steps.answer(asked, False, why, known=bool(fenced.before))
-        return ()
+            return steps.answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
+        why = "it has no host, and a request for it will get no host"
+        return steps.answer(asked, False, why, known=bool(fenced.before))
 
-    async def _taken(self, asked: BuildCancelRequested) -> Deletes | None:
+    async def _taken(self, asked: BuildCancelRequested) -> CancelResults | None:
         for fallback in self._fallbacks:
             if (deletes := await fallback.cancel(asked)) is not None:
                 return deletes

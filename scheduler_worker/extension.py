@@ -4,7 +4,7 @@ A feature extends the scheduler by the purposes of orders, and by a `SchedulerPa
 fallbacks. The kernel calls a narrowing with the orders that it `concerns`; a plain boot is concerned by none.
 """
 
-from scheduler_worker.cancelling import Cancellation, Deletes, Fenced
+from scheduler_worker.cancelling import Cancellation, CancelResults, Fenced
 from scheduler_worker.composition import PartsOf, SchedulerNeeds
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing
@@ -44,7 +44,6 @@ from scheduler_worker.core.policy import (
     with_changes,
 )
 from scheduler_worker.core.ranking import (
-    NOTHING_HELD,
     CapacityReservation,
     HasReservations,
     Pick,

@@ -26,7 +26,7 @@ from bus.queries import Candidate
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.statement import Transaction, sql
-from bus.vocabulary import Allocations, portions, without
+from bus.vocabulary import Allocations, Id, portions, without
 from scheduler_worker.core.demand import UNKNOWN_DEMAND, DemandCounts, UsualShapes, weight_at
 from scheduler_worker.core.events import ReserveHost
 from scheduler_worker.core.host_map import (
@@ -39,7 +39,8 @@ from scheduler_worker.core.host_map import (
     Numbers,
     numbered,
 )
-from scheduler_worker.core.ranking import NOTHING_HELD, Pick
+from scheduler_worker.core.ranking import Pick
+from scheduler_worker.core.rule import PLAIN, Scope
 from scheduler_worker.store import demand as stored_demand
 
 # Records heartbeats of agents and other schedulers, and counts recent and failed builds of each host.
@@ -792,6 +793,7 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
     until: float
     open: bool = True
     number: int | None = None  # change number of the claim; None: placement has not answered yet
+    source: Id = ""  # the source of the capacity (`Scope.source`)
 
 
 class PendingChoices:
@@ -812,10 +814,10 @@ class PendingChoices:
         self._ties = 0
         self._watchers: list[Callable[[str], None]] = []
 
-    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> PendingChoice:
+    def enter(self, way: Candidate, scope: Scope = PLAIN) -> PendingChoice:
         now = self._clock.monotonic()
-        allocations = without(way.allocations, held) if held else way.allocations
-        entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout)
+        allocations = without(way.allocations, scope.held) if scope.held else way.allocations
+        entry = PendingChoice(allocations, way.cell, way.root, now, now + self.timeout, source=scope.source)
         self._book.chose(way.cell, way.root, now)
         self._source.packing.claim(allocations)
         self._open.append(entry)
@@ -834,7 +836,7 @@ class PendingChoices:
         reservation = choice.pick.reservation
         if choice.way is not choice.pick.choices[0]:
             self.release(choice.pick)
-            reservation = self.enter(choice.way, choice.pick.scope.held)
+            reservation = self.enter(choice.way, choice.pick.scope)
         if isinstance(reservation, PendingChoice):
             self.confirm(reservation, choice.number)
 
@@ -880,6 +882,9 @@ class PendingChoices:
     @property
     def unsettled(self) -> list[PendingChoice]:
         return [entry for entry in self._open if entry.open and entry.number is None]
+
+    def drawn_from(self, source: Id) -> list[PendingChoice]:
+        return [entry for entry in self.unsettled if entry.source == source]
 
 
 LEAST_REQUESTS = 0.01  # of a shape, counted as of now; with less it is forgotten

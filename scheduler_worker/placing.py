@@ -23,6 +23,7 @@ from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
+    BuildCancelled,
     BuildCancelRequested,
     BuildDeleteRequested,
     BuildPlaced,
@@ -384,8 +385,10 @@ class Fallback:
         """
         return False
 
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
-        """Cancel a build or request that the fallback has taken over, answer the client, and return orders to
+    async def cancel(
+        self, asked: BuildCancelRequested
+    ) -> Sequence[BuildCancelled | BuildDeleteRequested] | None:
+        """Cancel a build or request that the fallback has taken over, and return the answer, and orders to
         delete builds that have a host already. Return None, without effect, if the fallback has none.
         """
         return None

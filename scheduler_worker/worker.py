@@ -90,7 +90,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     trail = AuditTrail(database, clock, options.keep_acts, options.keep)
     explanations = Explanations(database, scheduler)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler.clock))
-    cancelling = Cancelling(scheduler.ending, given.bus.publish, scheduler.fallbacks)
+    cancelling = Cancelling(scheduler.ending, scheduler.fallbacks)
     intake = intake_of(scheduler.parts)
     worker = Worker(
         "scheduler",
@@ -108,7 +108,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 prefetch=intake.prefetch,
             ),
             on(topics.HOST_REPORTED, scheduler.handle, private=True),
-            on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_DELETE]),
+            on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_CANCELLED, topics.BUILD_DELETE]),
             on(topics.HOST_FAILED, scheduler.on_host_failed, private=True),
             on(topics.SCHEDULER_ALIVE, hosts.roster.handle, private=True),
             on_many(topics.ACTS_RECORDED, trail.record_many),

@@ -43,6 +43,7 @@ from berth.operations.audit import Audit, refuse_missing_databases
 from berth.operations.audit import audit as audit_databases
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
+from berth.readiness import Startup
 from berth.services import Supervisor, embedded, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
@@ -204,7 +205,7 @@ async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console)
             f" {settings.simulator.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
         )
         async with embedded(settings) as house:
-            await ready(house.bus, settings)
+            await ready(house.bus, settings, Startup(console.print))
             settle_in()
             room_place = f"is at {url}" if (url := room_url(settings)) else "is switched off"
             result = await _with_progress(Load(house.bus, plan), console)

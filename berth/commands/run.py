@@ -4,12 +4,12 @@ import asyncio
 import atexit
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -39,6 +39,7 @@ from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_room_address
 from berth.features import authentication_methods
 from berth.process_watch import STUCK_SECONDS, WatchLimits, watched
+from berth.readiness import Startup
 from berth.services import (
     Supervisor,
     embedded,
@@ -51,16 +52,12 @@ from berth.services import (
 )
 from berth.settings import Settings, usable_cores
 from bus import topics
-from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused, Unavailable, Unroutable
-from bus.queries import FindBuilds, FindCandidates, FindDecision
+from bus.errors import OperationRefused
+from bus.queries import CandidatesFound, FindBuilds, FindCandidates, FindDecision
 from bus.requests import ResourceGroup
 
-R = TypeVar("R")
-
-_READY_SECONDS = 60.0
-_HOSTS_A_SECOND = 100  # hosts per second that placement is expected to store, on a busy machine
+STARTUP = Startup()
 _METHODS = ", ".join(("noauth2", "tokens", *authentication_methods()))
 
 commands = Commands()
@@ -198,11 +195,12 @@ async def up(settings: Settings, console: Console) -> int:
 
 async def _up_here(settings: Settings, console: Console) -> int:
     """Run all workers in this process until a signal stops it."""
+    await check_databases(settings)
     stopping = asyncio.Event()
     metrics = settings.process.metrics_http
     async with embedded(settings, open_socket=True) as house, serving_metrics(metrics):
         stop_on_signals(stopping)
-        await ready(house.bus, settings)
+        await ready(house.bus, settings, Startup(partial(console.print, soft_wrap=True)))
         settle_in()
         if metrics:
             console.print(f"metrics at {metrics_url(metrics)}")
@@ -225,7 +223,8 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run(stopping))
         async with Bus(composition.transport(settings, "up")) as bus:
-            await _ready_or_stopped(bus, settings, stopping)
+            startup = Startup(partial(console.print, soft_wrap=True), supervisor.failed)
+            await _ready_or_stopped(bus, settings, stopping, startup)
             if not stopping.is_set():
                 for name, (pid, address) in supervisor.processes().items():
                     metrics = f", metrics at {metrics_url(address)}" if address else ""
@@ -243,76 +242,76 @@ def layout_chosen(settings: Settings) -> str:
     return f"layout {layout}, for {cores} processor core{'s' * (cores > 1)} (instead: --layout {other})"
 
 
-async def ready(bus: Bus, settings: Settings) -> int:
+async def ready(bus: Bus, settings: Settings, startup: Startup = STARTUP) -> int:
     """Wait until all workers that carry out builds answer queries; return how many hosts placement knows."""
-    hosts = await scheduling(bus, settings)
+    hosts = await scheduling(bus, settings, startup=startup)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
     for cell in settings.cell_names:  # wait for each: builds do not reach a conductor that is still starting
         question = FindBuilds(cell=cell, builds=(bus.clock.uuid(),))
-        await _answered(partial(find, question), f"the conductor of cell {cell} does not answer")
+        await startup.wait(partial(find, question), _silent(f"the conductor of cell {cell} does not answer"))
     return hosts
 
 
-async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+def _silent(why: str) -> Callable[[object], str]:
+    return lambda _: why
+
+
+async def scheduling(bus: Bus, settings: Settings, share: float = 1.0, startup: Startup = STARTUP) -> int:
     """Wait until a scheduler answers and placement knows this share (0 to 1) of the simulated hosts; return
     how many hosts placement knows.
     """
-    hosts = await hosts_known(bus, settings, share)
+    hosts = await hosts_known(bus, settings, share, startup)
     decision = bus.asker(topics.DECISION, timeout=2.0)
     # A scheduler answers queries when it has loaded its copy of placement's index.
-    await _answered(partial(decision, FindDecision(id=bus.clock.uuid())), "no scheduler answers")
+    await startup.wait(partial(decision, FindDecision(id=bus.clock.uuid())), _silent("no scheduler answers"))
     return hosts
 
 
-async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0, startup: Startup = STARTUP) -> int:
     """Wait until placement knows this share (0 to 1) of the simulated hosts; return how many it knows."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
-    found = await _answered(
-        partial(find, question),
-        f"placement does not know yet {settings.simulator.hosts} hosts",
-        lambda found: found.considered >= settings.simulator.hosts * share,
-        settings.simulator.hosts / _HOSTS_A_SECOND,
+    hosts = settings.simulator.hosts
+
+    def describe(found: CandidatesFound | None) -> str:
+        if found is None:
+            return "placement does not answer"
+        return f"placement knows {found.considered} of {hosts} hosts"
+
+    found = await startup.wait(
+        partial(find, question), describe, lambda found: found.considered >= hosts * share
     )
     return found.considered
 
 
-async def _answered(
-    ask: Callable[[], Awaitable[R]],
-    else_why: str,
-    enough: Callable[[R], bool] = lambda _: True,
-    more: float = 0.0,
-) -> R:
-    """Repeat a query until `enough` accepts the answer, and return the answer. After a timeout, extended by
-    `more` seconds, raise Unavailable with the reason `else_why`.
-    """
-    patience = _READY_SECONDS + more
-    deadline = monotonic() + patience
-    while monotonic() < deadline:
-        try:
-            answer = await ask()
-            if enough(answer):
-                return answer
-        except (Unavailable, Unroutable):  # the worker has no queue yet
-            pass
-        await asyncio.sleep(0.05)
-    raise Unavailable(f"after {patience:.0f} s {else_why}")
-
-
-async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event) -> None:
+async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event, startup: Startup) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(stopping.wait())
-        getting = group.create_task(ready(bus, settings))
+        getting = group.create_task(ready(bus, settings, startup))
         await asyncio.wait((waiting, getting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if stopping.is_set():
             getting.cancel()
 
 
+async def check_databases(settings: Settings) -> None:
+    """Raise MigrationsBroken if a database has tables that no migration made; create nothing in any."""
+    from bus.sql.migrations import check_tables
+
+    for role in composition.stores(settings):
+        if await composition.foreign_tables(settings, role):
+            database = composition.database_of(settings, role)
+            try:
+                await check_tables(database)
+            finally:
+                await database.close()
+
+
 async def migrate_all(settings: Settings, console: Console) -> list[tuple[str, str]]:
     """Migrate all databases, and print and return the migrations as pairs (database, migration)."""
     from bus.sql.migrations import migrate
 
+    await check_databases(settings)
     made = []
     for role, packages in composition.stores(settings).items():
         database = composition.database_of(settings, role)

@@ -15,6 +15,7 @@ from berth.doctor.seen import (
     ManagementSeen,
     WorkerSeen,
 )
+from bus.sql.migrations import FOREIGN_REMEDY, describe_foreign
 from bus.worker import may_lack_consumer
 
 T = TypeVar("T")
@@ -136,6 +137,7 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         do = "Restart the node that was suspended or cut off, and then the others, until none is named."
         sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
         yield Finding("broken", about, sentence, do)
+    yield from _leaderless(about, cluster)
     yield from _on_one_node(about, cluster)
     wanted = min(MEMBERS, len(cluster.nodes))
     few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
@@ -146,6 +148,21 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
     grow = " and ".join(f"`rabbitmq-queues grow {node} all`" for node in without)
     sentence = f"Quorum queues with fewer than {wanted} members: {names}."
     yield Finding("warning", about, sentence, f"Add the missing members: {grow}.")
+
+
+def _leaderless(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
+    if not cluster.leaderless:
+        return
+    sentence = (
+        f"Quorum queues have no leader: {_listed(sorted(cluster.leaderless))}. They take no messages until a"
+        " majority of their members runs: berth repeats results for a client's queue until then, and waits"
+        " for its own queues."
+    )
+    do = (
+        "Start the nodes of their members (`rabbitmq-queues quorum_status QUEUE`). If all run, restart the"
+        " node of the former leader; a client's queue that is not needed any more can be deleted."
+    )
+    yield Finding("broken", about, sentence, do)
 
 
 def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
@@ -183,8 +200,15 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
     yield from _clock(about, seen.clock)
 
 
+def foreign_finding(seen: DatabaseSeen) -> Finding:
+    return Finding("broken", f"database {seen.store}", describe_foreign(seen.foreign), FOREIGN_REMEDY)
+
+
 def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
     about = f"database {seen.store}"
+    if seen.foreign:
+        yield foreign_finding(seen)
+        return
     if not seen.was_made:
         do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
         yield Finding("broken", about, "It was never made: it has no tables.", do)

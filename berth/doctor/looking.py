@@ -121,12 +121,13 @@ async def _database(
             version, ahead = await _postgres(database, clock)
         if await composition.ever_made(settings, role):  # else reading the revision would create a file
             versions = {**await current(database)}
+        foreign = () if versions else await composition.foreign_tables(settings, role)
         seen = tuple(
             replace(package, revision=at.revision) if (at := versions.get(package.name)) else package
             for package in known
         )
         unlisted = tuple(sorted(versions.keys() - {*packages}))
-        return DatabaseSeen(store, database.name, version, "", seen, unlisted, ahead)
+        return DatabaseSeen(store, database.name, version, "", seen, unlisted, foreign, ahead)
     except (*_AWAY, OSError) as problem:
         return DatabaseSeen(store, database.name, problem=str(problem), packages=known)
     finally:

@@ -15,7 +15,7 @@ from bus.clock import Clock
 
 ANSWER_SECONDS = 5.0
 _NODE_COLUMNS = "name,running,partitions,mem_alarm,disk_free_alarm"
-_COLUMNS = "name,type,members,durable,messages,consumers,node,slave_nodes,state"
+_COLUMNS = "name,type,members,online,leader,durable,messages,consumers,node,slave_nodes,state"
 _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 
@@ -67,6 +67,7 @@ async def read_management(
             for queue in queues
             if queue.get("type") == "quorum" and "members" in queue
         },
+        leaderless=tuple(str(queue["name"]) for queue in queues if _is_leaderless(queue)),
         on_one_node=_on_one_node(queues, bindings),
         disabled=tuple(
             str(flag["name"])
@@ -83,6 +84,16 @@ def _alarms(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
     for resource, name in (("memory", "mem"), ("disk", "disk_free")):
         if short := [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]:
             yield f"{resource} at {', '.join(short)}"
+
+
+def _is_leaderless(queue: dict[str, Any]) -> bool:
+    """Return whether a quorum queue has no leader that runs. RabbitMQ reports its former leader, and counts a
+    member that does not reply as not online.
+    """
+    if queue.get("type") != "quorum" or "online" not in queue:
+        return False
+    online = queue["online"]
+    return 2 * len(online) <= len(queue.get("members", ())) or queue.get("leader") not in online
 
 
 def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, Any]]) -> dict[str, str]:

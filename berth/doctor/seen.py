@@ -41,6 +41,8 @@ class ManagementSeen(msgspec.Struct, frozen=True):
     nodes: dict[str, bool] = {}  # whether each node runs
     partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ reports as partitioned
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
+    # quorum queues of which too few members run: they have no leader, and confirm no messages
+    leaderless: tuple[str, ...] = ()
     # the node of each durable classic queue that receives berth's messages, or may if the node is down
     on_one_node: dict[str, str] = {}
     disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
@@ -87,6 +89,7 @@ class DatabaseSeen(msgspec.Struct, frozen=True):
     problem: str = ""
     packages: tuple[PackageSeen, ...] = ()
     unlisted: tuple[str, ...] = ()  # packages that have tables there, and are not in this version
+    foreign: tuple[str, ...] = ()  # tables that no migration made, if no package has tables there
     clock: float | None = None
 
     @property

@@ -52,6 +52,11 @@ class Crossing:
         return isinstance(self.of, Query)
 
     @property
+    def is_for_clients(self) -> bool:
+        """Return whether programs outside berth may receive the forwarded messages."""
+        return isinstance(self.of, Topic) and self.of.outsiders
+
+    @property
     def replies(self) -> str:
         """Return the prefix of the reply addresses of the forwarded query; empty for a topic or answers."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
@@ -76,7 +81,7 @@ class Crossing:
 
     def framed(self, key: str) -> bool:
         """Return whether a message with this routing key may share one AMQP message with other messages."""
-        return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
+        return not self.is_for_clients or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:
         if isinstance(self.of, Topic):

@@ -15,8 +15,8 @@ from prometheus_client import Counter, Gauge
 
 from berth.ferry.crossings import Crossing, Way
 from bus.clock import Backoff, Clock
-from bus.delivery.settling import FAULT_DELAYS, letter_of, refusal_of
-from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.delivery.settling import CONFIRM_SECONDS, FAULT_DELAYS, letter_of, refusal_of, repeated_after
+from bus.errors import BrokerRefused, TooBig, Unavailable, Unconfirmed, Undecodable, Unroutable
 from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker
 
@@ -49,15 +49,26 @@ class Passage:
     _unroutable: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Forward messages until cancelled. Messages that the other broker does not confirm stay queued."""
+        """Forward messages until cancelled. Messages that the other broker does not confirm stay queued.
+
+        A batch for clients waits only for a short time until the batch before it is confirmed.
+        """
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
-        while True:
-            deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
-            self.in_hand, self.oldest = len(deliveries), deliveries[0].envelope.sent_at
-            await self._carry(deliveries)
-            self.in_hand = 0
+        held = CONFIRM_SECONDS if self.crossing.is_for_clients else None
+        async with asyncio.TaskGroup() as group:
+            while True:
+                deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
+                await asyncio.wait([group.create_task(self._carry(deliveries))], timeout=held)
 
     async def _carry(self, deliveries: Sequence[Delivery]) -> None:
+        self.in_hand += len(deliveries)
+        self.oldest = deliveries[0].envelope.sent_at
+        try:
+            await self._forward_valid(deliveries)
+        finally:
+            self.in_hand -= len(deliveries)
+
+    async def _forward_valid(self, deliveries: Sequence[Delivery]) -> None:
         load = []
         for delivery in deliveries:
             try:
@@ -86,6 +97,9 @@ class Passage:
                 await self._there.publish(
                     [envelope for _, envelope in load], expected=[self.crossing.expected] * len(load)
                 )
+                break
+            except Unconfirmed as late:
+                load = await self._postpone_unconfirmed(load, late)
                 break
             except Unavailable as problem:
                 log.warning("%s waits: %s", self.crossing.queue.name, problem)
@@ -118,6 +132,19 @@ class Passage:
             delivery.done()
         of = self.crossing
         CARRIED.labels(of.cell, of.way.value, of.name).inc(len(load))
+
+    async def _postpone_unconfirmed(self, load: Loaded, late: Unconfirmed) -> Loaded:
+        """Forward messages again later that a client's queue has not confirmed; return the others."""
+        postponed = [pair for pair in load if pair[1].id in late.ids]
+
+        async def postpone(delivery: Delivery) -> None:
+            after = repeated_after(delivery.envelope)
+            again = msgspec.structs.replace(delivery.envelope, attempt=delivery.envelope.attempt + 1)
+            await self._insist(lambda: self.here.delay(self.crossing.queue.name, again, after))
+            delivery.done()
+
+        await asyncio.gather(*(postpone(delivery) for delivery, _ in postponed))
+        return [pair for pair in load if pair not in postponed]
 
     def _is_given_up(self, key: str) -> bool:
         now = self._clock.monotonic()

@@ -51,6 +51,18 @@ _PROVIDERS = sql("""
     OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)
     OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)
 """)
+# Bare-metal nodes (bus.resources.is_node) of which several consumers hold the reported classes.
+_NODES = sql("""
+    SELECT p.uuid, count(DISTINCT a.consumer_id) AS holders, min(c.uuid) AS consumer, max(c.uuid) AS other
+    FROM resource_providers p
+    JOIN inventories i ON i.resource_provider_id = p.id AND i.reported
+    JOIN allocations a ON a.resource_provider_id = p.id AND a.resource_class_id = i.resource_class_id
+    JOIN consumers c ON c.id = a.consumer_id
+    WHERE p.parent_provider_id IS NULL AND p.name = p.uuid
+    AND NOT EXISTS (SELECT 1 FROM inventories o JOIN resource_classes n ON n.id = o.resource_class_id
+    WHERE o.resource_provider_id = p.id AND o.reported AND (o.total <> 1 OR n.name NOT LIKE 'CUSTOM_%'))
+    GROUP BY p.uuid HAVING count(DISTINCT a.consumer_id) > 1 ORDER BY p.uuid
+""")
 _CONSUMER_TREES = sql("""
     SELECT c.uuid AS consumer, c.generation, t.name AS type, c.client, c.created_at, c.keeps_for,
     r.uuid AS root, p.uuid AS provider, k.name, a.used, h.cell, h.agent, h.created_at AS reported
@@ -157,6 +169,14 @@ async def breaches(tx: Transaction) -> list[str]:
             f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
             " or a root that is not its own"
         )
+    for row in await _NODES(tx):
+        both = f"consumers {row['consumer']} and {row['other']}"
+        several = (
+            f"{row['holders']} consumers hold the node, {both}"
+            if row["holders"] > 2
+            else f"{both} hold the node"
+        )
+        found.append(f"node {row['uuid']}: {several}")
     return found
 
 

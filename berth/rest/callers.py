@@ -52,6 +52,11 @@ class RestCaller:
     def is_limited(self) -> bool:
         return is_limited(self.operator)
 
+    @property
+    def reads_all(self) -> bool:
+        """Return whether the caller may read the data of all projects."""
+        return not allowed(self.operator, READ, Target())
+
     def named(self, project: str) -> str:
         """Return the project that a request names, by default the project of the token."""
         return project if project not in ("", UNSAID_ID) else self.operator.project

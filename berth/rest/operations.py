@@ -43,6 +43,8 @@ from bus.queries import (
     FindWaiting,
     Instance,
     WaitingRequest,
+    build_for_member,
+    instance_for_member,
 )
 from bus.sql.database import Database
 from bus.vocabulary import Message
@@ -177,6 +179,7 @@ class RestOperations:
         project = await self.project(caller, id_)
         _, stands = await self._stands(id_)
         if stands is not None:
+            stands = stands if caller.reads_all else build_for_member(stands)
             return BuildDetails(build=id_, project=project, status=stands.status, stands=stands)
         decision = await self.bus.asker(topics.DECISION)(FindDecision(id=id_))
         if not decision.known:
@@ -208,6 +211,8 @@ class RestOperations:
         )
         is_more = len(listed) > question.limit or any(page.more for page in found.values())
         page = tuple(listed[: question.limit])
+        if not caller.reads_all:
+            page = tuple(map(instance_for_member, page))
         return BuildsListed(
             instances=page, after=page[-1].build if is_more and page else "", silent_cells=tuple(silent)
         )

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from berth import __version__, composition
 from berth.configuration import Effective
-from berth.doctor.judgement import judged, sorted_findings
+from berth.doctor.judgement import foreign_finding, judged, sorted_findings
 from berth.doctor.looking import inspect
 from berth.doctor.seen import BerthSeen, DatabaseSeen, Finding
 from berth.settings import Settings
@@ -94,6 +94,9 @@ def judged_upgrade(
 
 def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
     finding = partial(Finding, about=f"database {seen.store}")
+    if seen.foreign:
+        yield foreign_finding(seen)
+        return
     newer = [each for each in seen.packages if each.revision and each.revision not in each.known]
     for each in newer:
         sentence = (

@@ -149,13 +149,23 @@ class QueueReader:
         if self._is_slow is not None and (slow := [each for each in readable if self._is_slow(each[1])]):
             readable = [each for each in readable if not self._is_slow(each[1])]
             deliveries[:] = [delivery for delivery, _ in readable]  # `_handle_slow` settles the slow messages
-            self._call([delivery for delivery, _ in slow], partial(self._handle_slow, slow))
+            apart = [delivery for delivery, _ in slow]
+            self._call(apart, partial(self._handle_slow, slow, apart))
         if readable:
-            await self.served.handle(readable)
+            await self._handle_readable(readable, deliveries)
 
-    async def _handle_slow(self, slow: Readable) -> None:
+    async def _handle_slow(self, slow: Readable, deliveries: list[Delivery]) -> None:
         async with self._slow_slots:
-            await self.served.handle(slow)
+            await self._handle_readable(slow, deliveries)
+
+    async def _handle_readable(self, readable: Readable, deliveries: list[Delivery]) -> None:
+        """Handle messages; those whose results for clients are not confirmed yet are settled in further
+        tasks, for which this call does not wait, and removed from `deliveries`.
+        """
+        for unsettled in await self.served.handle(readable, self._group.create_task):
+            removed = {id(delivery) for delivery in unsettled.deliveries}
+            deliveries[:] = [delivery for delivery in deliveries if id(delivery) not in removed]
+            self._call([*unsettled.deliveries], unsettled.settle)
 
     async def _handle(self, deliveries: Sequence[Delivery], work: Work) -> None:
         started = self._clock.monotonic()

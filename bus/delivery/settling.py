@@ -7,10 +7,10 @@ import asyncio
 import logging
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from prometheus_client import Counter, Histogram
@@ -25,6 +25,7 @@ from bus.errors import (
     Retry,
     TooBig,
     Unavailable,
+    Unconfirmed,
     Undecodable,
     Unroutable,
 )
@@ -45,6 +46,8 @@ from bus.worker import Answers, On, Undeclared, Worker, cell_of, messages_of, re
 FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
 MAX_UNROUTABLE = 60  # tries, which take about five minutes with the pauses between them
 LONGEST_PAUSE = 5.0
+REPEATED_SECONDS = 5.0  # until a message for a client that was not confirmed is repeated; each time doubled
+LONGEST_REPEAT = 60.0  # the longest of these times
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
             pass  # a bug: until the versions of both processes are equal, a retry may succeed
         case AnswerRefused() | BrokerRefused() | TooBig():
             return Dead(str(problem))
+        case Unconfirmed():  # not logged for each message: `bus.rabbit.client_channels` logs the client
+            return Again(repeated_after(envelope))
         case Unavailable():
             return Again(_pause(envelope), str(problem), away=True)
         case Unroutable() if envelope.unroutable + 1 < MAX_UNROUTABLE:
@@ -92,6 +97,11 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
 
 def _pause(envelope: Envelope) -> float:
     return min(0.5 * envelope.attempt, LONGEST_PAUSE)
+
+
+def repeated_after(envelope: Envelope) -> float:
+    """Return the seconds until a message is handled again because its result was not confirmed."""
+    return min(REPEATED_SECONDS * 2.0 ** min(envelope.attempt - 1, 8), LONGEST_REPEAT)
 
 
 def letter_of(
@@ -294,11 +304,49 @@ HANDLING_SECONDS = Histogram(
 )
 
 
+CONFIRM_SECONDS = 0.5  # for which a handler call waits for the confirms of results for clients
 ANSWER_SECONDS = 5.0  # limit for the answer to an invalid request, because a client's full queue takes none
 
 
 Readable = Sequence[tuple[Delivery, Message]]
 Made = Sequence[tuple[Envelope, Message]]
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+Fates = Sequence[tuple[Delivery, Exception | None]]  # None: the message was handled
+
+
+class ClientResults:
+    """The results of a handler that are published for clients, and why they failed."""
+
+    def __init__(self, made: Made) -> None:
+        self.causes = {cause.id for cause, _ in made}
+        self._problem: Exception | None = None
+        self.publishing: asyncio.Task[None] | None = None
+
+    async def publish(self, publishing: Awaitable[None]) -> None:
+        try:
+            await publishing
+        except Exception as problem:
+            self._problem = problem
+
+    def check(self) -> None:
+        """Raise why the results could not be published, unless a client's queue does not confirm them."""
+        if self._problem is not None and not isinstance(self._problem, Unconfirmed):
+            raise self._problem
+
+    def problem_of(self, delivery: Delivery) -> Exception | None:
+        """Return why the results of a handled message could not be published, or None."""
+        if isinstance(self._problem, Unconfirmed) and delivery.envelope.id not in self._problem.causes:
+            return None
+        return self._problem if delivery.envelope.id in self.causes else None
+
+
+class Unsettled(NamedTuple):
+    """Handled messages that are settled when clients' queues have confirmed the results, or are late."""
+
+    deliveries: Sequence[Delivery]
+    settle: Callable[[], Awaitable[None]]
 
 
 class ServedRow(ABC):
@@ -324,6 +372,10 @@ class ServedRow(ABC):
     @abstractmethod
     async def _publish(self, made: Made) -> None:
         pass
+
+    @abstractmethod
+    def _is_for_clients(self, message: Message) -> bool:
+        """Return whether programs outside berth may receive a result of the handler."""
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
@@ -391,19 +443,22 @@ class ServedRow(ABC):
         """Return a message's routing key; if it was sent to the queue by the queue's name, the row's key."""
         return self._hears if envelope.key == self._by_name else envelope.key
 
-    async def handle(self, readable: Readable) -> None:
+    async def handle(self, readable: Readable, spawn: Spawn | None = None) -> list[Unsettled]:
         """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
         the message to the dead letters.
 
-        If an exception is raised, messages not settled yet stay in their queue.
+        With `spawn`, which starts a task, return the messages whose results for clients are not confirmed
+        soon, for the caller to settle them; other messages need not wait. If an exception is raised, messages
+        not settled yet stay in their queue.
         """
+        unsettled: list[Unsettled] = []
         if (tracer := current_tracer()) is None:
-            await self._handle_together(readable)
-            return
+            await self._handle_together(readable, spawn, unsettled)
+            return unsettled
         spans = [tracer.handling(*self.labels, delivery.envelope) for delivery, _ in readable]
         problem: BaseException | None = None
         try:
-            problem = await self._handle_together(readable)
+            problem = await self._handle_together(readable, spawn, unsettled)
         except BaseException as raised:
             problem = raised
             raise
@@ -411,10 +466,14 @@ class ServedRow(ABC):
             for span in spans:
                 if span is not None:
                     span.end(problem)
+        return unsettled
 
-    async def _handle_together(self, readable: Readable) -> Exception | None:
+    async def _handle_together(
+        self, readable: Readable, spawn: Spawn | None, unsettled: list[Unsettled]
+    ) -> Exception | None:
         """Call the handler with all messages; if that fails, with each message alone. If a service is
-        unavailable, or there is only one message, return the exception instead.
+        unavailable, or there is only one message, return the exception instead. Add messages whose results
+        are not confirmed yet to `unsettled`.
         """
         alone = len(readable) == 1
         try:
@@ -422,7 +481,7 @@ class ServedRow(ABC):
             with handling(((delivery.envelope, message) for delivery, message in readable), repeated):
                 outcomes = await self._call([message for _, message in readable])
                 made, fates = _sorted(readable, outcomes)
-                await self._publish(made)
+                for_clients = await self._publish_all(made, spawn)
         except Exception as problem:
             if alone or isinstance(problem, Unavailable):
                 for delivery, _ in readable:
@@ -431,16 +490,72 @@ class ServedRow(ABC):
         else:
             if log.isEnabledFor(logging.DEBUG):
                 self._log_messages(readable, made)
-            for delivery, fate in fates:
-                if fate is None:
-                    self._count["done"].inc()
-                    delivery.done()
-                else:
-                    await self._judge(delivery, fate)
+            settled = fates
+            if for_clients is not None:
+                settled = self._without_unsettled(fates, for_clients, unsettled)
+            await self._settle(settled)
             return None
         for single in readable:  # perhaps only one message made the batch fail
-            await self.handle([single])
+            unsettled += await self.handle([single], spawn)
         return None
+
+    async def _publish_all(self, made: Made, spawn: Spawn | None) -> ClientResults | None:
+        """Publish the handler's results; return those for clients, if there are any, as soon as all others
+        are confirmed, and these too or CONFIRM_SECONDS have passed.
+        """
+        results = [each for each in made if self._is_for_clients(each[1])]
+        if not results:
+            await self._publish(made)
+            return None
+        for_clients = ClientResults(results)
+        publish = for_clients.publish(self._publish(results))
+        if spawn is None:
+            await publish
+        else:
+            for_clients.publishing = publishing = spawn(publish)
+            try:
+                if len(results) < len(made):
+                    await self._publish([each for each in made if not self._is_for_clients(each[1])])
+                await asyncio.wait([publishing], timeout=CONFIRM_SECONDS)
+            except BaseException:
+                publishing.cancel()
+                raise
+        for_clients.check()
+        return for_clients
+
+    def _without_unsettled(
+        self, fates: Fates, for_clients: ClientResults, unsettled: list[Unsettled]
+    ) -> list[tuple[Delivery, Exception | None]]:
+        """Return the fates of messages whose results are confirmed or late; add the others to `unsettled`."""
+        publishing = for_clients.publishing
+        if publishing is None or publishing.done():
+            return [(delivery, fate or for_clients.problem_of(delivery)) for delivery, fate in fates]
+        waits = [fate is None and delivery.envelope.id in for_clients.causes for delivery, fate in fates]
+        waiting = [delivery for (delivery, _), is_waiting in zip(fates, waits, strict=True) if is_waiting]
+
+        async def settle() -> None:
+            await publishing
+            await self._settle([(delivery, for_clients.problem_of(delivery)) for delivery in waiting])
+
+        unsettled.append(Unsettled(waiting, settle))
+        return [each for each, is_waiting in zip(fates, waits, strict=True) if not is_waiting]
+
+    async def _settle(self, fates: Fates) -> None:
+        late = []
+        for delivery, fate in fates:
+            if fate is None:
+                self._count["done"].inc()
+                delivery.done()
+            elif isinstance(fate, Unconfirmed):
+                late.append(self._judge_unconfirmed(delivery, fate))
+            else:
+                await self._judge(delivery, fate)
+        if late:
+            await asyncio.gather(*late)
+
+    async def _judge_unconfirmed(self, delivery: Delivery, problem: Unconfirmed) -> None:
+        """Decide about a handled message whose result a client's queue has not confirmed in time."""
+        await self._judge(delivery, problem)
 
     def _log_messages(self, readable: Readable, made: Made) -> None:
         """Log a line for each handled message, so that one build can be followed through all workers."""
@@ -555,6 +670,10 @@ class Emitter:
 
 
 class ConsumedRow(ServedRow):
+    """Handles the messages of a topic. If a result for clients is not confirmed in time, its message is
+    handled again later, and leads to the same result.
+    """
+
     row: On
 
     def __init__(self, row: On, worker: Worker, process: Process, suspects: Suspects) -> None:
@@ -563,6 +682,10 @@ class ConsumedRow(ServedRow):
 
     def _key_of(self, message: Message) -> str:
         return self.row.address.topic.key(message)
+
+    def _is_for_clients(self, message: Message) -> bool:
+        topic = TOPIC_OF.get(type(message))
+        return topic is not None and topic.outsiders
 
     async def _publish(self, made: Made) -> None:
         try:
@@ -605,6 +728,8 @@ class ConsumedRow(ServedRow):
 
 
 class AnsweredRow(ServedRow):
+    """Answers queries. An answer that a client's queue does not confirm in time is dropped."""
+
     def __init__(self, row: Answers, worker: Worker, process: Process, suspects: Suspects) -> None:
         super().__init__(row, worker, process, suspects)
         self._query = row.query
@@ -612,6 +737,13 @@ class AnsweredRow(ServedRow):
 
     def _key_of(self, message: Message) -> str:
         return f"ask.{self._query.key(message)}"
+
+    def _is_for_clients(self, message: Message) -> bool:
+        return self._query.of_client
+
+    async def _judge_unconfirmed(self, delivery: Delivery, problem: Unconfirmed) -> None:
+        self._count["done"].inc()
+        delivery.done()  # a client that still needs the answer repeats its query
 
     def _check(self, envelope: Envelope, message: Message) -> None:
         super()._check(envelope, message)

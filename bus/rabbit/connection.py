@@ -152,10 +152,12 @@ def raising_refusals() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def answered() -> AsyncIterator[None]:
-    """In the `with` block, raise TimeoutError if the broker's reply is late, RequestRefused if it refuses."""
+async def answered(seconds: float | None = None) -> AsyncIterator[None]:
+    """In the `with` block, raise TimeoutError if the broker's reply takes longer than `seconds` (by default
+    ANSWER_SECONDS), RequestRefused if it refuses.
+    """
     with raising_refusals():
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(seconds or ANSWER_SECONDS):
             yield
 
 

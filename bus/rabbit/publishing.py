@@ -5,10 +5,10 @@ key wait, and then share the next AMQP message. Without such a message, an envel
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from bus.errors import Unavailable
+from bus.errors import Unavailable, Unconfirmed
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, Receipt, encode_frame
 from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.fast_channels.frames import Post
@@ -43,8 +43,11 @@ class _Queue:
 
 
 class Publisher:
-    def __init__(self, link: Link) -> None:
+    """Publishes envelopes; `post` publishes an AMQP message and returns after the broker's confirm."""
+
+    def __init__(self, link: Link, post: Callable[[Post], Awaitable[None]]) -> None:
         self._link = link
+        self._post = post
         self._queues: dict[Lane, _Queue] = {}
         self._ready: dict[_Queue, None] = {}
         self._frames = itertools.count(1)
@@ -55,6 +58,11 @@ class Publisher:
 
         Each item of `envelopes` is a routing key, an envelope, and True if a queue must receive the envelope.
         """
+        if (receipt := self.start(exchange, envelopes)) is not None:
+            await receipt.done
+
+    def start(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> Receipt | None:
+        """Begin to publish envelopes as `send` does, and return the receipt of all; None without any."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))
@@ -65,8 +73,7 @@ class Publisher:
                 queue = self._queues[lane] = _Queue(lane)
             queue.waiting.append((envelope, receipt))
             self._schedule_send(queue)
-        if items:
-            await receipt.done
+        return receipt if items else None
 
     def abandon(self) -> None:
         """Raise Unavailable in all waiting calls of `send`, because the connection closes."""
@@ -100,7 +107,10 @@ class Publisher:
     async def _carry(self, queue: _Queue, load: list[tuple[Envelope, Receipt]]) -> None:
         problem: Exception | None = None
         try:
-            await self._link.post(self._post(queue.lane, [envelope for envelope, _ in load]))
+            await self._post(self._message(queue.lane, [envelope for envelope, _ in load]))
+        except Unconfirmed:
+            for envelope, receipt in load:
+                receipt.unconfirmed.append(envelope)
         except asyncio.CancelledError:
             problem = Unavailable(f"the connection to RabbitMQ at {self._link.place} was closed meanwhile")
             raise
@@ -115,7 +125,7 @@ class Publisher:
             elif not queue.under_way:
                 self._queues.pop(queue.lane, None)
 
-    def _post(self, lane: Lane, envelopes: list[Envelope]) -> Post:
+    def _message(self, lane: Lane, envelopes: list[Envelope]) -> Post:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aio_pika.abc import AbstractConnection
 from prometheus_client import Counter, Gauge
@@ -250,6 +250,12 @@ class Session:
         return True
 
 
+class Publish(Protocol):
+    """Publishes a message on a connection, and waits for the confirm; with `apart`, on a separate channel."""
+
+    def __call__(self, session: Session, post: Post, /, *, apart: bool) -> Awaitable[None]: ...
+
+
 class Link:
     """A process's connection to the broker, reopened whenever it breaks; then all that the process declared
     (exchanges, queues, bindings) is declared again.
@@ -403,8 +409,10 @@ class Link:
         self._declared.dead = True
         await self.insist(lambda session: session.topology.dead())
 
-    async def post(self, post: Post) -> None:
-        """Publish a message, and again after each reconnect, until the broker confirms it."""
+    async def post(self, post: Post, publish: Publish = Session.publish) -> None:
+        """Publish a message, and again after each reconnect, until the broker confirms it. `publish` does it
+        on one connection.
+        """
         apart = False
         nacks = 0
         backoff = Backoff(self.clock)
@@ -413,7 +421,7 @@ class Link:
             await session.whole.wait()
             redeclarations = session.redeclarations
             try:
-                await session.publish(post, apart=apart)
+                await publish(session, post, apart=apart)
                 return
             except NoQueueBound:
                 raise Unroutable(f"no queue is bound to {post.key}") from None

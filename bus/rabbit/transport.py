@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 
+from bus.errors import Unconfirmed
 from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec, page_of
+from bus.rabbit.client_channels import ClientChannels
 from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue, UnroutedMessages
 from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link, Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, delay_for
+from bus.topics import is_for_clients
 
 
 class RabbitTransport:
@@ -36,7 +39,8 @@ class RabbitTransport:
         self._link = Link(
             broker_url(url, name), self._names, quorum=quorum, poll_seconds=poll_seconds, declared=declared
         )
-        self._publisher = Publisher(self._link)
+        self._publisher = Publisher(self._link, self._link.post)
+        self._for_clients = Publisher(self._link, ClientChannels(self._link).post)
         self._dead = DeadLetterQueue(self._link)
         self._unrouted = (
             UnroutedMessages(self._link, self._put_back, self._dead.store_dead_letter)
@@ -59,17 +63,31 @@ class RabbitTransport:
                 await self._link.close()
             finally:
                 self._publisher.abandon()
+                self._for_clients.abandon()
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._link.declare(*queues)
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         sent: dict[str, list[tuple[str, Envelope, bool]]] = {}
+        for_clients: list[tuple[str, Envelope, bool]] = []
         for envelope, must in zip(envelopes, expected, strict=True):
-            exchange = self._names.exchange_of(envelope.key)
-            sent.setdefault(exchange, []).append((envelope.key, envelope, must))
+            key = envelope.key
+            if is_for_clients(envelope.type, key):
+                for_clients.append((key, envelope, must))
+            else:
+                sent.setdefault(self._names.exchange_of(key), []).append((key, envelope, must))
+        receipt = self._for_clients.start(self._names.exchange, for_clients)
         for exchange, items in sent.items():
             await self._publisher.send(exchange, items)
+        if receipt is not None:
+            await receipt.done
+            if late := receipt.unconfirmed:
+                raise Unconfirmed(
+                    {each.key for each in late},
+                    ids=[each.id for each in late],
+                    causes=[each.causation for each in late],
+                )
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         if seconds <= 0:

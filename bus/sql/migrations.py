@@ -48,6 +48,13 @@ _HAS_VERSIONS = {
     "postgresql": text("SELECT to_regclass('migrations') IS NOT NULL"),
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'migrations'"),
 }
+_TABLES = {
+    "postgresql": text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1"),
+    "sqlite": text(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY 1"
+    ),
+}
+_SHOWN = 5  # foreign tables named in an error
 _VERSIONS = text("SELECT package, revision, oldest FROM migrations")
 _SET_VERSION = text(
     """
@@ -82,6 +89,8 @@ async def migrate(database: Database, *packages: str) -> list[AppliedMigration]:
         folders = {package: stack.enter_context(as_file(folder_of(package))) for package in packages}
         names = {package: names_in(folder) for package, folder in folders.items()}
         versions = await current(database)
+        if not versions:
+            await check_tables(database)
         database.migrations = {name: versions[name].revision for name in packages if name in versions}
         newest = {package: listed[-1] for package, listed in names.items()}
         if database.migrations == newest:
@@ -157,6 +166,39 @@ async def _read(tx: Transaction) -> Mapping[str, Version]:
     if not (await tx.execute(_HAS_VERSIONS[tx.dialect])).scalar_one():
         return {}
     return {row.package: Version(row.revision, row.oldest) for row in await tx.execute(_VERSIONS)}
+
+
+async def foreign_tables(database: Database) -> tuple[str, ...]:
+    """Return the tables of a database that no migration of this version or a newer one made: those of a
+    version before 0.2.0, or of another program.
+    """
+    async with database.read() as tx:
+        # Read the tables first: a concurrent migration commits its tables together with its version.
+        tables = [name for (name,) in await tx.execute(_TABLES[tx.dialect]) if name != "migrations"]
+        return () if await _read(tx) else tuple(tables)
+
+
+def describe_foreign(tables: Sequence[str]) -> str:
+    """Return a sentence about tables that this version cannot migrate."""
+    named = ", ".join(tables[:_SHOWN]) + (f" and {len(tables) - _SHOWN} more" * (len(tables) > _SHOWN))
+    maker = (
+        "a version before 0.2.0"
+        if "alembic_version" in tables
+        else "a version before 0.2.0 or another program"
+    )
+    return f"It has tables of {maker}, which cannot be migrated: {named}."
+
+
+FOREIGN_REMEDY = (
+    "Use a new database or schema, or correct the URL: databases migrate from release 0.2.0 on "
+    "(Upgrade in docs/running.md)."
+)
+
+
+async def check_tables(database: Database) -> None:
+    """Raise MigrationsBroken if a database has tables that no migration made; create nothing."""
+    if tables := await foreign_tables(database):
+        raise MigrationsBroken(f"{database.name}: {describe_foreign(tables)} {FOREIGN_REMEDY}")
 
 
 def folder_of(package: str) -> Traversable:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NewType, cast
 
 import msgspec
-from sqlalchemy import exc
+from sqlalchemy import exc, text
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.pool import PoolProxiedConnection
@@ -98,6 +98,16 @@ class Transaction(ABC):
     @abstractmethod
     async def release_connection(self) -> None:
         """Roll back uncommitted changes, and return the connection to the pool."""
+
+
+async def in_turn(tx: Transaction, table: str) -> None:
+    """Wait until no other transaction is open that called this for the table, so that one transaction at a
+    time judges a limit on the number of its rows. Reads and writes without this call do not wait.
+
+    Call it first: a statement before it may not see the rows that the other transactions have inserted.
+    """
+    if tx.dialect == "postgresql":  # writers of SQLite wait for each other
+        await tx.execute(text(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE"))
 
 
 class PostgresTransaction(Transaction):

@@ -255,9 +255,7 @@ def attempt_over(
     host: messages.Selection, outcome: AttemptOutcome, cause: str, started: float, now: float
 ) -> messages.Attempt:
     times = {"started": started, "ended": now}
-    return messages.Attempt(
-        host=host.host, agent=host.agent, outcome=outcome, cause=cause_of(cause), **times
-    )
+    return messages.Attempt(host=host.host, agent=host.agent, outcome=outcome, cause=cause_of(cause), **times)
 
 
 def timed(build: Build, limits: Sequence[float]) -> Build:

@@ -18,7 +18,7 @@ from bus import topics
 from bus.rabbit.topology import BrokerNames
 from features.clients.messages import CLIENT_ASKED, CLIENT_RELAY, CLIENT_REQUESTED
 
-# A full queue of a client drops its oldest messages: if it refused new ones, conductors would retry forever.
+# A full queue of a client drops its oldest messages: if it refused new ones, they would be repeated forever.
 LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")
 
 

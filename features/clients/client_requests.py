@@ -21,22 +21,31 @@ from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Undecodable, Unroutable
 from bus.invalid_requests import read_object, refused, with_notes
 from bus.messages import BuildRequested
+from bus.named_objects import named_objects
 from bus.projects import (
     ClientQuery,
+    FindOwners,
     FindProjects,
-    Known,
     NotAllowed,
     ProjectMember,
-    Projects,
     ProjectsFound,
     project_of,
 )
 from bus.protocol import Ask
-from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, FindInstances, InstancesFound
+from bus.queries import (
+    BuildsFound,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    InstancesFound,
+    build_for_member,
+    instance_for_member,
+)
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.topics import client_key
-from bus.vocabulary import Id, Message, cause_of
+from bus.vocabulary import Message, cause_of
 from bus.worker import Outcome
 from features.clients.messages import (
     ClientAnswered,
@@ -162,35 +171,41 @@ class ClientRequests:
             question = read_object(query.asks, asked.message, "message")
         except Undecodable as problem:
             raise NotAllowed(str(problem)) from None
-        return ClientAnswered(answer=await query.answer(question, client, self._known))
+        acts.check_projects(client, named_objects(question))
+        return ClientAnswered(answer=await query.answer(question, client, self.owners.find))
 
-    async def _builds(self, question: FindBuilds, client: ProjectMember, known: Known) -> BuildsFound:
+    async def _builds(self, question: FindBuilds, client: ProjectMember, find: FindOwners) -> BuildsFound:
         builds = (await self.cells.builds(question)).builds
         mine = [build for build in builds if build.placed.spec.project in client.projects]
-        return BuildsFound(builds=tuple(mine))
+        return BuildsFound(builds=tuple(map(build_for_member, mine)))
 
     async def _instances(
-        self, question: FindInstances, client: ProjectMember, known: Known
+        self, question: FindInstances, client: ProjectMember, find: FindOwners
     ) -> InstancesFound:
         project = project_of(client, question.project)
-        return await self.cells.instances(structs.replace(question, project=project))
+        found = await self.cells.instances(structs.replace(question, project=project))
+        mine = tuple(instance_for_member(each) for each in found.instances if each.project == project)
+        return structs.replace(found, instances=mine)
 
     async def _ended_without_host(
-        self, question: FindRefused, client: ProjectMember, known: Known
+        self, question: FindRefused, client: ProjectMember, find: FindOwners
     ) -> RefusedFound:
         project = project_of(client, question.project)
         return await self.explanations.refused(structs.replace(question, project=project))
 
-    async def _decision(self, question: FindDecision, client: ProjectMember, known: Known) -> DecisionFound:
+    async def _decision(
+        self, question: FindDecision, client: ProjectMember, find: FindOwners
+    ) -> DecisionFound:
         decision = await self.explanations.decision(question)
         project = decision.request.project if decision.request is not None else None
         if project is None and decision.parts.builds:
-            project = (await known(decision.parts.builds)).get(decision.parts.builds[0])
+            owners = await find(FindProjects(existing=decision.parts.builds))
+            project = owners.projects.get(decision.parts.builds[0])
         mine = tuple(each for each in decision.held if each.project in client.projects)
         return structs.replace(decision, held=mine) if project in client.projects else DecisionFound()
 
     async def _allocations(
-        self, question: FindAllocations, client: ProjectMember, known: Known
+        self, question: FindAllocations, client: ProjectMember, find: FindOwners
     ) -> AllocationsFound:
         if not question.consumers:
             return AllocationsFound(consumers=(), generations={})
@@ -198,16 +213,13 @@ class ClientRequests:
         mine = [consumer for consumer in held.consumers if consumer.project in client.projects]
         return AllocationsFound(consumers=tuple(mine), generations={})
 
-    async def _usages(self, question: FindUsages, client: ProjectMember, known: Known) -> UsagesFound:
+    async def _usages(self, question: FindUsages, client: ProjectMember, find: FindOwners) -> UsagesFound:
         project = project_of(client, question.project)
         return await self.scheduler.placement.usages(structs.replace(question, project=project))
 
     async def _registered(self, names: Collection[str]) -> dict[str, RegisteredClient]:
         async with self.database.read() as tx:
             return {client.name: client for client in await registered(tx, names)}
-
-    async def _known(self, ids: Collection[Id]) -> Projects:
-        return (await self.owners.find(FindProjects(existing=tuple(sorted(ids))))).projects
 
 
 def _member(name: str, client: RegisteredClient | None) -> ProjectMember:

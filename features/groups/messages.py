@@ -18,7 +18,9 @@ from bus.vocabulary import (
     Amount,
     Contended,
     Count,
+    FreeText,
     Id,
+    InstanceId,
     InUse,
     KeystoneId,
     LargeMap,
@@ -26,13 +28,21 @@ from bus.vocabulary import (
     LongList,
     Message,
     Name,
+    ObjectKind,
+    ProjectOrNone,
     ShortList,
     Tagged,
     Taken,
     Text,
     Value,
+    names,
+    names_new,
 )
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
+
+GROUP_KIND = ObjectKind("server group", "worker", "the scheduler, features/groups/server_groups.py")
+GroupId = Annotated[Id, names(GROUP_KIND)]
+NewGroupId = Annotated[Id, names_new(GROUP_KIND)]
 
 # topology: only the group's topology restricts its members
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity", "topology"]
@@ -66,7 +76,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
 class MakeGroup(Tagged, frozen=True, kw_only=True):
     """An edit that creates a server group, with a name unique in its project; a repeated edit is no error."""
 
-    group: Id
+    group: NewGroupId
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
@@ -95,12 +105,14 @@ GroupResult = GroupEdited | Taken | InUse | LimitReached | Contended
 class FindGroups(Message, frozen=True, kw_only=True):
     """A query for the server groups that meet all given conditions, with their members and hosts."""
 
-    ids: LongList[Id] = ()
-    project: Text = ""
-    name: Text = ""
-    after: Text = ""  # only ids after this one
+    ids: LongList[GroupId] = ()
+    project: ProjectOrNone = ""
+    name: FreeText = ""
+    after: FreeText = ""  # only ids after this one
     limit: Count = 0  # maximum number of groups; 0: all, which must fit into one message
-    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # only groups with at least one of them
+    members: Annotated[
+        tuple[InstanceId, ...], Meta(max_length=1000)
+    ] = ()  # only groups with at least one of them
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):
@@ -125,9 +137,9 @@ class GroupPart(Part, frozen=True, kw_only=True):
 
     flat: ClassVar = {"group": "hints"}
 
-    group: Id | None = None
+    group: GroupId | None = None
     # members of the group, as another system knows them that creates the instances
-    members: ShortList[Id] = ()
+    members: ShortList[InstanceId] = ()
 
     @property
     def claimed(self) -> "GroupClaim | None":
@@ -186,10 +198,6 @@ PARTS = {RequestParts: GroupPart, ClaimParts: GroupClaim}
 # The acts on server groups.
 
 
-def _new_group(message: GroupEditRequested) -> tuple[set[str], set[str]]:
-    return ({message.edit.group} if isinstance(message.edit, MakeGroup) else set()), set()
-
-
 def _of_group(
     message: GroupEditRequested, target: Target, owners: ProjectsFound, state: Message | None
 ) -> Target:
@@ -202,7 +210,6 @@ ACTS = (Act("server group", "operator", "server groups", sent(EDIT_GROUP), limit
 REQUESTED: Mapping[type[Message], Requested] = {
     GroupEditRequested: Requested(
         state=lambda message: (GROUPS, FindGroups(ids=(message.edit.group,))),
-        ids=_new_group,
         real=_of_group,
         targets=("group",),
     )

@@ -72,9 +72,6 @@ class GroupRule(ClaimRule):
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
         if (named := claimed_group(claim.parts)) is None:
             return None
-        if world.cell_limits is not None:
-            why = f"consumer {claim.consumer}: a cell cannot add members to a server group"
-            return RuleRefused(rule=self.name, code="outside_cell", why=why, final=True)
         state: GroupWorld = world.state[GroupRule]
         group = state.group_of(claim, world.holders[claim.consumer])
         return no_group(named) if group is None or group.project != claim.project else None

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from bus.projects import ClientQuery, Known, ProjectMember, project_of
+from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.protocol import Ask
 from bus.worker import WorkerRows
 from features.groups.messages import GROUPS, FindGroups, GroupsFound
@@ -11,7 +11,7 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def of_clients(groups: Ask[FindGroups, GroupsFound]) -> ClientQuery:
-    async def find(question: FindGroups, client: ProjectMember, known: Known) -> GroupsFound:
+    async def find(question: FindGroups, client: ProjectMember, find_owners: FindOwners) -> GroupsFound:
         project = project_of(client, question.project)
         found = await groups(structs.replace(question, project=project))
         return GroupsFound(groups=tuple([group for group in found.groups if group.project == project]))

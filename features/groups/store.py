@@ -16,7 +16,7 @@ from msgspec import structs
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.reports import SHARES
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, in_turn, sql
 from bus.vocabulary import MAX_INT, Contended, InUse, LimitReached, Taken
 from features.groups import messages
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
@@ -126,7 +126,10 @@ async def read_places(tx: Transaction, groups: Iterable[GroupPlaces]) -> None:
 
 
 async def count_groups(tx: Transaction, group: ServerGroup) -> tuple[int, int, bool]:
-    """Return the number of all server groups, of those of the project of `group`, and whether it exists."""
+    """Return the number of all server groups, of those of the project of `group`, and whether it exists. The
+    numbers stay true until the end of the transaction.
+    """
+    await in_turn(tx, "server_groups")
     [row] = await _COUNT(tx, project=group.project, uuid=group.id)
     return row["total"], row["of_project"], bool(row["stored"])
 

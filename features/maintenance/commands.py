@@ -74,22 +74,27 @@ class AddedOptions:
 async def add(
     cli: Cli,
     options: AddedOptions,
-    dry_run: bool = option(False, "Show the hosts and the estimated drain; nothing is stored."),
-) -> None:
+    dry_run: bool = option(
+        False, "Show the hosts, the estimated drain, and which hosts would be late; nothing is stored."
+    ),
+) -> int:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
     two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
-    then the next one is drained. With --dry-run the command only shows the plan. Example: `berth maintenance
+    then the next one is drained. With --dry-run the command only shows the plan, and exits 1 if a host would
+    be late, such as because an instance would find no host. Example: `berth maintenance
     add --label rack=r1 --from 2026-12-24T08:00 --until 2026-12-24T12:00`.
     """
     given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
         if dry_run:
-            _show_plan(cli, *await plan_window(bus, given), bus.clock.now())
-            return
+            window, plan = await plan_window(bus, given)
+            _show_plan(cli, window, plan, bus.clock.now())
+            return 1 if any(host.late for host in plan.hosts) else 0
         window = await add_window(bus, given)
     cli.value(window, window_text(window))
+    return 0
 
 
 @commands.command("change")
@@ -192,6 +197,8 @@ def _show_plan(cli: Cli, window: MaintenanceWindow, plan: WindowPlan, now: float
     for host in plan.hosts:
         when = "drained first" if host.phase == "closing" else "drained when the budget allows it"
         cli.line(f"  {printable(host.host)}  {several(host.instances, 'instance')}, {when}")
+        if host.late:
+            cli.line(f"    late: {printable(host.note)}", "red")
     moving = sum(host.instances for host in plan.hosts if host.phase == "closing")
     took = f"about {duration(plan.drain_seconds)} for {several(moving, 'move')}, {window.moves} at a time"
     begins = f"at {time_text(plan.drain_begins)}" if plan.drain_begins > now else "immediately"

@@ -38,6 +38,7 @@ from features.maintenance.quorum import AgentQuorum
 from features.maintenance.settings import MaintenanceSettings
 from features.maintenance.windows import MaintenanceWindows
 from features.moves.plans import MovePlans
+from features.moves.supposed_moves import MoveEvaluation
 from scheduler_worker.extension import CellQueries, HostBook, PlacementQueries, Publish, leaders
 
 STEP_SECONDS = 2.0
@@ -59,6 +60,7 @@ class MaintenanceNeeds:
     book: HostBook
     clock: Clock
     publish: Publish
+    evaluation: MoveEvaluation | None = None
 
 
 class MaintenanceController:
@@ -68,6 +70,7 @@ class MaintenanceController:
         self._name = needs.clock.uuid()
         stores = needs.database, needs.placement
         self.windows = MaintenanceWindows(*stores, needs.cells, needs.plans, needs.clock, settings.lead)
+        self.windows.evaluation = needs.evaluation
         votes, seconds = settings.quorum, settings.fence_seconds
         self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, votes, seconds)
         confirm: Confirm | None = self.quorum.confirm if votes else None

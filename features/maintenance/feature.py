@@ -7,7 +7,10 @@ FEATURE = Feature(
     name="maintenance",
     says="empties hosts for maintenance, and evacuates dead hosts",
     commands={"Hosts": {"maintenance": "commands"}},
-    exit_codes={"maintenance show": "a host is late, or an evacuation is held or could not be fenced"},
+    exit_codes={
+        "maintenance add": "with `--dry-run`: a host would be late",
+        "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
+    },
     command_groups={
         "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic"
         " evacuations of dead hosts (features/maintenance/README.md)."

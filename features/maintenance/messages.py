@@ -59,7 +59,8 @@ class WindowHost(Value, frozen=True, kw_only=True):
     phase: HostPhase = "planned"
     since: Seconds = 0.0  # when the phase began
     instances: Whole = 0  # number of instances at the last check
-    late: bool = False  # the host is not empty at the begin of the window, or will not be
+    # the host is not empty at the begin of the window, or will not be; or an instance would find no host now
+    late: bool = False
     note: Cause = ""  # why the host is late, or which instances cannot be moved
 
 

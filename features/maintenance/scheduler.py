@@ -8,6 +8,7 @@ from features.maintenance.messages import EDIT_MAINTENANCE, MAINTENANCE
 from features.maintenance.quorum import FENCING
 from features.maintenance.settings import MaintenanceSettings
 from features.moves.plans import MovePlans
+from features.moves.supposed_moves import MoveEvaluation
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
@@ -22,6 +23,7 @@ def part(needs: SchedulerNeeds, settings: MaintenanceSettings) -> SchedulerPart:
         book=scheduler.book,
         clock=scheduler.clock,
         publish=needs.publish,
+        evaluation=next(iter(needs.offers.every(MoveEvaluation)), None),
     )
     controller = MaintenanceController(given, settings)
     return SchedulerPart(

@@ -1,7 +1,8 @@
 """Carries maintenance windows out: closes and drains their hosts in time, and opens them at the end."""
 
+import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from bus.errors import UNANSWERED
 from bus.parts import PlanParts
 from bus.resources import FindAllocations, FindProviders
 from bus.sql.database import Database
-from bus.vocabulary import Id
+from bus.vocabulary import UNSAID_ID, Id
 from features.maintenance import store as stored
 from features.maintenance.core.maintenance import (
     CLOSED,
@@ -33,8 +34,9 @@ from features.maintenance.messages import (
 from features.maintenance.store import StoredWindow
 from features.moves.emptying import HostDeparture, departures, instances_on, memory_of
 from features.moves.host_traits import cause_trait, close_host, open_host
-from features.moves.messages import EmptiedHost, Emptying, MoveKind, PlanOfMoves, StopPlan
+from features.moves.messages import EmptiedHost, Emptying, MoveKind, MoveRequested, PlanOfMoves, StopPlan
 from features.moves.plans import MovePlans
+from features.moves.supposed_moves import MoveEvaluation, SupposedMove, why_not, without_host
 from scheduler_worker.extension import CellQueries, PlacementQueries
 
 CAUSE = "maintenance"
@@ -42,6 +44,8 @@ SLOT = "RESERVATION"  # type of consumers that hold capacity and have no guest
 TRAIT = cause_trait(CAUSE)
 ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
 ESTIMATES_A_STEP = 50
+JUDGED_SECONDS = 60.0  # seconds after which it is judged again whether a host can be emptied
+JUDGED_A_STEP = 50
 MEASURED = 200  # latest moves whose durations are used for estimates
 HORIZON_SECONDS = 7 * 86400.0  # seconds before its begin, from which a window's drains are estimated
 
@@ -58,9 +62,13 @@ class MaintenanceWindows:
     plans: MovePlans
     clock: Clock
     lead: float
+    evaluation: MoveEvaluation | None = None  # None: no feature evaluates moves
     late: int = field(default=0, init=False)  # number of late hosts in the last step
     closed: frozenset[Id] = field(default=frozenset(), init=False)  # hosts in maintenance in the last step
     _sizes: dict[Id, tuple[float, list[int]]] = field(default_factory=dict, init=False)
+    _judged: dict[tuple[MoveKind, tuple[Id, ...]], tuple[float, Mapping[Id, Mapping[Id, str]]]] = field(
+        default_factory=dict, init=False
+    )
 
     async def step(self, view: HostView) -> None:
         """Advance all open maintenance windows."""
@@ -102,6 +110,53 @@ class MaintenanceWindows:
             self._sizes[root] = now, [memory.get(instance.build, 0) for instance in there]
         return {root: self._sizes[root][1] if root in self._sizes else [] for root in asked}
 
+    async def judged(
+        self, view: HostView, groups: Iterable[Sequence[Id]], kind: MoveKind
+    ) -> dict[Id, Mapping[Id, str]]:
+        """Return the instances that would find no host if the hosts of each group were emptied together now,
+        by root, each with the reason; at most JUDGED_SECONDS old. At most JUDGED_A_STEP hosts are judged.
+        """
+        now, found, most = self.clock.now(), dict[Id, Mapping[Id, str]](), JUDGED_A_STEP
+        for group in groups:
+            key = kind, tuple(group)
+            at, known = self._judged.get(key, (float("-inf"), {}))
+            if at < now - JUDGED_SECONDS and len(group) <= most:
+                most -= len(group)
+                known = await self._without_host(view, group, kind)
+                self._judged[key] = now, known
+            found.update(known)
+        self._judged = {
+            key: each for key, each in self._judged.items() if each[0] >= now - 2 * JUDGED_SECONDS
+        }
+        return found
+
+    async def _without_host(
+        self, view: HostView, roots: Sequence[Id], kind: MoveKind
+    ) -> dict[Id, Mapping[Id, str]]:
+        evaluation = self.evaluation
+        if evaluation is None:
+            return {}
+
+        async def suppose(moves: Sequence[MoveRequested]) -> Sequence[SupposedMove]:
+            return await evaluation.supposed(moves, roots)
+
+        try:
+            there = {root: await instances_on(self.cells, view.hosts[root].cell, root) for root in roots}
+            every = [instance for some in there.values() for instance in some]
+            asked = MoveRequested(move=UNSAID_ID, build=UNSAID_ID, kind=kind)
+            stay = await without_host(every, asked, suppose, self.clock.uuid)
+        except UNANSWERED as problem:
+            log.warning("whether hosts can be emptied is not known: %s", problem)
+            return {}
+        return {
+            root: {each.build: why_not(stay[each.build]) for each in some if each.build in stay}
+            for root, some in there.items()
+        }
+
+
+def _kind(cold: bool) -> MoveKind:
+    return "migrate" if cold else "live"
+
 
 class _WindowStep:
     def __init__(
@@ -139,9 +194,15 @@ class _WindowStep:
         """Return which hosts of this window, whose drain has not started, will be drained first, and when."""
         sizes = await self.all.sizes(self.view, self.hosts, len(self.hosts))
         planner = await self._planner({}, sizes)
-        first = {*planner.next_hosts()}
+        first, late = {*planner.next_hosts()}, planner.late(self.now)
         hosts = [
-            replace(host, phase="closing" if root in first else "planned", instances=len(sizes.get(root, ())))
+            replace(
+                host,
+                phase="closing" if root in first else "planned",
+                instances=len(sizes.get(root, ())),
+                late=root in late,
+                note=late.get(root, ""),
+            )
             for root, host in self.hosts.items()
         ]
         return WindowPlan(
@@ -183,8 +244,7 @@ class _WindowStep:
             for root in draining
             for host in [self.view.hosts[root]]
         ]
-        kind: MoveKind = "migrate" if self.window.cold else "live"
-        goal = Emptying(hosts=tuple(hosts), kind=kind, because=CAUSE, keeps_on=True)
+        goal = Emptying(hosts=tuple(hosts), kind=_kind(self.window.cold), because=CAUSE, keeps_on=True)
         await self.all.plans.set(
             PlanOfMoves(id=self.window.id, parts=PlanParts(goal), most=self.window.moves, plan="maintenance")
         )
@@ -223,7 +283,7 @@ class _WindowStep:
             why = late.get(root, "")
             if why and not host.late:
                 self._event(f"late: {host.host}", why)
-            note = host.note or why
+            note = why if host.phase == "planned" else host.note or why
             self.hosts[root] = replace(self.hosts[root], late=bool(why), note=note)
         return planner.drain_begins()
 
@@ -242,7 +302,25 @@ class _WindowStep:
             memory = [*left.memory_mb.values()] if root in departing else sizes.get(root, ())
             facts = root, host.phase, host.since, domains.get(root, "")
             drained.append(DrainedHost(*facts, memory, len(left.failed)))
-        return WindowPlanner(self.window, drained, measured, self.all.lead, self._unavailable(domains))
+        unavailable = self._unavailable(domains)
+        return await self._judged(WindowPlanner(self.window, drained, measured, self.all.lead, unavailable))
+
+    async def _judged(self, planner: WindowPlanner) -> WindowPlanner:
+        """Add to the hosts whose drain has not begun the instances that would find no host: to the hosts that
+        are drained first as if they were emptied together, to the others as if each was emptied alone.
+        """
+        first = planner.next_hosts()
+        planned = [host.root for host in planner.hosts if host.phase == "planned"]
+        groups = [first, *([root] for root in planned if root not in first)]
+        there = [[root for root in group if root in self.view.hosts] for group in groups]
+        found = await self.all.judged(self.view, filter(None, there), _kind(self.window.cold))
+        hosts = [
+            dataclasses.replace(host, without_host=found.get(host.root, {}))
+            if host.phase == "planned"
+            else host
+            for host in planner.hosts
+        ]
+        return dataclasses.replace(planner, hosts=hosts)
 
     def _unavailable(self, domains: Mapping[Id, str]) -> dict[str, set[Id]]:
         """Return the hosts of each domain that are closed for a window, or down."""

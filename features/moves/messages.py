@@ -26,13 +26,20 @@ from bus.vocabulary import (
     Allocations,
     Amount,
     Cause,
+    CellName,
+    CellOrNone,
     Compact,
     Count,
+    FreeText,
+    HostName,
     Id,
+    InstanceId,
     LargeMap,
     LongList,
     Message,
+    Note,
     Number,
+    ObjectKind,
     Ordinal,
     ReplyTo,
     Seconds,
@@ -42,6 +49,8 @@ from bus.vocabulary import (
     Wait,
     Whole,
     Word,
+    names,
+    names_new,
 )
 
 MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve", "rebuild"]
@@ -59,31 +68,36 @@ WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
 
 
+MOVE_KIND = ObjectKind("move", "worker", "the cell's record of the move, features/moves/messages.py")
+MoveId = Annotated[Id, names(MOVE_KIND)]
+NewMoveId = Annotated[Id, names_new(MOVE_KIND)]
+
+
 class MoveRequested(Message, frozen=True, kw_only=True):
     """A request to move or change this instance. Requests with the same move id are carried out once."""
 
-    move: Id
-    build: Id
+    move: NewMoveId
+    build: InstanceId
     kind: MoveKind
-    cell: Text = ""  # cell of the instance; empty: the scheduler finds it
-    to_cell: Text = ""  # destination cell; empty: the same cell
+    cell: CellOrNone = ""  # cell of the instance; empty: the scheduler finds it
+    to_cell: CellOrNone = ""  # destination cell; empty: the same cell
     flavor: Flavor | None = None  # resize: the new flavor
     image: Image | None = None  # rebuild: the new image
-    wanted_host: Text = ""  # name or root of the only host to consider; filters apply
-    forced_host: Text = ""  # name or root of the host to use, even if filters reject it
-    ignore_hosts: ShortList[Text] = ()
+    wanted_host: HostName = ""  # name or root of the only host to consider; filters apply
+    forced_host: HostName = ""  # name or root of the host to use, even if filters reject it
+    ignore_hosts: ShortList[HostName] = ()
     same_host: bool = False  # resize: may stay on the host if it has capacity for old and new allocations
     verify: bool = False  # migrate, resize: at the end, wait until an operator confirms or reverts the move
     verify_for: Wait = ""  # time after which the move is confirmed automatically; empty: never
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
     reply_to: ReplyTo = ""
-    note: Cause = ""  # why the client requests the move
+    note: Note = ""  # why the client requests the move
     plan: MovePlan = ""
     # expected host of the instance, by name or root: refused if the instance is not there; empty: any host
-    source: Text = ""
+    source: HostName = ""
     parts: MoveParts = none_of(MoveParts)
     strict: bool = False  # as in BuildRequested
-    unknown_fields: ShortList[Cause] = ()
+    unknown_fields: ShortList[Note] = ()
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
@@ -175,13 +189,13 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     migration to end.
     """
 
-    move: Id
-    build: Id
-    cell: Word
+    move: MoveId
+    build: InstanceId
+    cell: CellName
     to: Steering
     reply_to: ReplyTo = ""
     strict: bool = False  # as in BuildRequested
-    unknown_fields: ShortList[Cause] = ()
+    unknown_fields: ShortList[Note] = ()
 
 
 # Section: moves between cells: scheduler ↔ conductors of both cells
@@ -303,12 +317,12 @@ class FindMoves(Message, frozen=True, kw_only=True):
     first.
     """
 
-    cell: Word
-    moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
-    host: Text = ""  # only moves with this source or destination
+    cell: CellName
+    moves: Annotated[tuple[MoveId, ...], Meta(max_length=1000)] = ()
+    builds: Annotated[tuple[InstanceId, ...], Meta(max_length=1000)] = ()
+    host: HostName = ""  # only moves with this source or destination
     under_way: bool = False  # only moves that have not ended
-    after: Text = ""
+    after: FreeText = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
@@ -591,14 +605,12 @@ ACTS = (
 REQUESTED: Mapping[type[Message], Requested] = {
     MoveRequested: Requested(
         state=lambda message: allocations_of(message.build),
-        ids=lambda message: ({message.move}, {message.build}),
         real=_of_move,
         bound=_bound_move,
         member=_move_of_member,
     ),
     MoveSteered: Requested(
         state=lambda message: (FIND_MOVES, FindMoves(cell=message.cell, moves=(message.move,))),
-        ids=lambda message: (set(), {message.build}),
         real=_of_steering,
         by_owner=False,  # its cell's record of the move decides
         member=_steering_of_member,

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from msgspec import structs
 
@@ -17,7 +16,6 @@ from berth.operations.publishing import PATIENCE, checked, each_message, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
-from bus.decisions import Decision
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
 from bus.messages import Attempt, BuildCancelled, BuildCancelRequested
@@ -41,6 +39,7 @@ from features.moves.messages import (
     PhaseOver,
     Steering,
 )
+from features.moves.supposed_moves import SupposedMove
 
 # Requests moves as a client, and returns the result of each move even if messages are lost.
 
@@ -269,7 +268,6 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
 
 
 ANY = UNSAID_ID  # placeholder for ids that each request gets
-AT_ONCE = 100  # supposed moves in one query; each is evaluated as if the earlier moves had been made
 _LONGEST_NAME = 200
 
 Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state
@@ -345,36 +343,6 @@ async def follow_moves(
     return good == len(requests)
 
 
-class SupposedPlace(Protocol):
-    """A host that a move would get."""
-
-    @property
-    def root(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def cell(self) -> str: ...
-
-
-class SupposedMove(Protocol):
-    """The answer to the question what would become of a move that was requested now."""
-
-    @property
-    def fits(self) -> bool: ...
-
-    @property
-    def refusal(self) -> str:
-        """Return why the move would be refused before any host is searched; empty: it would not be."""
-
-    @property
-    def placed(self) -> Sequence[SupposedPlace]: ...
-
-    @property
-    def decision(self) -> Decision: ...
-
-
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[SupposedMove]:
@@ -386,12 +354,6 @@ async def supposed(
         answers: list[SupposedMove] = await module.supposed(bus, moves, closed)
         return answers
     raise BadSetting("--dry-run: no feature of this berth evaluates moves")
-
-
-def why_not(answer: SupposedMove) -> str:
-    """Return why an answer has no host for a move: a text with the reason code and a sentence."""
-    code = f"[{answer.decision.code}] " if answer.decision.code else ""
-    return f"{code}{answer.refusal or 'no host would do'}"
 
 
 def flavor_changed(

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import structs
-
 from berth.operations.cells import instance_pages
 from berth.operations.publishing import PATIENCE, answered, checked
 from bus import topics
@@ -31,7 +29,8 @@ from features.moves.messages import (
     StartPlan,
     StopPlan,
 )
-from features.moves.moving import REFUSED, MoveOutcome, SupposedMove, supposed
+from features.moves.moving import REFUSED, MoveOutcome, supposed
+from features.moves.supposed_moves import SupposedMove, without_host
 
 SOON = 0.05  # until the first read of a plan; the time doubles while the plan does not change
 POLL_SECONDS = 1.0  # the longest time between two reads
@@ -175,14 +174,13 @@ async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveReque
     copy for each move.
     """
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
-    active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
-    clock = Clock()
-    requests = [
-        checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
-        for instance in active
-    ]
-    found = zip(active, await supposed(bus, requests, hosts), strict=True)
-    stay = {instance.build: answer for instance, answer in found if not answer.fits}
+
+    async def suppose(moves: Sequence[MoveRequested]) -> Sequence[SupposedMove]:
+        return await supposed(bus, list(map(checked, moves)), hosts)
+
+    stay = await without_host(
+        (one for host in hosts for one in instances[host.id]), asked, suppose, Clock().uuid
+    )
     return [
         SupposedHost(
             host,

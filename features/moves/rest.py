@@ -1,5 +1,7 @@
 """The moves' part of the REST API: requests moves, shows them, and steers them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 
 from msgspec import structs
@@ -54,7 +56,8 @@ async def request_move(operations: RestOperations, caller: RestCaller, asked: Mo
 async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -> MoveDetails:
     stands = await _stands(operations, id_)
     if stands is not None:
-        await operations.project(caller, stands.build)
+        with _unknown(id_):
+            await operations.project(caller, stands.build)
         return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
     await operations.project(caller, id_)
     async with operations.database.read() as tx:
@@ -72,14 +75,27 @@ async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -
 async def steer_move(operations: RestOperations, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
     stands = await _stands(operations, id_)
     if stands is None:
-        raise NotFound(f"no cell that answers has a move {id_}")
+        raise NotFound(_UNKNOWN.format(id_))
     order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
-    owners = await operations.owners(caller, order, stands.build)
+    with _unknown(id_):
+        owners = await operations.owners(caller, order, stands.build)
     project = owners.projects[stands.build]
     caller.check(order, project, owners, MovesFound(moves=(stands,)))
     await operations.join(id_, project)
     await operations.publish([order])
     return MoveAccepted(move=id_, build=stands.build)
+
+
+@contextmanager
+def _unknown(move: str) -> Iterator[None]:
+    """Refuse a move as an unknown one if the caller may not read its build: the refusal names no build."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(_UNKNOWN.format(move)) from None
+
+
+_UNKNOWN = "no cell that answers has a move {}"
 
 
 async def _stands(operations: RestOperations, move: str) -> MoveStands | None:

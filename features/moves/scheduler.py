@@ -1,7 +1,7 @@
 """The part of moves in a scheduler: their claims, handovers between cells, and plans of moves."""
 
 from bus import topics
-from bus.projects import ClientQuery, Known, NotAllowed, ProjectMember, is_of
+from bus.projects import ClientQuery, FindOwners, FindProjects, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
 from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
 from features.moves.emptying import HostEmptying
@@ -32,11 +32,12 @@ CELL_SECONDS = 5.0  # for a cell's answer; the wait also delays moves in other c
 
 
 def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
-    async def find(question: FindMoves, client: ProjectMember, known: Known) -> MovesFound:
+    async def find(question: FindMoves, client: ProjectMember, find_owners: FindOwners) -> MovesFound:
         if not question.moves and not question.builds:
             raise NotAllowed("moves: name the moves or builds")
         found = await moves(question)
-        projects = await known({move.build for move in found.moves})
+        builds = tuple(sorted({move.build for move in found.moves}))
+        projects = (await find_owners(FindProjects(existing=builds))).projects
         mine = [move for move in found.moves if is_of(client, projects.get(move.build))]
         return MovesFound(moves=tuple(mine))
 

@@ -21,6 +21,7 @@ from features.nova.core.facts import (
     NovaFacts,
     ServiceFacts,
 )
+from features.nova.core.unjudged_properties import IMAGE_PROPERTIES
 from features.nova.databases import CELL0, engine_of, fetch_aggregates, fetch_all, reason_of
 
 PAGE = 5000  # rows of one read
@@ -54,6 +55,13 @@ _MIGRATIONS = text("""
     ('confirmed', 'reverted', 'failed', 'completed', 'cancelled', 'done')
     AND id > :after ORDER BY id LIMIT :page
 """)
+# Nova stores the properties of an instance's image with the instance.
+_IMAGE = "image_"
+_IMAGE_PROPERTIES = f"""
+    SELECT id, instance_uuid, {{key}}, value FROM instance_system_metadata
+    WHERE deleted = 0 AND ({" OR ".join(f"{{key}} LIKE :name{at}" for at in range(len(IMAGE_PROPERTIES)))})
+    AND id > :after ORDER BY id LIMIT :page
+"""
 _CLOCK = {
     "postgresql": text("SELECT extract(epoch FROM clock_timestamp())"),
     "mysql": text("SELECT unix_timestamp(now(6))"),
@@ -145,6 +153,7 @@ class NovaInspection:
             )
         async for row in _pages(connection, _INSTANCES):
             found.instances |= _instances([row])
+        await _read_image_properties(connection, found.image_properties)
         found.migrations |= {row["uuid"] async for row in _pages(connection, _MIGRATIONS)}
 
     def _service(self, row: Mapping[str, Any]) -> ServiceFacts:
@@ -209,10 +218,22 @@ async def _pages(connection: AsyncConnection, statement: TextClause) -> AsyncIte
         after = rows[-1]["id"]
 
 
+async def _read_image_properties(connection: AsyncConnection, found: dict[str, dict[str, str]]) -> None:
+    statement = text(_IMAGE_PROPERTIES.format(key=_key(connection)))
+    names = {f"name{at}": _IMAGE + name.replace("*", "%") for at, name in enumerate(IMAGE_PROPERTIES)}
+    async for row in _pages(connection, statement.bindparams(**names)):
+        properties = found.setdefault(row["instance_uuid"], {})
+        properties[row["key"].removeprefix(_IMAGE)] = row["value"] or ""
+
+
+def _key(connection: AsyncConnection) -> str:
+    """Return the name of a column `key`, which is a reserved word of MySQL."""
+    return "`key`" if connection.dialect.name == "mysql" else "key"
+
+
 async def _flavors(connection: AsyncConnection) -> dict[int, FlavorFacts]:
-    key = "`key`" if connection.dialect.name == "mysql" else "key"
     specs: dict[int, dict[str, str]] = {}
-    async for row in _pages(connection, text(_EXTRA_SPECS.format(key=key))):
+    async for row in _pages(connection, text(_EXTRA_SPECS.format(key=_key(connection)))):
         specs.setdefault(row["flavor_id"], {})[row["key"]] = row["value"] or ""
     return {
         row["id"]: FlavorFacts(name=row["name"], extra_specs=specs.get(row["id"], {}))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.acts import Act, Requested, as_named, ids_of, sent
+from bus.acts import Act, Requested, as_named, sent
 from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.topics import ANYONE, Query
@@ -166,6 +166,4 @@ ACTS = (
         limited_by=("cells",),
     ),
 )
-REQUESTED: Mapping[type[Message], Requested] = {
-    HostsAsked: Requested(real=as_named, ids=lambda message: ids_of((message.request,)))
-}
+REQUESTED: Mapping[type[Message], Requested] = {HostsAsked: Requested(real=as_named)}

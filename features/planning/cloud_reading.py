@@ -164,6 +164,11 @@ def usable_weigher(policy: ChoicePolicy, *, enabled: bool = True) -> Weigher | N
     return known[0] if known else None
 
 
+def of_any_source(order: Order) -> Order:
+    """Return a copy of a move's order without its source host."""
+    return order.changed(_of_any_source)
+
+
 def _of_any_source(alternative: Alternative) -> Alternative:
     """Return a copy of a move's flavor without its source host, so that moves from several hosts are judged
     together. The source is then accepted: planners must exclude it.

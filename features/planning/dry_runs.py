@@ -6,7 +6,7 @@ from bus.delivery.runner import Bus
 from bus.resources import Provider
 from bus.vocabulary import portions
 from features.moves.messages import MoveRequested
-from features.moves.moving import AT_ONCE
+from features.moves.supposed_moves import AT_ONCE
 from features.planning.messages import WHAT_IF_MOVES, WhatIfMoves
 from features.what_if.messages import WhatIfAnswered
 

@@ -189,7 +189,8 @@ class RoomPrinter(RoomListener):
         if self.cli.as_json:
             return
         if plan.code:
-            self.cli.line(f"there is no plan [{plan.code}]: {printable(plan.why)}", "red")
+            says = "no plan was found" if plan.unproven else "there is no plan"
+            self.cli.line(f"{says} [{plan.code}]: {printable(plan.why)}", "red")
             if plan.moves or plan.targets:
                 self.cli.line(f"  {fitting_sentence(plan)}, after {several(len(plan.moves), 'move')}")
             print_funnel(plan.decision, self.cli.say)
@@ -199,3 +200,6 @@ class RoomPrinter(RoomListener):
             self.cli.line(f"{several(len(plan.moves), 'move')}; then {fitting_sentence(plan)}", "bold")
         for step in plan.moves:
             self.cli.line(step_line(step))
+        if plan.unproven:
+            better = "a plan may exist" if plan.code else "a plan with fewer moves may exist"
+            self.cli.line(f"{better}: {printable(plan.unproven)}", "dim")

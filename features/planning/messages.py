@@ -94,6 +94,8 @@ class RoomPlanned(Message, frozen=True, kw_only=True):
     targets: LongList[PlacedThere] = ()  # hosts of the request's instances that fit
     hosts: Count = 0  # number of hosts on which an instance would fit if they were empty
     decision: Decision = Decision()  # if `hosts` is 0: what rejected all hosts
+    # why a plan with fewer moves may exist, or with a `code`, any plan; empty: there is none
+    unproven: Cause = ""
 
 
 class PlanBalance(Message, frozen=True, kw_only=True):

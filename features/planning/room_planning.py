@@ -19,7 +19,7 @@ from features.groups.core.domain_rules import required_constraints
 from features.groups.core.joined_group import group_of_alternative
 from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
-from features.planning.cloud_reading import CloudReading, usable_weigher
+from features.planning.cloud_reading import CloudReading, of_any_source, usable_weigher
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
@@ -223,21 +223,29 @@ class RoomPlanner:
         budget, hosts = question.asked.budget, plan.hosts
         reason = "no_more" if plan.code == "no_host" and hosts else plan.code
         why = WHY[reason].format(hosts=hosts, budget=budget) if plan.code else ""
-        return RoomPlanned(code=plan.code, why=why, moves=tuple(steps), targets=placed, hosts=hosts)
+        return RoomPlanned(
+            code=plan.code, why=why, moves=tuple(steps), targets=placed, hosts=hosts, unproven=plan.unproven
+        )
 
     def _placed(
         self, question: _Question, steps: Sequence[PlannedStep], targets: Sequence[Id]
     ) -> tuple[PlacedThere, ...] | None:
-        supposing = self._what_ifs.supposing()
+        supposing, moved = self._what_ifs.supposing(), dict[Id, Pick]()
         choosing = self.scheduler.choosing(supposing)
         with supposing.active(), self.scheduler.source.packing.trying() as trial:
             for step in steps:
-                order = only_on(question.reading.orders[step.build], [step.destination])
-                if not picked(choosing, self.scheduler, order):
+                order, before = question.reading.orders[step.build], moved.get(step.build)
+                order = order if before is None else of_any_source(order)
+                pick = picked(choosing, self.scheduler, only_on(order, [step.destination]))
+                if pick is None:
                     question.reading.forbidden.setdefault(step.build, set()).add(step.destination)
                     return None
-                if (from_ := question.reading.starts[step.build].source) is not None:
-                    trial.release(from_.choice.allocations)
+                moved[step.build] = pick
+                start = question.reading.starts[step.build]
+                if before is not None:
+                    supposing.drop(before.reservation)
+                elif start.source is not None:
+                    trial.release(start.source.choice.allocations)
             return self._builds(question, _ignoring_closure(choosing, question), targets)
 
     def _builds(

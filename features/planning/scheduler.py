@@ -20,16 +20,17 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     what_ifs, placing = needs.of(WhatIfs), needs.of(MovePlacing)
     rooms = RoomPlanner(what_ifs, placing, needs.cells)
     making_room = RoomMaking(rooms.answer, plans, placement, scheduler.source, clock)
+    evaluation = WhatIfsOfMoves(what_ifs, placing)
     balance = BalancePlanner(what_ifs, rooms)
     rebalancing = Rebalancing(balance.answer, placement, clock, plans.wake)
     plans.add_kind(rebalancing)
     plans.add_kind(making_room)
     return SchedulerPart(
-        offers=(rooms,),
+        offers=(rooms, evaluation),
         rows=WorkerRows(
             asks=(FIND_MOVES,),
             answers=[
-                answers(WHAT_IF_MOVES, WhatIfsOfMoves(what_ifs, placing).answer),
+                answers(WHAT_IF_MOVES, evaluation.answer),
                 answers(PLAN_ROOM, rooms.answer),
                 answers(PLAN_BALANCE, balance.answer),
             ],

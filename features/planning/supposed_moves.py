@@ -1,14 +1,17 @@
 """Answers what-if questions about moves. Chooses hosts as for moves, but claims nothing."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from bus.decisions import Decision
-from bus.vocabulary import Id
+from bus.vocabulary import Id, portions
 from features.groups.core.joined_group import JoinedGroup, group_of_alternative
 from features.moves.core.start import Barred, MoveStart, Stopped, asked_by
+from features.moves.messages import MoveRequested
 from features.moves.placing import MovePlacing, RequestedMove
+from features.moves.supposed_moves import AT_ONCE, MoveEvaluation
 from features.planning.messages import WhatIfMoves, WhatIfMovesAnswered
 from features.what_if.messages import PlacedThere, WhatIfAnswered
 from features.what_if.questions import WhatIfs
@@ -41,13 +44,21 @@ class _SupposedHosts:
         return order.changed(changed)
 
 
-class WhatIfsOfMoves:
+class WhatIfsOfMoves(MoveEvaluation):
     """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
     def __init__(self, what_ifs: WhatIfs, placing: MovePlacing) -> None:
         self._scheduler = placing.scheduler
         self._what_ifs = what_ifs
         self._placing = placing
+
+    async def supposed(
+        self, moves: Sequence[MoveRequested], closed: Collection[Id]
+    ) -> Sequence[WhatIfAnswered]:
+        answers: list[WhatIfAnswered] = []
+        for some in portions(moves, AT_ONCE):
+            answers += (await self.answer(WhatIfMoves(moves=some, closed=tuple(closed)))).answers
+        return answers
 
     async def answer(self, question: WhatIfMoves) -> WhatIfMovesAnswered:
         async with self._what_ifs.lock:

@@ -1,7 +1,7 @@
 """Priority classes, and preemption: builds that take the place of instances with a lower priority."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
@@ -104,6 +104,8 @@ class Preempts(Part, frozen=True, kw_only=True):
 
 class Victims(Part, frozen=True, kw_only=True):
     """The instances to delete before the agent is ordered to build."""
+
+    names_others: ClassVar = True
 
     preempts: ShortList[Victim] = ()
 

@@ -130,8 +130,6 @@ def _over_budget(project: str, used: int, budget: int, needs: int) -> RuleRefuse
 
 
 def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str:
-    if world.cell_limits is not None:
-        return "a cell preempts no instances"
     for name in (victim.build, victim.holder):
         if name in world.retired:
             return f"it has ended ({world.retired[name].why})"

@@ -20,6 +20,7 @@ from features.reservations.core.drawing import (
     elsewhere,
     roles_drawing_on,
     undrawn,
+    without_chosen,
 )
 from features.reservations.core.forms import form_in
 from features.reservations.core.reserved_help import HeldFor, without_reservations
@@ -32,7 +33,16 @@ from features.reservations.messages import (
     every_reservation,
     reservation_of,
 )
-from scheduler_worker.extension import PLAIN, Alternative, Narrowing, Order, Remedies, Scope, attempts_of
+from scheduler_worker.extension import (
+    PLAIN,
+    Alternative,
+    Choosing,
+    Narrowing,
+    Order,
+    Remedies,
+    Scope,
+    attempts_of,
+)
 
 HELD_SECONDS = 5.0  # seconds after which the allocations that explain refusals are read again
 MOST_EXPLAINED = 20  # reservations considered to explain a refusal
@@ -97,6 +107,8 @@ class DrawnReservations(Narrowing):
         if not ids:
             return orders
         found = await every_reservation(self._find, FindReservations(ids=tuple(ids)))
+        if again:  # the index must have the claims that have changed the slots
+            await self._source.fresh()
         known = {each.id: each for each in found.reservations}
         return [
             self._drawn(order, [known[id_] for id_ in some if id_ in known], found) if some else order
@@ -108,7 +120,15 @@ class DrawnReservations(Narrowing):
         if not draws:
             return PLAIN
         free = tuple(counted_as_free(alternatives))
-        return Scope(alone=bool(free), free=free, optional=draws[0].is_optional)
+        source = draws[0].reservation
+        return Scope(alone=bool(free), free=free, source=source, optional=draws[0].is_optional)
+
+    def renew(self, alternative: Alternative, several: int, choosing: Choosing) -> Alternative:
+        """Return an alternative without the slots that unsettled choices of this scheduler draw from."""
+        draw = draw_of(alternative)
+        if draw is None:
+            return alternative
+        return without_chosen(alternative, choosing.pending.drawn_from(draw.reservation))
 
     def late(self, alternative: Alternative) -> Alternative:
         return elsewhere(alternative)

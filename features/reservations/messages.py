@@ -1,7 +1,7 @@
 """Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
 from msgspec import field, structs
@@ -25,6 +25,7 @@ from bus.vocabulary import (
     Message,
     Missing,
     Name,
+    ObjectKind,
     Seconds,
     Shapes,
     ShortList,
@@ -32,8 +33,13 @@ from bus.vocabulary import (
     Taken,
     Text,
     Value,
+    names,
 )
 
+RESERVATION_KIND = ObjectKind(
+    "reservation", "worker", "the scheduler, features/reservations/drawn_reservations.py"
+)
+ReservationId = Annotated[Id, names(RESERVATION_KIND)]
 RESERVATION = "RESERVATION"  # type of consumers that hold the capacity of a reservation
 FAILOVER: Literal["failover"] = "failover"
 
@@ -246,7 +252,7 @@ class ReservationPart(Part, frozen=True, kw_only=True):
     flat: ClassVar = {"reservation": "hints"}
     uses_held_capacity: ClassVar = True
 
-    reservation: Id | None = None
+    reservation: ReservationId | None = None
 
     def recorded(self) -> Self:
         return self

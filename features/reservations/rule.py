@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, RuleRefused
+from bus.parts import Part
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations, joined, without
 from features.reservations import store as reservations
-from features.reservations.messages import RESERVATION, SlotClaim, reserves, slot_drawn
+from features.reservations.messages import RESERVATION, DrawPart, SlotClaim, reserves, slot_drawn
 from features.reservations.slots import ReservationWorld, SlotRecord, reservation_refusal
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
@@ -63,7 +64,18 @@ class ReservationRule(ClaimRule):
             return
         filled = {id_ for claim in scope.claims if (id_ := reserves(claim))}
         locked = await reservations.lock(tx, read.records, filled)
-        world.state[ReservationRule] = ReservationWorld(world.now, locked, read.records, read.named)
+        state = ReservationWorld(world.now, locked, read.records, read.named)
+        if scope.cell:
+            drawn = {slot for each in world.holders.values() if (slot := each.marks.get(SLOT)) is not None}
+            state.drawn_from = await reservations.reservations_of(tx, drawn)
+        world.state[ReservationRule] = state
+
+    def admits_cell(self, part: Part, claim: ConsumerClaim, world: ClaimWorld) -> bool:
+        """Admit that a cell tries an alternate which draws from a slot that the scheduler may have chosen."""
+        if not isinstance(part, DrawPart):
+            return False
+        drawn = world.holders[claim.consumer].marks_were.get(SLOT)
+        return _state(world).admits_alternate(part.slot, drawn, claim)
 
     def bars(self, claim: ConsumerClaim, world: ClaimWorld) -> RuleRefused | None:
         if SlotClaim not in claim.parts:

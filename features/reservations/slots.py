@@ -47,6 +47,21 @@ class ReservationWorld:
     read: Collection[str] = ()  # all looked-up slots, including slots that do not exist
     unread: set[str] = field(default_factory=set)  # slots that must be read before a decision is possible
     made: dict[str, SlotRecord] = field(default_factory=dict)  # slots that claims have created
+    # slots from which the consumers of a cell's claims drew before → their reservations
+    drawn_from: Mapping[str, str] = field(default_factory=dict)
+
+    def admits_alternate(self, slot: str, drawn: str | None, claim: ConsumerClaim) -> bool:
+        """Return whether an alternate of the claim may draw from a slot: the scheduler chooses alternates in
+        the reservation that the request names, or in one for every build of the project. `drawn`: the slot
+        from which the consumer drew before.
+        """
+        record = self.slots.get(slot)
+        if record is None:
+            return False
+        if drawn is not None and self.drawn_from.get(drawn) == record.reservation:
+            return True
+        reservation = self.reservations.get(record.reservation)
+        return reservation is not None and reservation.use == "open" and reservation.project == claim.project
 
     def bars_draw(self, slot: str, held: Allocations, claim: ConsumerClaim, wanted: Allocations) -> str:
         """Return why a claim may not draw `wanted` from a slot that holds `held`; "" if it may."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bus.sql.database import Database
-from bus.sql.statement import Transaction, sql
+from bus.sql.statement import Transaction, in_turn, sql
 from bus.vocabulary import Allocations
 from features.reservations.messages import FindReservations, Reservation, ReservedSlot
 from features.reservations.slots import ReservationWorld, SlotRecord
@@ -135,8 +135,9 @@ async def make(tx: Transaction, reservation: Reservation, now: float) -> bool:
 
 async def count(tx: Transaction, reservation: Reservation) -> tuple[int, int, bool]:
     """Return the number of all reservations that have not ended, of those of the project of `reservation`,
-    and whether it exists.
+    and whether it exists. The numbers stay true until the end of the transaction.
     """
+    await in_turn(tx, "reservations")
     [row] = await _COUNT_ALL(tx, project=reservation.project, uuid=reservation.id, no=False)
     return row["total"], row["of_project"], bool(row["stored"])
 
@@ -226,6 +227,13 @@ async def read_slots(database: Database, slots: Collection[str]) -> dict[str, Sl
     """
     async with database.read_single() as tx:
         return {row["uuid"]: _slot(row) for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
+
+
+async def reservations_of(tx: Transaction, slots: Collection[str]) -> dict[str, str]:
+    """Return the reservations of the given slots, by the slots' uuids; a missing slot is left out."""
+    if not slots:
+        return {}
+    return {row["uuid"]: row["reservation"] for row in await _SLOTS(tx, [(uuid,) for uuid in slots])}
 
 
 async def lock(

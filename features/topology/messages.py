@@ -8,15 +8,17 @@ from msgspec import Meta
 from bus.messages import BuildRequested
 from bus.parts import Part, RequestParts, Section
 from bus.requests import Flavor
-from bus.vocabulary import Amount, Value, Word
+from bus.vocabulary import FREE, Amount, Value, Word
 from features.groups.constraints import NO_TOPOLOGY, DomainConstraints
 from features.groups.messages import group_of
+
+RoleName = Annotated[Word, FREE]
 
 
 class GangRole(Value, frozen=True, kw_only=True):
     """A part of a gang: a number of instances of one flavor. All roles of a request are claimed together."""
 
-    name: Word
+    name: RoleName
     flavor: Flavor
     count: Amount = 1
 

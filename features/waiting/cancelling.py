@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bus.context import resumed
-from bus.messages import BuildCancelRequested, BuildUnplaceable
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildUnplaceable
 from bus.vocabulary import Id
 from features.moves.core.start import refused
 from features.moves.messages import MoveRefused
@@ -13,7 +13,15 @@ from features.moves.placing import refusal_of
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FoundQueued, QueuedRequest
-from scheduler_worker.extension import CANCELLED, Cancellation, Deletes, Ending, Fenced, Publish, unplaceable
+from scheduler_worker.extension import (
+    CANCELLED,
+    Cancellation,
+    CancelResults,
+    Ending,
+    Fenced,
+    Publish,
+    unplaceable,
+)
 
 
 class CancelledWaits:
@@ -21,10 +29,10 @@ class CancelledWaits:
 
     def __init__(self, waiting: WaitingStore, ending: Ending, publish: Publish) -> None:
         self._store = waiting
-        self._steps = Cancellation(ending, publish)
+        self._steps = Cancellation(ending)
         self._publish = publish
 
-    async def cancel(self, asked: BuildCancelRequested) -> Deletes | None:
+    async def cancel(self, asked: BuildCancelRequested) -> CancelResults | None:
         """Cancel a request that waits, or one of its builds; return None if no request with this id waits."""
         found = await self._waiting(asked.build)
         return None if found is None else await self._end_wait(asked, found)
@@ -33,7 +41,7 @@ class CancelledWaits:
         async with self._store.database.read() as tx:
             return await queued.find(tx, build)
 
-    async def _end_wait(self, asked: BuildCancelRequested, found: FoundQueued) -> Deletes:
+    async def _end_wait(self, asked: BuildCancelRequested, found: FoundQueued) -> CancelResults:
         message = found.queued.message
         builds = message.instances if asked.build == message.request else (asked.build,)
         fenced = await self._steps.fence(builds, CANCELLED)
@@ -41,23 +49,24 @@ class CancelledWaits:
             ended = await self._ended(found, fenced)
             with resumed(found.queued.story):
                 await self._publish(ended)
-        deletes = await self._answer_waiting(asked, found, fenced, builds)
-        if fenced.ended:
-            # Last: after an error the message is handled again, and must find the request again.
-            await self._remove_request(found, set(fenced.ended))
-        return deletes
+        results = await self._answer_waiting(asked, found, fenced, builds)
+        if not fenced.ended:
+            return results
+        await self._publish(*(each for each in results if isinstance(each, BuildCancelled)))
+        # Last: after an error the message is handled again, and must find the request again.
+        await self._remove_request(found, set(fenced.ended))
+        return [each for each in results if not isinstance(each, BuildCancelled)]
 
     async def _answer_waiting(
         self, asked: BuildCancelRequested, found: FoundQueued, fenced: Fenced, builds: Sequence[Id]
-    ) -> Deletes:
+    ) -> CancelResults:
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
         if placed and found.queued.start is not None:
             why = "it does not wait any more: it has just started, or was refused"
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._steps.pass_on(asked, fenced, bool(fenced.ended), why)
-        await self._steps.answer(asked, bool(fenced.ended) or not placed, why)
-        return ()
+        return self._steps.answer(asked, bool(fenced.ended) or not placed, why)
 
     async def _ended(self, found: FoundQueued, fenced: Fenced) -> BuildUnplaceable | MoveRefused:
         message, start = found.queued.message, found.queued.start

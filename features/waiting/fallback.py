@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.messages import BuildCancelRequested, BuildDeleteRequested
+from bus.messages import BuildCancelRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
 from features.waiting.arrivals import Arrivals
@@ -12,7 +12,7 @@ from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
 from features.waiting.results import Evaluation
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import Fallback, Order, Scheduler, TakenOver
+from scheduler_worker.extension import CancelResults, Fallback, Order, Scheduler, TakenOver
 
 
 class WaitingFallback(Fallback):
@@ -51,7 +51,7 @@ class WaitingFallback(Fallback):
         if self._store.requests:
             self._store.on_placed(orders)
 
-    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested] | None:
+    async def cancel(self, asked: BuildCancelRequested) -> CancelResults | None:
         return await self._cancelling.cancel(asked)
 
     async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from bus.projects import ClientQuery, Known, ProjectMember, project_of
+from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, every
 from features.moves.placing import MovePlacing
@@ -29,13 +29,19 @@ WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project appli
 
 
 def of_clients(owner: WaitingOwner) -> ClientQuery:
-    async def find(question: FindWaiting, client: ProjectMember, known: Known) -> WaitingFound:
+    async def find(question: FindWaiting, client: ProjectMember, find_owners: FindOwners) -> WaitingFound:
         project = project_of(client, question.project)
-        # the client may not count the waiting requests of other projects
-        found = await owner.waiting(structs.replace(question, projects=(), project=project))
-        rows = tuple(request for request in found.waiting if request.project == project)
-        holds = tuple(held for held in found.holds if held.project == project)
-        return structs.replace(found, waiting=rows, holds=holds, rescued=0)
+        found = await owner.waiting(structs.replace(question, project=project))
+        return WaitingFound(  # a field that is not named here is not for clients
+            waiting=tuple(request for request in found.waiting if request.project == project),
+            count=found.count,
+            kinds=found.kinds,  # of the project
+            more=found.more,
+            by_project=found.by_project,
+            backlog={name: waits for name, waits in found.backlog.items() if name == project},
+            shares={name: share for name, share in found.shares.items() if name == project},
+            holds=tuple(held for held in found.holds if held.project == project),
+        )
 
     return ClientQuery(FindWaiting, find)
 

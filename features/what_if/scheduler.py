@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from bus.acts import ids_of, permitted
-from bus.projects import ClientQuery, Known, ProjectMember, ProjectsFound
+from bus.acts import owners_query, permitted
+from bus.projects import ClientQuery, FindOwners, ProjectMember, ProjectsFound
 from bus.worker import WorkerRows, answers
 from features.preemption.messages import PREEMPTIONS
 from features.preemption.victim_search import VictimSearch
@@ -18,8 +18,9 @@ from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def of_clients(what_ifs: WhatIfs) -> ClientQuery:
-    async def answer(question: WhatIf, client: ProjectMember, known: Known) -> WhatIfAnswered:
-        owners = ProjectsFound(projects=dict(await known(ids_of([question.request])[1])))
+    async def answer(question: WhatIf, client: ProjectMember, find_owners: FindOwners) -> WhatIfAnswered:
+        ids = owners_query([question.request], places=False)
+        owners = await find_owners(ids) if ids is not None else ProjectsFound()
         request = permitted(client, question.request, owners)
         return await what_ifs.answer(structs.replace(question, request=request))
 

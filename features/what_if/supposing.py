@@ -6,8 +6,8 @@ from itertools import islice
 
 from bus.candidates import CandidateSource
 from bus.queries import Candidate
-from bus.vocabulary import Allocations, without
-from scheduler_worker.extension import NOTHING_HELD, CapacityReservation, HostBook
+from bus.vocabulary import Allocations, Id, without
+from scheduler_worker.extension import PLAIN, CapacityReservation, HostBook, Scope
 
 
 class Supposing:
@@ -23,6 +23,7 @@ class Supposing:
         # id() of a candidate → the candidate, what it takes, and whether it counts as a build on its host; in
         # order of choice
         self._kept: dict[int, tuple[Candidate, Allocations, bool]] = {}
+        self._sources: dict[int, Id] = {}  # id() of a candidate → the source of its capacity, if it has one
 
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
@@ -42,11 +43,14 @@ class Supposing:
                 for kept in self._kept.values():
                     self._uncount(*kept)
 
-    def enter(
-        self, way: Candidate, held: Allocations = NOTHING_HELD, *, builds: bool = True
-    ) -> CapacityReservation:
-        allocations = without(way.allocations, held) if held else way.allocations
+    def drawn_from(self, source: Id) -> Sequence[CapacityReservation]:
+        return [way for way, *_ in self._kept.values() if self._sources.get(id(way)) == source]
+
+    def enter(self, way: Candidate, scope: Scope = PLAIN, *, builds: bool = True) -> CapacityReservation:
+        allocations = without(way.allocations, scope.held) if scope.held else way.allocations
         self._kept[id(way)] = way, allocations, builds
+        if scope.source:
+            self._sources[id(way)] = scope.source
         self._count(way, allocations, builds)
         return way
 

@@ -11,7 +11,7 @@ from bus.resources import Provider
 
 What = Literal[
     "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",
-    "aggregates", "name", "zone", "labels", "cell", "agent", "instance",
+    "aggregates", "name", "zone", "labels", "cell", "agent", "instance", "closed",
 ]  # fmt: skip
 
 FEW = 3
@@ -48,7 +48,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
             case "not ours":
                 return f"placement has it, and {self.ironic}"
             case "no class":
-                return "it has no resource class, so placement keeps what it knows"
+                return "it has no resource class, so no build can claim it"
             case "bad":
                 return f"placement cannot have it: {self.ironic}"
             case "instance":
@@ -76,16 +76,20 @@ def compare(
 
 def _between(report: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:
     wanted = report.providers[0]
-    ((class_, inventory),) = wanted.inventories.items()
+    class_, inventory = next(iter(wanted.inventories.items()), ("", None))
     stays = {class_, *provider.kept_classes}
     others = [name for name in provider.inventories if name not in stays and not _left_over(provider, name)]
     has = provider.inventories.get(class_)
-    if has is None or others:
+    if (has is None and class_) or others:
         yield "class", class_, ", ".join(others if has is None else [class_, *others])
-    if has is not None and has.reserved != inventory.reserved:
+    if has is None or inventory is None:
+        pass
+    elif has.reserved != inventory.reserved and not _is_withheld(provider, class_):
         yield "reserved", str(inventory.reserved), str(has.reserved)
-    elif has is not None and has != inventory:
+    elif has.reserved == inventory.reserved and has != inventory:
         yield "inventory", _written(inventory), _written(has)
+    elif report.closed != provider.label_sources.closed:
+        yield "closed", report.closed, provider.label_sources.closed
     if extra := _unequal(wanted.traits, provider.traits, provider.kept_traits):
         yield "traits", *extra
     if extra := _unequal(wanted.aggregates, provider.aggregates, provider.kept_aggregates):
@@ -109,6 +113,11 @@ def _listed(labels: Mapping[str, str]) -> str:
 def _left_over(provider: Provider, class_: str) -> bool:
     inventory = provider.inventories[class_]
     return inventory.reserved == inventory.total and provider.used.get(class_, 0) > 0
+
+
+def _is_withheld(provider: Provider, class_: str) -> bool:
+    """Return whether placement reserves a node's class because a consumer holds the node by another class."""
+    return any(used for name, used in provider.used.items() if name not in (class_, *provider.kept_classes))
 
 
 def _written(inventory: Inventory) -> str:

@@ -58,8 +58,11 @@ class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
     only_reads_place: bool = False  # selecting a node needs its shard, which no notification carries
     skip_reserve_in_use: bool = False
 
-    def report(self, node: IronicNode, place: Place, sequence: int = 0) -> InventoryReported | None:
-        return report(node, place, sequence, skip_reserve_in_use=self.skip_reserve_in_use)
+    def report(
+        self, node: IronicNode, place: Place, sequence: int = 0, *, has: bool = False
+    ) -> InventoryReported | None:
+        """Return a report of a node. `has`: placement has the node, perhaps with a class that it has lost."""
+        return report(node, place, sequence, skip_reserve_in_use=self.skip_reserve_in_use, has=has)
 
 
 class Moment(NamedTuple):
@@ -145,7 +148,7 @@ def read(
         has = (None if in_placement is None else in_placement.place) or _last_place(belief, rules)
         return _not_found(belief, uuid, began, sequence, overtaken, has)
     place = rules.place(node)
-    report = None if place is None else rules.report(node, place, sequence)
+    report = None if place is None else rules.report(node, place, sequence, has=known > 0 or _has(belief))
     outcome: Outcome = "not ours" if place is None else "no class" if report is None else "same"
     if report is not None and (in_placement is not None or not _same(report, belief.reported)):
         outcome = "reported"
@@ -176,7 +179,7 @@ def _seen(
     if rules.only_reads_place and not node.whole:
         return Step(belief, "read", read=rules.can_read)
     place = rules.place(node)
-    report = None if place is None else rules.report(node, place, sequence)
+    report = None if place is None else rules.report(node, place, sequence, has=_has(belief))
     opens = report is not None and is_open(report)
     same = report is not None and _same(report, belief.reported)
     if opens and not same and not rules.can_read and notification.phase in ("start", "error"):
@@ -279,7 +282,7 @@ def _contradicts(
     if belief.gone or notification.event == "delete":
         return notification.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
-    report = None if place is None else rules.report(node, place)
+    report = None if place is None else rules.report(node, place, has=_has(belief))
     return report is not None and not _same(report, belief.reported)
 
 
@@ -292,6 +295,10 @@ def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
 
 def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
     return before is not None and replace(report, sequence=before.sequence) == before
+
+
+def _has(belief: KnownState) -> bool:
+    return belief.reported is not None and not belief.reported.gone
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:

@@ -74,7 +74,7 @@ class KnownStates:
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
             return None
-        report = self.rules.report(belief.node, place, belief.sequence + 1)
+        report = self.rules.report(belief.node, place, belief.sequence + 1, has=True)
         if report is not None:
             self._of[uuid] = replace(belief, reported=report, sequence=report.sequence)
         return report

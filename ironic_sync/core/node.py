@@ -114,6 +114,7 @@ DEPLOYED = frozenset({
     "active", "rescuing", "rescue wait", "rescue", "rescue failed", "unrescuing", "unrescue failed",
     "servicing", "service wait", "service hold", "service failed",
 })  # fmt: skip
+CLEANING = frozenset({"deleting", "cleaning", "clean wait", "clean hold", "clean failed"})
 UNDEPLOYABLE = frozenset({
     "active", "deploy failed", "wait call-back", "error", "rescue", "rescue wait", "rescue failed",
     "unrescue failed", "service wait", "service failed",

@@ -7,17 +7,19 @@
 | anything else              |                   |               | 1        |
 
 A node is one root provider with one unit of one class for as long as it exists. A node without a resource
-class is not reported, so placement keeps its provider unchanged. No other field counts.
+class is not reported. If placement has it, with a former class, the report has no class, so no build can
+claim it. No other field counts.
 """
 
 import re
 from typing import Any
 
+from bus.domains import Closed
 from bus.ironic import NodeChanged
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.vocabulary import MAX_NAME
-from ironic_sync.core.node import FREE, IronicNode, Place
+from ironic_sync.core.node import CLEANING, DEPLOYED, DEPLOYING, FREE, IronicNode, Place
 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _STATED = (
@@ -53,6 +55,17 @@ def host_name(node: IronicNode) -> str:
     return name if 0 < len(name) <= MAX_NAME else node.uuid
 
 
+def why_closed(node: IronicNode | NodeChanged) -> Closed:
+    """Return why no instance can be deployed on a node whose amount is reserved, the lasting reason first."""
+    if node.maintenance:
+        return "maintenance"
+    if node.power_state in ("error", None):
+        return "power"
+    if node.provision_state in FREE | DEPLOYING | DEPLOYED:  # available nodes with an instance are reserved
+        return "in use"
+    return "cleaning" if node.provision_state in CLEANING else "not available"
+
+
 def sequence_at(at: float) -> int:
     """Return the sequence number of a report about a node's state at time `at`: microseconds since 1970."""
     if not 0 <= at <= _LATEST:
@@ -61,27 +74,26 @@ def sequence_at(at: float) -> int:
 
 
 def report(
-    node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
+    node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False, has: bool = False
 ) -> InventoryReported | None:
     """Return a report for placement, with a node's provider and its cell, agent and zone (`place`); None for
-    a node without a resource class.
+    a node without a resource class, unless placement `has` it: then it loses its class.
     """
     for trait in node.traits:
         if not _NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
-    if node.resource_class is None:
+    if node.resource_class is None and not has:
         return None
-    only_one = Inventory(
-        total=1, reserved=reserved(node, skip_reserve_in_use=skip_reserve_in_use), max_unit=1
-    )
+    inventories: dict[str, Inventory] = {}
+    closed: Closed = "no class"
+    if node.resource_class is not None:
+        amount = reserved(node, skip_reserve_in_use=skip_reserve_in_use)
+        inventories[class_of(node.resource_class)] = Inventory(total=1, reserved=amount, max_unit=1)
+        closed = why_closed(node) if amount else ""
     provider = ProviderReport(
-        id=node.uuid,
-        name=node.uuid,
-        inventories={class_of(node.resource_class): only_one},
-        traits=node.traits,
-        aggregates=place.aggregates,
+        id=node.uuid, name=node.uuid, inventories=inventories, traits=node.traits, aggregates=place.aggregates
     )
-    return _report(node.uuid, place, sequence, host=host_name(node), providers=(provider,))
+    return _report(node.uuid, place, sequence, host=host_name(node), providers=(provider,), closed=closed)
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:

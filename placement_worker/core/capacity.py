@@ -11,8 +11,9 @@ from msgspec import structs
 
 from bus import claims
 from bus.claims import STARTED
+from bus.parts import TYPES, Part, Parts
 from bus.replication import ConsumerChange
-from bus.vocabulary import Allocations, common, joined, without
+from bus.vocabulary import UNSAID_ID, Allocations, common, joined, without
 
 # Section: checks that a cell claims, releases and retires only what is in the cell.
 
@@ -21,9 +22,24 @@ ENDED_ELSEWHERE = "it has ended, not by this cell"
 MOST_ATTEMPTS = 1000  # ids of holder consumers are accepted for attempts up to this number
 
 
+class Owner(NamedTuple):
+    """The project, user and consumer type for which a consumer was placed. Only read if a cell sent the
+    requests.
+    """
+
+    project: str = UNSAID_ID
+    user: str = UNSAID_ID
+    type: str | None = None  # None: a client claimed by a version of the Placement API without types
+
+
+UNKNOWN_OWNER = Owner()
+
+
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """Checks that a cell's claims and releases use no root providers outside the cell."""
+    """Checks that a cell's claims and releases use no root providers outside the cell, and that they change
+    nothing of a consumer but its allocations.
+    """
 
     cell: str
     cells: Mapping[str, str]  # root → cell
@@ -49,6 +65,23 @@ class CellLimits:
             if cell != self.cell and (cell or provider not in self.sharing):
                 return f"provider {provider}: it is not in cell {self.cell}"
         return "" if at_home else f"nothing of it is in cell {self.cell}"
+
+    def bars_owner(self, claim: claims.ConsumerClaim, owner: Owner, holder_types: Collection[str]) -> str:
+        """Return why the cell may not claim for a consumer as the claim says; "" if it may: the consumer is
+        an instance, and its project, user and type are those for which it was placed, or were not known.
+        """
+        if owner.type in holder_types:
+            return f"consumer {claim.consumer}: it is of type {owner.type}, and a cell claims for instances"
+        for field_, claimed, placed, unknown in (
+            ("project", claim.project, owner.project, UNSAID_ID),
+            ("user", claim.user, owner.user, UNSAID_ID),
+            ("type", claim.type, owner.type, None),
+        ):
+            if claimed not in (placed, None) and placed != unknown:
+                return f"consumer {claim.consumer}: it was not placed for {field_} {claimed}"
+        if claim.type in holder_types:
+            return f"consumer {claim.consumer}: a cell claims nothing of type {claim.type}"
+        return ""
 
     def refuses_holder(self, consumer: str, holder: str) -> str:
         """Return why the cell may not use `holder` as the id of a holder consumer; "" if it may. Only ids
@@ -156,6 +189,7 @@ class Holder:
     heir_type: str = claims.CLEANUP  # consumer type, if `heir_of` is set
     keeps_for: str | None = None  # for a holder consumer: the instance whose guest may still exist
     project_id: int = 0  # database id of the project as read from the database; 0: the consumer is new
+    owner: Owner = UNKNOWN_OWNER  # read if a cell sent the requests
     marks: dict[str, Any] = field(default_factory=dict)  # values of the columns that rules have, by column
     marks_were: Mapping[str, Any] = field(default_factory=dict)  # `marks` as read from the database
 
@@ -205,6 +239,12 @@ class ClaimJudge:
     # preempted; "": it may be.
     columns: ClassVar[Mapping[str, str]] = {}
     holder_types: ClassVar[tuple[str, ...]] = ()  # consumer types that the rule has and that are no instances
+
+    def admits_cell(self, part: Part, claim: claims.ConsumerClaim, world: "ClaimWorld") -> bool:
+        """Return whether a cell may send this part of a claim or choice. Parts that no rule admits are
+        refused.
+        """
+        return False
 
     def bars(self, claim: claims.ConsumerClaim, world: "ClaimWorld") -> claims.RuleRefused | None:
         """Return why no choice of a claim is possible."""
@@ -300,6 +340,20 @@ class ClaimWorld:
         return any(
             stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
         )
+
+    @property
+    def former_classes(self) -> dict[str, set[str]]:
+        """Return the root providers that may be nodes with another class since a consumer claimed them, and
+        the classes without capacity whose last unit this consumer has released.
+        """
+        found = {}
+        for provider in self.touched.values():
+            if len(provider.stocks) > 1 and provider.uuid == provider.root:
+                stocks = provider.stocks.items()
+                left = {name for name, has in stocks if has.was and not has.used and has.capacity <= 0}
+                if left:
+                    found[provider.uuid] = left
+        return found
 
     def retire(self, consumer: str, ended: claims.Retired) -> None:
         self.retired[consumer] = self.to_retire[consumer] = ended
@@ -482,17 +536,28 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
         return ""
     if claim.begins:
         return f"consumer {claim.consumer}: a cell begins no moves"
+    if why := _bars_parts(claim, claim.parts, world):
+        return why
     holder = world.holders.get(claim.consumer)
     if (holder is None or not holder.generation) and claim.generation not in (None, "any"):
         return ""  # `fence` refuses the claim, because the consumer has no allocations
     if why := _bars_holder(holder, claim.consumer, claim.keep, world):
         return why
+    if holder is not None and (why := world.cell_limits.bars_owner(claim, holder.owner, world.holder_types)):
+        return why
     if claim.take_over is None:
         return ""
-    if why := world.cell_limits.refuses_holder(claim.consumer, claim.take_over):
-        return why
-    held = world.holders[claim.take_over].held if world.holds(claim.take_over) else {}
-    return world.cell_limits.bars_holder(claim.take_over, _places(world, held)) if held else ""
+    return _bars_holder_id(claim.consumer, claim.take_over, world)
+
+
+def _bars_parts(claim: claims.ConsumerClaim, parts: Parts, world: ClaimWorld) -> str:
+    """Return why a cell may not send these parts of a claim; "" if it may."""
+    for part in parts:
+        if not any(rule.admits_cell(part, claim, world) for rule in world.rules):
+            return (
+                f"consumer {claim.consumer}: a cell may not claim with this part of {TYPES.feature_of(part)}"
+            )
+    return ""
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
@@ -501,6 +566,9 @@ def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: C
     """
     if world.cell_limits is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
+    type_ = None if holder is None else holder.owner.type
+    if type_ in world.holder_types and type_ not in claims.HOLDER_TYPES:
+        return f"consumer {order.consumer}: it is of type {type_}, which no cell releases"
     return _bars_holder(holder, order.consumer, order.keep, world)
 
 
@@ -509,11 +577,17 @@ def _bars_holder(holder: Holder | None, consumer: str, holder_id: str | None, wo
     assert cell_limits is not None
     if why := cell_limits.bars_holder(consumer, _places(world, holder.held if holder else {})):
         return why
-    if not holder_id:
-        return ""
-    if world.holds(holder_id):
-        return cell_limits.bars_holder(holder_id, _places(world, world.holders[holder_id].held))
-    return cell_limits.refuses_holder(consumer, holder_id)
+    return _bars_holder_id(consumer, holder_id, world) if holder_id else ""
+
+
+def _bars_holder_id(consumer: str, holder_id: str, world: ClaimWorld) -> str:
+    """Return why the cell that sent the request may not use this holder consumer; "" if it may."""
+    cell_limits = world.cell_limits
+    assert cell_limits is not None
+    if why := cell_limits.refuses_holder(consumer, holder_id):
+        return why
+    held = world.holders[holder_id].held if world.holds(holder_id) else {}
+    return cell_limits.bars_holder(holder_id, _places(world, held)) if held else ""
 
 
 def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
@@ -704,6 +778,8 @@ def _choice_refusal(
     them already. `used_before` is the usage before the consumers of the request released their allocations.
     """
     refusal: claims.Refusal | None
+    if world.cell_limits is not None and choice.parts and (why := _bars_parts(claim, choice.parts, world)):
+        return claims.OutsideCell(why=why)
     for rule in world.rules:
         if (refusal := rule.before(claim, choice, world)) is not None:
             return refusal

@@ -161,7 +161,7 @@ def _set_traits(
 ) -> ProviderState | Refused:
     if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
         return Missing(what="trait", names=unknown)
-    traits = tuple(sorted(set(edit.traits)))
+    traits = tuple(sorted({*edit.traits, *state.reported.traits}))  # the agent alone removes its traits
     if traits != state.traits:
         state = working.with_contents(state, traits=traits)
         working.put(state)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bus.decisions import NearMiss, Removal
+from bus.domains import WHY_CLOSED
 from bus.host_health import why_disabled
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.fits import (
@@ -113,13 +114,14 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     if not name:
         return demand.says
     having = [row for row in snapshot.rows_of(root.uuid) if name in row.inventories]
+    closed = f": {WHY_CLOSED[root.labels.closed]}" if root.labels.closed else ""
     if not having:
-        return f"{of}{asked} {name}: it has none"
+        return f"{of}{asked} {name}: it has none{closed}"
     best = max(having, key=lambda row: row.free[name])
     at_most = "at most " if len(having) > 1 else ""
     free = max(best.free[name], 0)
     if asked > free:
-        return f"{of}{asked - free} {name}: asked {asked}, {at_most}free {free}"
+        return f"{of}{asked - free} {name}: asked {asked}, {at_most}free {free}{closed}"
     inventory = best.inventories[name]
     limit = broken_limit(asked, inventory.min_unit, inventory.max_unit, inventory.step_size)
     return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"

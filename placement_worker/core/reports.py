@@ -2,6 +2,7 @@
 
 If a report moves inventory in use within a tree, for example from the root to NUMA cells, the amount still
 allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
+A node is indivisible: while a consumer holds it by one class, its other reported classes are withheld.
 """
 
 import re
@@ -18,7 +19,7 @@ from bus.reports import Inventory, ProviderReport
 from bus.resources import OwnerEditRequested
 from placement_worker.core.index import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
-from placement_worker.core.trees import ProviderState, Reported, Tree
+from placement_worker.core.trees import ProviderState, Reported, Tree, shut, withheld_node
 
 _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
@@ -26,6 +27,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 def withheld(before: Tree, after: Tree) -> Tree:
     """Return the reshaped tree `after`, with as much of its new inventory withheld as consumers still have
     allocated of the old inventory."""
+    after = replace(after, providers=tuple(map(withheld_node, after.providers)))
     beyond: Counter[str] = Counter()  # class → sum over the tree of used amounts above the capacity
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -83,7 +85,9 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
     facts = (report.host, report.cell, report.agent, report.zone)
-    labels = structs.replace(before.labels, reported=report.labels, of_fields=report.field_labels)
+    labels = structs.replace(
+        before.labels, reported=report.labels, of_fields=report.field_labels, closed=report.closed
+    )
     labels = before.labels if labels == before.labels else labels
     after = Tree(report.root, *facts, report.sequence, False, moves.arrived((*named, *stay)), labels)
     moved = facts != (before.host, before.cell, before.agent, before.zone) or labels != before.labels
@@ -128,6 +132,27 @@ def settled(tree: Tree) -> Tree:
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
+def released(tree: Tree, classes: Collection[str]) -> Tree:
+    """Return a node's tree after the release of the last unit of `classes`: without these classes if the node
+    has another class since, whose capacity is no longer withheld.
+    """
+    if tree.gone:
+        return tree
+    providers = []
+    for provider in tree.providers:
+        reported = provider.reported.classes & provider.inventories.keys()
+        closed = {name for name in reported if not provider.inventories[name].capacity}
+        former = closed.intersection(classes)
+        present = reported - former
+        if former and present and provider.is_node and not any(provider.used[name] for name in reported):
+            put = replace(provider.reported, classes=provider.reported.classes - former)
+            inventories = {name: has for name, has in provider.inventories.items() if name not in former}
+            used = {name: provider.used[name] for name in inventories}
+            provider = replace(provider, inventories=inventories, used=used, reported=put)
+        providers.append(provider)
+    return _advanced(tree, settled(replace(tree, providers=tuple(providers))))
+
+
 def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:
     if was is None:
         names = frozenset(now.inventories), frozenset(now.traits), frozenset(now.aggregates)
@@ -138,8 +163,8 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
     put = was.reported
     inventories = {name: inventory for name, inventory in was.inventories.items() if name not in put.classes}
     inventories |= now.inventories
-    shut = {name for name, used in was.used.items() if used and name not in inventories}
-    inventories |= {name: _shut(was.inventories[name]) for name in shut}
+    left = {name for name, used in was.used.items() if used and name not in inventories}
+    inventories |= {name: shut(was.inventories[name]) for name in left}
     own_traits, own_aggregates = {*was.traits} - put.traits, {*was.aggregates} - put.aggregates
     return replace(
         was,
@@ -151,7 +176,7 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
         aggregates=tuple(sorted(own_aggregates.union(now.aggregates))),
         reported=Reported(
             put.provider,
-            frozenset(now.inventories) | shut,
+            frozenset(now.inventories) | left,
             frozenset(now.traits) - own_traits,
             frozenset(now.aggregates) - own_aggregates,
         ),
@@ -172,11 +197,11 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
             continue
         changed = provider
         if provider.reported.provider:
-            shut = {
-                name: _shut(provider.inventories[name])
+            closed = {
+                name: shut(provider.inventories[name])
                 for name in provider.reported.classes & provider.inventories.keys()
             }
-            changed = replace(provider, inventories=provider.inventories | shut)
+            changed = replace(provider, inventories=provider.inventories | closed)
         if changed.parent not in named and changed.parent not in stay:
             changed = replace(changed, parent=root)
         remaining.append(changed)
@@ -207,12 +232,8 @@ def _closed_to_all(provider: ProviderState) -> ProviderState:
         for name, inventory in provider.inventories.items()
         if name not in provider.reported.classes
     }
-    shut = {name: _shut(inventory) for name, inventory in provider.inventories.items()}
-    return replace(provider, inventories=shut, withheld=dict(+Counter(other_reserved)))
-
-
-def _shut(inventory: Inventory) -> Inventory:
-    return structs.replace(inventory, reserved=inventory.total)
+    closed = {name: shut(inventory) for name, inventory in provider.inventories.items()}
+    return replace(provider, inventories=closed, withheld=dict(+Counter(other_reserved)))
 
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")

@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.domains import NO_LABELS, HostLabels
 from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
+from bus.resources import are_single_units
 from bus.vocabulary import MAX_ORDINAL
 
 T = TypeVar("T")
@@ -50,6 +51,13 @@ class ProviderState:
     def in_use(self) -> bool:
         return any(self.used.values())
 
+    @property
+    def is_node(self) -> bool:
+        """Return whether the provider is a bare-metal node (bus.resources.is_node)."""
+        classes = self.reported.classes & self.inventories.keys()
+        is_root = self.parent is None and self.uuid == self.name
+        return is_root and bool(classes) and are_single_units(classes, self.inventories)
+
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
         """Return the withheld amounts that remain after an edit of the provider's inventories: an inventory
         that the edit changes or deletes loses its withheld amount."""
@@ -58,6 +66,28 @@ class ProviderState:
             for name, amount in self.withheld.items()
             if inventories.get(name) == self.inventories[name]
         }
+
+
+def shut(inventory: Inventory) -> Inventory:
+    return structs.replace(inventory, reserved=inventory.total)
+
+
+def withheld_node(provider: ProviderState) -> ProviderState:
+    """Return the provider; if it is a node in use, with all capacity withheld of its unused classes, because
+    a node is indivisible.
+    """
+    if not (provider.in_use and len(provider.reported.classes) > 1 and provider.is_node):
+        return provider
+    left = {
+        name: inventory.total - inventory.reserved
+        for name, inventory in provider.inventories.items()
+        if name in provider.reported.classes and not provider.used.get(name)
+    }
+    kept = {name: amount for name, amount in left.items() if amount}
+    if not kept:
+        return provider
+    closed = {name: shut(provider.inventories[name]) for name in kept}
+    return replace(provider, inventories=provider.inventories | closed, withheld=provider.withheld | kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +190,8 @@ class WorkingTrees:
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}
             contents["withheld"] = state.withheld_with(inventories)
         shape = self.next_shape(state.uuid)
-        return replace(state, generation=state.generation + 1, shape=shape, **contents)
+        changed = replace(state, generation=state.generation + 1, shape=shape, **contents)
+        return withheld_node(changed)
 
     def below(self, provider: str) -> list[str]:
         """Return the uuids of a provider and all its descendants."""

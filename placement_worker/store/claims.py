@@ -17,8 +17,16 @@ from bus.replication import ProviderChange
 from bus.reports import EXCLUDES_SIBLINGS
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, Transaction, sql
-from bus.vocabulary import capacity_of
-from placement_worker.core.capacity import ClaimedProvider, ClaimJudge, ClaimWorld, Holder, Stock, ended
+from bus.vocabulary import UNSAID_ID, capacity_of
+from placement_worker.core.capacity import (
+    ClaimedProvider,
+    ClaimJudge,
+    ClaimWorld,
+    Holder,
+    Owner,
+    Stock,
+    ended,
+)
 from placement_worker.store.hosts import limits, sharing
 from placement_worker.store.numbered_names import Book
 
@@ -225,11 +233,15 @@ _LAST = (
 
 
 @cache
-def _lock_consumers(columns: tuple[str, ...]) -> Statement:
+def _lock_consumers(columns: tuple[str, ...], owners: bool) -> Statement:
     of_rules = "".join(f", c.{column}" for column in columns)
+    of_owners = ", p.external_id, u.external_id, t.name" if owners else ", NULL, NULL, NULL"
+    joins = """LEFT JOIN projects p ON p.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
+        LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"""
     return sql(f"""
-        SELECT c.id, c.uuid, c.generation, c.project_id{of_rules}
-        FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
+        SELECT c.id, c.uuid, c.generation, c.project_id{of_owners}{of_rules}
+        FROM {{n: uuid str}} JOIN consumers c ON c.uuid = n.uuid {joins if owners else ""}
+        ORDER BY c.id FOR UPDATE OF c
     """)
 
 
@@ -289,7 +301,7 @@ async def open_world(
     world.holder_types = holder_types
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        held = await _lock_holders(tx, older, tuple(columns))
+        held = await _lock_holders(tx, older, tuple(columns), owners=bool(scope.cell))
         holders.update({holder.uuid: holder for holder in held.values()})
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
@@ -326,13 +338,19 @@ async def open_world(
 
 
 async def _lock_holders(
-    tx: Transaction, consumers: Sequence[tuple[str]], columns: tuple[str, ...]
+    tx: Transaction, consumers: Sequence[tuple[str]], columns: tuple[str, ...], *, owners: bool
 ) -> dict[int, Holder]:
-    """Lock existing consumers; return them by their database numbers."""
+    """Lock existing consumers; return them by their database numbers. With `owners`, also read their project,
+    user and type.
+    """
     held = {}
-    for id_, uuid, generation, project, *values in await _lock_consumers(columns)(tx, consumers):
+    for row in await _lock_consumers(columns, owners)(tx, consumers):
+        id_, uuid, generation, project_id, project, user, type_, *values = row
         marks = dict(zip(columns, values, strict=True))
-        held[id_] = Holder(uuid, id_, generation, project_id=project, marks=marks, marks_were={**marks})
+        owner = Owner(project or UNSAID_ID, user or UNSAID_ID, type_)
+        held[id_] = Holder(
+            uuid, id_, generation, project_id=project_id, owner=owner, marks=marks, marks_were={**marks}
+        )
     return held
 
 

@@ -17,7 +17,7 @@ from scheduler_worker.core.fitting import FoundHosts, Shortage, with_siblings
 from scheduler_worker.core.host_map import HostMap, HostsNow, drawn
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.ranking import NOTHING_HELD, CapacityReservation, HasReservations, Pick, Ranking
+from scheduler_worker.core.ranking import CapacityReservation, HasReservations, Pick, Ranking
 from scheduler_worker.core.rule import PLAIN, Alternative, Scope
 
 CHOICES = 3  # hosts named in one claim, best first
@@ -117,8 +117,11 @@ class EnteredReservations:
     def unsettled(self) -> Sequence[CapacityReservation]:
         return self._passed_to.unsettled
 
-    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> CapacityReservation:
-        entered = self._passed_to.enter(way, held)
+    def drawn_from(self, source: Id) -> Sequence[CapacityReservation]:
+        return self._passed_to.drawn_from(source)
+
+    def enter(self, way: Candidate, scope: Scope = PLAIN) -> CapacityReservation:
+        entered = self._passed_to.enter(way, scope)
         self._entered.append(entered)
         return entered
 

@@ -148,6 +148,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     invalid: str = ""  # why the request can never be placed, which is known before any search
     shortages: tuple[Shortage, ...] = ()  # why no host fits, for each attempt of this round
+    # True if an optional attempt of this round would fit if the claims of other requests failed
+    is_reserved: bool = False
     obstacle: str = ""  # why the request has no host so far
     refusal: RuleRefused | None = None  # the refusal of its claim, if a commit may let the claim succeed
     reason: str = ""  # why the request permanently has no host
@@ -251,12 +253,16 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
 
     @property
+    def is_reserved(self) -> bool:
+        """Return whether the order would fit in some attempt if the claims of other requests failed."""
+        return self.verdict.is_reserved or any(short.is_reserved for short in self.verdict.shortages)
+
+    @property
     def is_searched_again(self) -> bool:
         """Return whether another search follows without a pause, because capacity that is reserved for claims
         of other requests may be free then.
         """
-        reserved = any(short.is_reserved for short in self.verdict.shortages)
-        return reserved and self.tried.rounds + 1 < ROUNDS
+        return self.is_reserved and self.tried.rounds + 1 < ROUNDS
 
     @property
     def has_enough(self) -> bool:
@@ -702,7 +708,9 @@ def _proceed(order: Order, patience: float) -> Step:
     if order.instances:
         if order.tried.rounds < ROUNDS:
             return order, (Need.HOSTS,)
-        return replace(order, verdict=replace(order.verdict, shortages=())), (Need.FALLBACKS,)
+        return replace(order, verdict=replace(order.verdict, shortages=(), is_reserved=False)), (
+            Need.FALLBACKS,
+        )
     if any(settled.lacking for settled in order.settled):
         return order, (Need.ALTERNATES,)
     return order, (events.Publish(tuple(order.purpose.ends(order))),)
@@ -728,7 +736,9 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     if short.code == RULE_ERROR:  # no other flavor, preemption or wait helps
         return _proceed(failed(order, short.refusal, short.decision(latest)), patience)
     verdict = order.verdict
-    if not short.optional:
+    if short.optional:
+        verdict = replace(verdict, is_reserved=verdict.is_reserved or short.is_reserved)
+    else:
         verdict = replace(verdict, shortages=(*verdict.shortages, short))
     if not order.is_last_attempt:
         return replace(order, verdict=verdict, attempt=order.attempt + 1), (Need.HOSTS,)
@@ -750,22 +760,18 @@ def _without_help(order: Order, patience: float) -> Step:
 
 
 def _nowhere(order: Order, patience: float) -> Step:
-    obstacle, shortages, is_searched_again = (
-        order.verdict.obstacle,
-        order.verdict.shortages,
-        order.is_searched_again,
-    )
+    obstacle, shortages = order.verdict.obstacle, order.verdict.shortages
+    is_reserved, is_searched_again = order.is_reserved, order.is_searched_again
     order = replace(
         order,
         tried=replace(order.tried, rounds=order.tried.rounds + 1),
-        verdict=replace(order.verdict, shortages=()),
+        verdict=replace(order.verdict, shortages=(), is_reserved=False),
     )
     if not order.has_enough:
         if is_searched_again:
             return order, (Need.HOSTS,)
-        reserved = any(short.is_reserved for short in shortages)
         # Capacity reserved for claims of other requests is free again if the claims fail.
-        if reserved or any(short.may_pass for short in shortages):
+        if is_reserved or any(short.may_pass for short in shortages):
             return _obstructed(order, patience)
     readable = not any(short.refusal for short in shortages)
     return _proceed(failed(order, obstacle, order.verdict.decision, lacks_remedies=readable), patience)
@@ -814,7 +820,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         if isinstance(result, Refused):
             for refusal in _of_rules(result):
                 if refusal.wakes_on:
-                    verdict = replace(order.verdict, refusal=refusal, shortages=())
+                    verdict = replace(order.verdict, refusal=refusal, shortages=(), is_reserved=False)
                     return replace(order, verdict=verdict), (*released, Need.FALLBACKS)
                 if refusal.final and by_fallback:  # only what the fallback chose cannot succeed
                     by_rules.append(refusal)
@@ -832,7 +838,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
         by_rules=tuple(by_rules),
     )
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(tried.latest_refusals)}"
-    verdict = replace(order.verdict, obstacle=obstacle, shortages=())
+    verdict = replace(order.verdict, obstacle=obstacle, shortages=(), is_reserved=False)
     return _after(released, _proceed(replace(order, attempt=0, tried=tried, verdict=verdict), patience))
 
 
@@ -876,7 +882,10 @@ def _placed_before(order: Order, results: Sequence[ClaimResult], patience: float
         attempt=0,
         instances=(*left, *order.instances[len(results) :]),
         verdict=replace(
-            order.verdict, obstacle="its other instances were placed or ended before", shortages=()
+            order.verdict,
+            obstacle="its other instances were placed or ended before",
+            shortages=(),
+            is_reserved=False,
         ),
     )
     for instance, result in answered:

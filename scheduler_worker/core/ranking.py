@@ -18,7 +18,7 @@ import numpy as np
 from bus.candidates import Bools, Floats, Ints
 from bus.decisions import AlsoAsked, Decision, Record, RecordedHost, RecordedScale, Removal
 from bus.queries import Candidate
-from bus.vocabulary import Allocations
+from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.fitting import MOST, WAYS_OF_THE_BEST, Entry, FoundHosts, Verdicts, with_more
 from scheduler_worker.core.host_map import HostMap, Uints, drawn, tie, ties
 from scheduler_worker.core.rule import (
@@ -314,7 +314,6 @@ class _ByCell:
 
 Scales = Sequence[RecordedScale]
 
-NOTHING_HELD: Allocations = {}
 # A host that is an alternate of an instance counts less by this for each weigher of candidates, so that other
 # instances get other alternates.
 LESS = 0.05
@@ -593,8 +592,11 @@ class HasReservations(Protocol):
     def unsettled(self) -> Sequence[CapacityReservation]:
         """Return the reservations for claims that placement has not answered yet."""
 
-    def enter(self, way: Candidate, held: Allocations = NOTHING_HELD) -> CapacityReservation:
-        """Reserve the capacity of a candidate, except what the instance holds already (`held`)."""
+    def drawn_from(self, source: Id) -> Sequence[CapacityReservation]:
+        """Return the unsettled reservations that were entered with this source (`Scope.source`)."""
+
+    def enter(self, way: Candidate, scope: Scope = PLAIN) -> CapacityReservation:
+        """Reserve the capacity of a candidate, except what the instance holds already (`scope.held`)."""
 
     def drop(self, reservation: CapacityReservation) -> None:
         """Release the capacity reserved for a claim that failed."""
@@ -728,7 +730,7 @@ class Ranking:
         pick = Pick(
             crossed=order.tier(winner) == THEIR_HOSTS,
             choices=tuple(choices[:most]),
-            reservation=self._reservations.enter(choices[0], scope.held),
+            reservation=self._reservations.enter(choices[0], scope),
             scope=scope,
             considered=found.search.considered,
             removals=removals,

@@ -30,6 +30,7 @@ class Scope:
     # choices of orders with one key change each other's hosts; None: they do not
     key: Id | None = None
     free: tuple[Allocations, ...] = ()  # counted as free while its hosts are searched
+    source: Id = ""  # the holder of `free`, such as a reservation; "": none
     # what its instance holds already and needs only once: counted as free, and not reserved again
     held: Allocations = field(default_factory=dict)
     # True if only preferred hosts are searched: a shortage is no reason, because further alternatives follow,
@@ -42,6 +43,7 @@ class Scope:
             alone=self.alone or other.alone,
             key=self.key or other.key,
             free=(*self.free, *other.free),
+            source=self.source or other.source,
             held=self.held or other.held,
             optional=self.optional or other.optional,
             jointly=self.jointly or other.jointly,

@@ -162,8 +162,11 @@ HINTS: Mapping[str, str] = {
 
 # Filters of Nova that berth does not need → why.
 RULES_OF_PLACEMENT: Mapping[str, str] = {
-    "NUMATopologyFilter": "NUMA cells are providers: `hw:numa_nodes` asks placement for a group from each",
-    "PciPassthroughFilter": "devices are providers: each device asked for is a group of placement's question",
+    "NUMATopologyFilter": "NUMA cells that agents of berth report are providers: `hw:numa_nodes` asks"
+    " placement for a group from each. Nova does not report the cells of its hosts: for them, requests with a"
+    " NUMA topology are not decided",
+    "PciPassthroughFilter": "devices are providers, if the host reports them: each device asked for is a"
+    " group of placement's question",
     "CoreFilter": "placement offers only hosts with enough VCPU",
     "RamFilter": "placement offers only hosts with enough MEMORY_MB",
     "DiskFilter": "placement offers only hosts with enough DISK_GB",

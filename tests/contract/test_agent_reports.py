@@ -10,7 +10,7 @@ import pytest
 from bus.errors import Poison
 from bus.messages import InventoryReported
 from bus.reports import Inventory
-from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
+from bus.resources import Edited, FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, SimOptions
@@ -71,8 +71,21 @@ async def test_hosts_whose_reported_data_was_changed_are_reported_again(
     await edit(placement, SetInventory(provider=root, resource_class="VCPU", inventory=Inventory(total=1)))
     assert await agent.says(after=20.0) == [TWO]
     assert await agent.says(after=20.0) == []
+
+
+async def test_traits_that_an_agent_reports_stay_when_an_operator_replaces_them(
+    placement: Placement, agent: OneAgent
+) -> None:
+    await agent.says()
+    root = agent.hosts[1].root
+    [before] = await find_providers(placement, ids=(root,))
+    result = await edit(placement, SetTraits(provider=root, traits=("HW_CPU_X86_VMX",)))
+    assert isinstance(result, Edited) and result.provider is not None
+    assert {*result.provider.traits} == {"HW_CPU_X86_VMX", *before.traits}
     await edit(placement, SetTraits(provider=root, traits=()))
-    assert await agent.says(after=40.0) == [TWO]
+    [after] = await find_providers(placement, ids=(root,))
+    assert before.traits and after.traits == before.traits
+    assert await agent.says(after=20.0) == []
 
 
 async def test_a_lost_report_is_repeated_at_the_next_check(agent: OneAgent) -> None:

@@ -28,6 +28,7 @@ from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
+from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import SetAggregates
 from bus.sql.migrations import migrate
@@ -47,7 +48,7 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
-from tests.support.placement_calls import claim, edit, edit_cell, make_providers, report
+from tests.support.placement_calls import claim, edit, edit_cell, make_providers, must_take, report
 from tests.support.waiting import in_time, until
 
 NOW = 1_000_000.0
@@ -127,6 +128,21 @@ async def test_each_planted_breach_is_found_and_named(
     sql(sound, store, statement)
     found = await audited(sound)
     assert (found.clean, found.breaches) == (False, breaches)
+
+
+async def test_a_node_with_two_holders_is_a_breach(sound: Settings) -> None:
+    def a_node(class_: str, sequence: int) -> InventoryReported:
+        one = {class_: Inventory(total=1)}
+        return a_report(3, sequence=sequence, name=uid(3, "a"), inventories=one)
+
+    async with placement_of(sound) as placement:
+        await report(placement, a_node("CUSTOM_ONE", 1))
+        await must_take(placement, a_claim(11, on_hosts(3, CUSTOM_ONE=1)))
+        await report(placement, a_node("CUSTOM_TWO", 2))
+        sql(sound, "placement", "UPDATE inventories SET reserved = 0 WHERE withheld = 1")
+        await must_take(placement, a_claim(12, on_hosts(3, CUSTOM_TWO=1)))
+    found = await audit(sound, placement_only=True)
+    assert found.breaches == [f"node {uid(3, 'a')}: consumers {uid(11)} and {uid(12)} hold the node"]
 
 
 @pytest.mark.parametrize(

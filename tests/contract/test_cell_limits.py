@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from bus import topics
-from bus.claims import Claimed, ClaimRequested, Held, OutsideCell, Refused, ReleaseRequested, Retired
+from bus.claims import Choice, Claimed, ClaimRequested, Held, OutsideCell, Refused, ReleaseRequested, Retired
 from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
 from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, InventoryReported
+from bus.parts import ChoiceParts, ClaimParts, Part
 from bus.protocol import Envelope, QueueSpec, encode
 from bus.queries import BuildsFound, FindBuilds
 from bus.reports import Inventory
@@ -116,6 +118,10 @@ async def test_a_name_whose_suffixed_form_is_taken_too_gets_the_uuid(two_cells: 
 # Claims
 
 
+class Colors(Part, frozen=True):
+    """A part that no rule admits in claims of cells."""
+
+
 FORGED_CLAIMS = {
     "a consumer of another cell": a_claim(12, on_hosts(1), generation=1),
     "without its fence": a_claim(12, on_hosts(1), generation="any"),
@@ -128,6 +134,14 @@ FORGED_CLAIMS = {
     "somebody new without a fence": a_claim(14, on_hosts(1), generation="any"),
     "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
     "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
+    "leaving its room to another instance of the cell": a_claim(11, on_hosts(3), generation=1, keep=13),
+    "for another project": a_claim(11, on_hosts(3), generation=1, project="victim"),
+    "for another user": replace(a_claim(11, on_hosts(3), generation=1), user="mallory"),
+    "as another type": a_claim(11, on_hosts(3), generation=1, type="CLEANUP"),
+    "with a part of a feature": replace(a_claim(11, on_hosts(3), generation=1), parts=ClaimParts(Colors())),
+    "a choice with a part of a feature": a_claim(
+        11, Choice(on_hosts(3), parts=ChoiceParts(Colors())), generation=1
+    ),
 }
 
 

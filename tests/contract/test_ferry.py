@@ -16,8 +16,9 @@ from berth.ferry.passage import ferry
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
+from bus.delivery import settling
 from bus.delivery.runner import Bus
-from bus.errors import BrokerRefused, Unavailable
+from bus.errors import BrokerRefused, Unavailable, Unconfirmed
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
 from bus.protocol import Envelope, Inbox, QueueSpec
@@ -207,6 +208,41 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
         assert await numbers(listener, 3) == [0, 2, 3]
         (letter,) = await buried(middle)
     assert (letter.reason, letter.body) == ("not this one", b'{"n":1}')
+
+
+@pytest.mark.parametrize("brokers", ["local"], indirect=True)
+async def test_ends_for_a_client_that_confirms_none_are_forwarded_again_and_delay_no_others(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "REPEATED_SECONDS", 0.1)
+    monkeypatch.setattr("berth.ferry.passage.CONFIRM_SECONDS", 0.05)
+    stuck, is_late = asyncio.Event(), asyncio.Event()
+    stuck.set()
+    publish_at_all = LocalTransport.publish
+
+    async def publish_but_stuck(
+        transport: LocalTransport, envelopes: Sequence[Envelope], *, expected: Sequence[bool]
+    ) -> None:
+        late = [each for each in envelopes if each.key == f"{ENDED}.stuck" and stuck.is_set()]
+        others = [each for each in envelopes if each not in late]
+        await publish_at_all(transport, others, expected=[False] * len(others))
+        if late:
+            await is_late.wait()
+            raise Unconfirmed([each.key for each in late], ids=[each.id for each in late])
+
+    own = await brokers.connected(brokers.own)
+    shop = await brokers.hears(brokers.middle, f"{ENDED}.shop")
+    late = await brokers.hears(brokers.middle, f"{ENDED}.stuck")
+    for number in range(3):
+        await publish(own, shown(number, f"{ENDED}.stuck"), shown(number, f"{ENDED}.shop"))
+    async with brokers.ferried():
+        monkeypatch.setattr(LocalTransport, "publish", publish_but_stuck)
+        assert await numbers(shop, 3) == [0, 1, 2]
+        await publish(own, shown(3, f"{ENDED}.shop"))
+        assert await numbers(shop, 1) == [3]
+        stuck.clear()
+        is_late.set()
+        assert sorted(await numbers(late, 3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("brokers", ["local"], indirect=True)

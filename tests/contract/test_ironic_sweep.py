@@ -30,7 +30,23 @@ async def test_differences_that_need_an_operator_are_listed() -> None:
             ("no class", node_number(1), True),
             ("not ours", node_number(0), True),
         ]
-        assert world.sent == [] and node_number(7) not in world.placed.trees
+        assert [node.uuid for sent in world.sent for node in sent] == [node_number(1)]
+        assert node_number(7) not in world.placed.trees
+
+
+async def test_a_node_that_lost_its_class_cannot_be_claimed() -> None:
+    async with SweptIronic(full_every=1) as world:
+        await world.swept(2)
+        world.ironic.change(1, resource_class=None)
+        world.ironic.have(3, resource_class=None)  # placement never had it
+        await world.sweep.round()
+        assert world.placed.open() == {0}
+        assert node_number(3) not in world.placed.trees
+        assert world.placed.trees[node_number(1)].labels.closed == "no class"
+        assert [difference.what for difference in (await diff(world.survey)).differences] == ["no class"] * 2
+        world.ironic.change(1, resource_class="baremetal")
+        await world.sweep.round()
+        assert world.placed.open() == {0, 1}
 
 
 async def test_changes_committed_late_are_not_missed() -> None:

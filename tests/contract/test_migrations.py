@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from bus.errors import MigrationsBroken, Unavailable
 from bus.sql.database import Database
-from bus.sql.migrations import current, migrate
+from bus.sql.migrations import _TABLES, current, foreign_tables, migrate
 from bus.sql.statement import Json, Rows
 from tests.support.databases import EVERY_WAY
 from tests.support.waiting import until
@@ -158,6 +158,30 @@ async def test_a_database_of_a_newer_version_is_not_changed(store: Database, add
         await tx.execute(text("UPDATE migrations SET revision = '0009', oldest = '0008'"))
     with pytest.raises(MigrationsBroken, match="at 0009, which example_store does not have"):
         await migrate(store, PACKAGE)
+
+
+@pytest.mark.parametrize(
+    "others", [("alembic_version", "aggregates"), ("things", "migrations"), ("wp_posts",)]
+)
+async def test_tables_that_no_migration_made_are_named_and_not_changed(
+    store: Database, add: Add, others: Sequence[str]
+) -> None:
+    add("0001", None, table("things"))
+    async with store.write() as tx:
+        if store.dialect == "postgresql" and store.namespace:
+            await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{store.namespace}"'))
+        for name in others:
+            columns = "package TEXT, revision TEXT, oldest TEXT" if name == "migrations" else "id INTEGER"
+            await tx.execute(text(f"CREATE TABLE {name} ({columns})"))
+    with pytest.raises(MigrationsBroken) as refused:
+        await migrate(store, PACKAGE)
+    [*named] = [name for name in others if name != "migrations"]
+    assert f"cannot be migrated: {', '.join(sorted(named))}." in str(refused.value)
+    assert "from release 0.2.0 on" in str(refused.value)
+    assert await foreign_tables(store) == tuple(sorted(named)) and await current(store) == {}
+    async with store.read() as tx:
+        kept = await tx.execute(_TABLES[tx.dialect])
+    assert sorted(name for (name,) in kept) == sorted(others)
 
 
 async def test_migration_files_without_a_linear_history_are_refused(store: Database, add: Add) -> None:

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import aio_pika
 import pytest
+from rich.console import Console
 from sqlalchemy import text
 
 from berth import composition
+from berth.commands.run import migrate_all, up
 from berth.operations.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
+from bus.errors import MigrationsBroken, Unavailable, Unroutable
 from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.requests import Flavor
 from bus.sql.database import Database
@@ -142,3 +144,13 @@ async def test_files_of_a_worker_are_readable_by_their_owner_only(tmp_path: Path
     await database.close()
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
     assert "store.db-wal" in found
+
+
+async def test_no_database_is_created_beside_one_with_tables_that_no_migration_made(tmp_path: Path) -> None:
+    settings = Settings().having(state_dir=str(tmp_path), cells=("c1",))
+    with closing(sqlite3.connect(tmp_path / "placement.db")) as older, older:
+        older.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    for start in (migrate_all, up):
+        with pytest.raises(MigrationsBroken, match=r"a version before 0\.2\.0, .*: alembic_version"):
+            await start(settings, Console(quiet=True))
+    assert [file.name for file in tmp_path.glob("*.db")] == ["placement.db"]

@@ -14,7 +14,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from bus.errors import Unavailable
+from bus.errors import Unavailable, Unconfirmed
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.rabbit.connection import address_of
@@ -185,7 +185,7 @@ async def test_ends_during_the_outage_of_a_node_are_in_a_quorum_queue_and_not_in
     await transport.publish([an_envelope(20, "build.ended.c1")], expected=[True])
     await transport.close()
     is_3_10 = "rabbitmq_server-3.10" in str(find_rabbitmq().server.resolve())
-    assert [type(outcome) for outcome in outcomes] == [type(None) if is_3_10 else Unavailable] * 20
+    assert [type(outcome) for outcome in outcomes] == [type(None) if is_3_10 else Unconfirmed] * 20
     assert await held(healthy, f"{bus_name}:classic", last=20) == [20]
     assert await held(healthy, f"{bus_name}:quorum", last=20) == [*range(21)]
 

@@ -9,6 +9,7 @@ import pytest
 from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import allocations, retired
 from bus.claims import Claimed, Held, Refused, Released, Retired
+from bus.messages import InventoryReported
 from bus.reports import EXCLUDES_SIBLINGS, Inventory, ProviderReport
 from bus.vocabulary import Contended
 from placement_worker import Placement
@@ -23,6 +24,7 @@ from tests.support.placement_builders import (
     on_hosts,
     racing_placements,
 )
+from tests.support.placement_calls import find_providers, report, take
 
 pytestmark = pytest.mark.services
 
@@ -164,3 +166,25 @@ async def test_concurrent_claims_never_put_two_types_on_one_gpu(database_url: st
             assert await placement_breaches(racers[0].database) == []
             await racers[1].claims.release_many([a_release(one, 1) for one in claimed])
         assert not await allocations(racers[0].database)
+
+
+def a_node(class_: str, sequence: int) -> InventoryReported:
+    one = {class_: Inventory(total=1, max_unit=1)}
+    return a_report(1, sequence=sequence, name=uid(1, "a"), inventories=one)
+
+
+async def test_claims_that_race_with_a_change_of_class_leave_a_node_with_one_holder(
+    database_url: str,
+) -> None:
+    async with racing_placements(database_url, 3) as (placement, reporting, other):
+        for sequence in range(1, 61, 2):
+            await report(placement, a_node("CUSTOM_ONE", sequence))
+            await asyncio.gather(
+                take(placement, a_claim(1, on_hosts(1, CUSTOM_ONE=1))),
+                report(reporting, a_node("CUSTOM_TWO", sequence + 1)),
+                take(other, a_claim(2, on_hosts(1, CUSTOM_TWO=1))),
+            )
+            assert await placement_breaches(placement.database) == []
+            await placement.claims.release_many([a_release(1, 1), a_release(2, 1)])
+            [node] = await find_providers(placement, ids=(uid(1, "a"),))
+            assert node.inventories == {"CUSTOM_TWO": Inventory(total=1, max_unit=1)}

@@ -15,12 +15,16 @@ from urllib.parse import urlsplit
 import asyncpg
 import pika
 import pytest
+from msgspec.structs import replace
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from berth.configuration import read
+from bus.protocol import encode
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.berth_processes import ROOT, Up
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report
 from tests.support.servers import a_module_database, installed
 
 PAGE = ROOT / "features/clients/README.md"
@@ -447,6 +451,77 @@ def test_the_broker_permits_the_own_keys_of_each_user(site: BerthWithClients, su
         for key in OWN_KEYS[subject]:
             exchange = "berth.clients" if subject == "client" else "berth"
             publishes(key, exchange, user_id=urlsplit(site.urls[subject]).username)(channel)
+
+
+# Claims with the credentials of a cell: docs/tenancy.md
+
+HOST = uid(91, "a")  # of cell c9
+OTHER = "7" * 8 + "-0000-0000-0000-000000000001"  # a reservation or group of another project
+VICTIM = {"build": uid(2), "generation": 1, "attempt": 1, "holder": uid(3)}
+# what a claim of cell c9 for its own instance has in addition → a text of the refusal
+FORGED_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
+    "another project": ({"project": "victim"}, "it was not placed for project victim"),
+    "another user": ({"user": "mallory"}, "it was not placed for user mallory"),
+    "a slot of a reservation": ({"parts": {"reservations": {"reservation": OTHER}}}, "part of reservations"),
+    "a group": ({"parts": {"groups": {"group": OTHER}}}, "part of groups"),
+    "victims": (
+        {"parts": {"preemption": {"victims": [VICTIM], "cell": "c1", "priority": 9}}}, "part of preemption",
+    ),
+    "a draw": (
+        {"choices": [[{HOST: {"VCPU": 1}}, {}, {"reservations": {"slot": OTHER}}]]},
+        "part of reservations",
+    ),
+    "an unknown part": ({"parts": {"colors": {}}}, "no such feature"),
+}  # fmt: skip
+
+
+def asked(url: str, key: str, queue: str, body: dict[str, Any]) -> str:
+    """Send a query with these credentials; return the answer as text."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, exclusive=True)
+        channel.queue_bind(queue, "berth", queue)
+        shown = pika.BasicProperties(message_id=str(uuid.uuid4()), type="ClaimRequested", reply_to=queue)
+        channel.basic_publish("berth", key, json.dumps(body), shown)
+        for _, properties, answer in channel.consume(queue, auto_ack=True, inactivity_timeout=30):
+            assert answer is not None, f"no answer to {key}"
+            return f"{answer.decode()} {properties.headers or ''}"  # a header has why a query is invalid
+    raise AssertionError("a queue is consumed until it is cancelled")
+
+
+@pytest.fixture(scope="module")
+def own_instance(site: BerthWithClients) -> dict[str, Any]:
+    """Return the claim of an instance of project web that is placed in cell c9, as its cell may repeat it."""
+    report = replace(a_report(91, cell="c9"), agent="a1")
+    with pika.BlockingConnection(pika.URLParameters(site.urls["agent"])) as connection:
+        shown = pika.BasicProperties(message_id=str(uuid.uuid4()), type="InventoryReported")
+        connection.channel().basic_publish("berth", "inventory.reported.c9", encode(report), shown)
+    claim: dict[str, Any] = {
+        "consumer": uid(1), "generation": None, "project": "web", "user": "u",
+        "choices": [[{HOST: {"VCPU": 1}}]],
+    }  # fmt: skip
+
+    for _ in range(200):  # until placement has handled the report
+        answer = asked(site.broker.url, "ask.placement.claim", "reply.-.test-1.1", {"claims": [claim]})
+        if "Claimed" in answer:
+            return claim | {"generation": 1}
+    raise AssertionError(answer)
+
+
+@pytest.mark.parametrize(("forged", "why"), FORGED_CLAIMS.values(), ids=FORGED_CLAIMS)
+def test_placement_refuses_a_forged_claim_of_a_cell(
+    site: BerthWithClients, own_instance: dict[str, Any], forged: dict[str, Any], why: str
+) -> None:
+    body = {"claims": [own_instance | forged], "cell": "c9"}
+    answer = asked(site.urls["cell"], "ask.placement.claim.c9", CELL_QUEUE, body)
+    assert why in answer and "Claimed" not in answer
+
+
+def test_placement_accepts_a_claim_of_a_cell_for_its_instance(
+    site: BerthWithClients, own_instance: dict[str, Any]
+) -> None:
+    body = {"claims": [own_instance], "cell": "c9"}
+    assert "Claimed" in asked(site.urls["cell"], "ask.placement.claim.c9", CELL_QUEUE, body)
 
 
 def add_client(site: BerthWithClients, name: str, project: str) -> pika.URLParameters:

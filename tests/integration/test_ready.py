@@ -7,6 +7,7 @@ import pytest
 
 from berth import worker_roles
 from berth.commands import run
+from berth.readiness import Startup
 from berth.services import EmbeddedBerth, embedded
 from berth.settings import Settings
 from bus.errors import Unavailable
@@ -40,12 +41,11 @@ async def berth(
     ids=["without a cell's conductor", "without a scheduler"],
 )
 async def test_berth_is_not_ready_without_all_workers(
-    berth: EmbeddedBerth, settings: Settings, why: str, monkeypatch: pytest.MonkeyPatch
+    berth: EmbeddedBerth, settings: Settings, why: str
 ) -> None:
     if "cell c2" in why:
         await run.ready(berth.bus, settings.having(cells=("c1",)))
     else:
         await run.hosts_known(berth.bus, settings)
-    monkeypatch.setattr(run, "_READY_SECONDS", 1.5)
     with pytest.raises(Unavailable, match=why):
-        await run.ready(berth.bus, settings)
+        await run.ready(berth.bus, settings, Startup(quiet=1.5))

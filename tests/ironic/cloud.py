@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from berth.features import packages
+from berth.operations.audit import placement_breaches
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -211,6 +212,10 @@ class IronicCloud:
         found = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(uuid,)))).providers
         return found[0] if found else None
 
+    async def has_class(self, uuid: str, resource_class: str) -> bool:
+        one = await self.provider(uuid)
+        return one is not None and resource_class in one.inventories
+
     async def gone(self, uuid: str) -> bool:
         return await self.provider(uuid) is None
 
@@ -225,6 +230,10 @@ class IronicCloud:
         ask = self.bus.asker(topics.ALLOCATIONS)
         consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
         return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
+
+    async def breaches(self) -> list[str]:
+        """The audit's findings about placement."""
+        return await placement_breaches(self._placement_db)
 
     async def holds_nothing(self) -> bool:
         return not await self.held()
@@ -271,13 +280,39 @@ class IronicCloud:
 
     @property
     def flavor(self) -> Flavor:
+        return self.flavor_of(self.resource_class)
+
+    @staticmethod
+    def flavor_of(resource_class: str) -> Flavor:
         none = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
-        return Flavor(name="metal", extra_specs={f"resources:{self.resource_class}": "1", **none})
+        return Flavor(name="metal", extra_specs={f"resources:{resource_class}": "1", **none})
 
     async def ended(self, build: str, seconds: float = 30.0) -> BuildEnded:
         while (reply := await self.any_end(seconds)).build != build:
             pass
         return reply
+
+    async def outcomes(self, *builds: str, seconds: float = 60.0) -> list[str]:
+        """The status with which each build ended, or "unplaceable"."""
+        found: dict[str, str] = {}
+
+        async def note_ends() -> None:
+            while True:
+                end = await self._ended.get()
+                found[end.build] = end.status
+
+        async def note_lost() -> None:
+            while True:
+                found.update(dict.fromkeys((await self._lost.get()).instances, "unplaceable"))
+
+        async def complete() -> bool:
+            return found.keys() >= {*builds}
+
+        noting = [asyncio.create_task(note_ends()), asyncio.create_task(note_lost())]
+        await self.until(complete, f"{builds} ended", seconds)
+        for task in noting:
+            task.cancel()
+        return [found[build] for build in builds]
 
     async def any_end(self, seconds: float = 30.0) -> BuildEnded:
         async with asyncio.timeout(seconds):

@@ -1,10 +1,13 @@
 """Build requests on the bus end on the nodes of a real Ironic, and what is deleted brings its node back."""
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from ironic_sync.agent.core.node import ATTEMPT
+from ironic_sync.api import IronicRefused
 from tests.ironic.cloud import CLOSED, OPEN, IronicCloud
 
 pytestmark = [pytest.mark.ironic, pytest.mark.services]
@@ -32,6 +35,77 @@ async def test_a_build_ends_active_and_its_deletion_brings_the_node_back(cloud: 
     await cloud.follows(node, OPEN)
     ended = await cloud.ended(await cloud.build())
     assert (ended.status, ended.root) == ("active", node)
+
+
+MOMENTS = ("unseen before the claim", "during the claim", "before the order", "with the order")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_node_whose_class_changes_while_a_build_claims_it_has_one_holder(
+    cloud: IronicCloud, moment: str
+) -> None:
+    node, two = await cloud.provided(), f"{cloud.resource_class}_TWO"
+    reclassing = partial(cloud.change, node, resource_class=f"{cloud.kind}-two")
+    await cloud.kill("agent")
+    if moment == "unseen before the claim":
+        await cloud.kill("ironic_sync")
+        await reclassing()
+    builds = [await cloud.build()]
+    if moment == "during the claim":
+        await reclassing()
+    else:
+        await cloud.until(cloud.held, "it is placed")
+    if moment == "unseen before the claim":
+        cloud.start("ironic_sync")
+    elif moment == "before the order":
+        await reclassing()
+    if moment == "with the order":
+        cloud.start("agent")
+        with suppress(IronicRefused):  # the agent was faster
+            await reclassing()
+    else:
+        await cloud.until(partial(cloud.has_class, node, two), "placement has the new class")
+    builds.append(await cloud.build(cloud.flavor_of(two)))
+    if moment in ("unseen before the claim", "before the order"):
+        await cloud.unplaceable(builds.pop())
+        assert await cloud.held() == {builds[0]: node}
+    assert await cloud.breaches() == []
+    if moment != "with the order":
+        cloud.start("agent")
+    ends = await cloud.outcomes(*builds)
+    assert ends.count("active") <= 1
+    assert await cloud.breaches() == []
+    for build, status in zip(builds, ends, strict=True):
+        if status == "active":
+            await cloud.take_down(build)
+    await cloud.until(cloud.holds_nothing, "its resources are given back")
+    await cloud.reaches(node, "available")
+    present = "" if (await cloud.node(node))["resource_class"] == cloud.kind else two
+    await cloud.follows(node, OPEN, resource_class=present)
+    again = await cloud.build(cloud.flavor_of(present or cloud.resource_class))
+    assert (await cloud.ended(again)).status == "active"
+
+
+async def test_ironic_refuses_another_class_for_a_deployed_node(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
+    assert (await cloud.ended(await cloud.build())).status == "active"
+    with pytest.raises(IronicRefused):
+        await cloud.change(node, resource_class=f"{cloud.kind}-two")
+    await cloud.follows(node, CLOSED)
+
+
+async def test_a_build_deleted_before_its_order_opens_the_new_class_of_its_node(cloud: IronicCloud) -> None:
+    node, two = await cloud.provided(), f"{cloud.resource_class}_TWO"
+    await cloud.kill("agent")
+    build = await cloud.build()
+    await cloud.until(cloud.held, "it is placed")
+    await cloud.change(node, resource_class=f"{cloud.kind}-two")
+    await cloud.until(partial(cloud.has_class, node, two), "placement has the new class")
+    await cloud.kill("ironic_sync")  # the release alone opens the class
+    await cloud.take_down(build)
+    cloud.start("agent")
+    await cloud.until(cloud.holds_nothing, "its resources are given back")
+    await cloud.follows(node, OPEN, resource_class=two)
 
 
 async def test_a_failed_deploy_moves_to_another_node_and_cleans_the_first(cloud: IronicCloud) -> None:

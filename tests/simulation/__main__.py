@@ -32,6 +32,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--moves", choices=("yes", "no"), help="worlds with moves (default: half of them)")
     parser.add_argument("--preempts", choices=("yes", "no"), help="worlds with preemption (default: a third)")
     parser.add_argument("--headroom", action="store_true", help="worlds with failover headroom")
+    parser.add_argument("--metal", action="store_true", help="worlds whose requests are for nodes")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED), metavar="NAME", help="plant a bug, and find it")
     parser.add_argument("--list", action="store_true", help="list the faults and the planted bugs")
@@ -57,6 +58,7 @@ def main(given: Sequence[str] | None = None) -> int:
         moves=bug.moves if bug and moves is None else moves,
         preempts=preempts,
         headroom=asked.headroom or bool(bug and bug.headroom),
+        metal=asked.metal or bool(bug and bug.metal),
     )
     failures = _run(seeds, options, asked)
     if bug is not None:
@@ -122,6 +124,7 @@ def _show(outcome: WorldOutcome, options: WorldOptions, plant: str | None) -> No
     again = f"--seeds {outcome.seed} --faults {options.faults or 'none'} --requests {options.requests}"
     again += f" --plant {plant}" if plant else ""
     again += " --headroom" if options.headroom else ""
+    again += " --metal" if options.metal else ""
     for name, value in (("moves", options.moves), ("preempts", options.preempts)):
         if value is not None:
             again += f" --{name} {'yes' if value else 'no'}"

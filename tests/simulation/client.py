@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from bus import topics
@@ -27,7 +28,13 @@ from features.preemption.messages import BUILD_PREEMPTED, BuildPreempted
 from tests.simulation.headroom import coverable
 from tests.simulation.invariants import Broken
 from tests.simulation.moving_client import MovingClient
-from tests.simulation.random_requests import a_request, another_zone, with_priority
+from tests.simulation.random_requests import (
+    NODE_CLASSES,
+    a_request,
+    another_zone,
+    for_node_class,
+    with_priority,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
@@ -71,8 +78,10 @@ class SimulatedClient:
         await asyncio.sleep(1.0)
         for number in range(count):
             await asyncio.sleep(self.chance.expovariate(2.0))
+            if self.world.metal:
+                await self.publish(bus, self._node_event())
             await self._boot(bus, number)
-            if self.chance.random() < 0.3:
+            if self.chance.random() < 0.3 or self.world.metal:
                 await self.publish(bus, self._node_event())
             await self._delete_one(bus)
             await self._cancel_one(bus)
@@ -81,6 +90,8 @@ class SimulatedClient:
         for _ in range(12 if self.world.crowded else 3):
             await asyncio.sleep(self.chance.expovariate(0.5))
             await self._delete_one(bus)
+            if self.world.metal:
+                await self.publish(bus, self._node_event())
             await self.publish(bus, self.chance.choice(list(self.accepted.values())))  # a late repetition
             await self.moving.repeat_one(bus)
         if self.world.moves:
@@ -98,6 +109,8 @@ class SimulatedClient:
             request = with_priority(request, low=low, full=self.world.full)
         if self.world.headroom:
             request = coverable(request, zoned=self.world.zoned)
+        if self.world.reclasses and not self.world.full:
+            request = for_node_class(request, always=self.world.metal)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested
@@ -206,13 +219,19 @@ class SimulatedClient:
         state, maintenance = self.chance.choice(
             (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
         )
+        now, class_ = self.world.clock.now(), NODE_CLASSES[0]
+        if self.world.reclasses:  # without the chance of the world
+            own = Random(f"class {host.root} {now}")
+            class_ = own.choice(NODE_CLASSES)
+            if self.world.metal and own.random() < 0.7:
+                state, maintenance = "available", False
         return NodeChanged(
             event="provision_set",
             node=host.root,
-            at=self.world.clock.now(),
+            at=now,
             cell=agent.cell,
             agent=agent.agent,
-            resource_class="baremetal",
+            resource_class=class_,
             provision_state=state,
             maintenance=maintenance,
         )

@@ -15,14 +15,15 @@ from bus.host_health import DISABLED, FORCED_DOWN
 from cell_conductor.core.build import Build
 from features.groups.messages import group_of
 from features.waiting.hosts import needs_of
+from tests.simulation.random_requests import asked_of
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
     from features.waiting.placing import WaitingBuilds
     from tests.simulation.world import SimulatedWorld
 
-_USAGE, _CONSUMERS = (
-    statement.made("sqlite", False).alone for statement in (stored._USAGE, stored._CONSUMERS)
+_USAGE, _CONSUMERS, _NODES = (
+    statement.made("sqlite", False).alone for statement in (stored._USAGE, stored._CONSUMERS, stored._NODES)
 )
 _ON_ITS_HOST = """
 NOT EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
@@ -89,6 +90,7 @@ def check_always(world: "SimulatedWorld") -> None:
     refuse_any(
         placement.execute(_USAGE), "usage differs from the sum of the allocations, or exceeds the capacity"
     )
+    refuse_any(placement.execute(_NODES), "a node with two holders")
     refuse_any(placement.execute(_SPREAD), "held on two hosts at once")
     refuse_any(placement.execute(_ANTI_AFFINITY_BROKEN), "too many members of a server group on a host")
     _check_affinity(world, placement)
@@ -186,10 +188,7 @@ def _check_none_fits(changes: "WaitingBuilds", placement: sqlite3.Connection) ->
         up[placed.uuid] = placed, zones
     for request, waiting in changes.store.requests.items():
         message, several = waiting.message, needs_of(waiting.message)
-        flavor = message.flavor
-        asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
-        if flavor.memory_mb and flavor.name != "metal":
-            asked["MEMORY_MB"] = flavor.memory_mb
+        asked = asked_of(message.flavor)
         found: dict[str, int] = {}
         closed = room.reserved_before(request) if request in room else set()
         for root, providers in hosts.items():

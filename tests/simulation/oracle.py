@@ -122,7 +122,7 @@ class OracleWorld(SimulatedWorld):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.compact = self.loses_changes = self.forgetful = False
+        self.compact = self.loses_changes = self.forgetful = self.reclasses = False
         self.published: dict[str, list[tuple[float, str]]] = {}
         self.rows: dict[str, list[str]] = {}
         self._ids = random.Random(f"ids of {self.seed}")

@@ -51,6 +51,7 @@ class PlantedBug:
     faults: str = ""
     moves: bool | None = None
     headroom: bool = False
+    metal: bool = False
     complaint: str = ""  # expected in the broken invariant
 
 
@@ -95,6 +96,12 @@ def _no_capacity_check() -> Sequence[Any]:
         return None if isinstance(found, Full) and found.limit == "" else found
 
     return [patch.object(capacity, "_refusal", without_amounts)]
+
+
+def _node_classes_offered() -> Sequence[Any]:
+    from placement_worker.core import reports, trees
+
+    return [patch.object(module, "withheld_node", lambda provider: provider) for module in (reports, trees)]
 
 
 def _no_group_check() -> Sequence[Any]:
@@ -159,10 +166,10 @@ def _void_attempts_built() -> Sequence[Any]:
 def _acknowledged_first() -> Sequence[Any]:
     handle = ServedRow.handle
 
-    async def acknowledge_and_handle(row: ServedRow, readable: Any) -> None:
+    async def acknowledge_and_handle(row: ServedRow, readable: Any, spawn: Any = None) -> Any:
         for delivery, _ in readable:
             delivery.done()
-        await handle(row, readable)
+        return await handle(row, readable, spawn)
 
     return [patch.object(ServedRow, "handle", acknowledge_and_handle)]
 
@@ -280,6 +287,10 @@ PLANTED: Mapping[str, PlantedBug] = {
     ),
     "capacity": PlantedBug(
         "placement_worker.core.capacity._refusal: no more than the capacity", _no_capacity_check
+    ),
+    "node-class": PlantedBug(
+        "placement_worker.core.trees.withheld_node: a held node has no other class to claim",
+        _node_classes_offered, metal=True, complaint="a node with two holders",
     ),
     "server-group": PlantedBug(
         "features.groups.places.GroupPlaces.refusal: policies of server groups", _no_group_check

@@ -32,6 +32,7 @@ METAL = {
     "resources:MEMORY_MB": "0",
     "resources:DISK_GB": "0",
 }
+NODE_CLASSES = ("baremetal", "other")  # Ironic's resource classes of nodes
 PROJECTS = ("p1", "p2", "p3")
 GROUPS = (
     MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity", project="p1"),
@@ -85,6 +86,27 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
             WaitPart(wait=wait, priority=chance.choice((0, 0, 5))) if wait else None,
         ),
     )
+
+
+def for_node_class(request: BuildRequested, *, always: bool) -> BuildRequested:
+    """Return the request, if it is for a node or `always`, as one for a node of a random resource class. The
+    class is chosen without the chance of the world.
+    """
+    if not (always or is_metal(request)):
+        return request
+    class_ = Random(f"class {request.request}").choice(NODE_CLASSES)
+    extra_specs = {f"resources:CUSTOM_{class_.upper()}": "1", **dict(list(METAL.items())[1:])}
+    flavor = Flavor(name="metal", extra_specs=extra_specs)
+    return msgspec.structs.replace(request, flavor=flavor, or_else=() if always else request.or_else)
+
+
+def asked_of(flavor: Flavor) -> dict[str, int]:
+    """Return the amounts that an instance of a flavor needs at one provider."""
+    if flavor.name == "metal":
+        specs = flavor.extra_specs.items()
+        return {name.removeprefix("resources:"): 1 for name, amount in specs if amount == "1"}
+    memory = {"MEMORY_MB": flavor.memory_mb} if flavor.memory_mb else {}
+    return {"VCPU": flavor.vcpus, **memory}
 
 
 def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> BuildRequested:

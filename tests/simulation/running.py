@@ -26,6 +26,7 @@ class WorldOptions:
     moves: bool | None = None  # None: in half of the worlds
     preempts: bool | None = None  # True: also with full hosts; None: in a third of the worlds
     headroom: bool = False  # without preemption
+    metal: bool = False  # all requests are for nodes, which change often; without preemption
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ def make_world(
         twins=seed % 2 == 1,
         moves=seed % 4 in (1, 2) if moves is None else moves,
         shared=shared,
-        preempts=seed % 3 == 1 and not options.headroom if preempts is None else preempts,
+        preempts=seed % 3 == 1 and not (options.headroom or options.metal) if preempts is None else preempts,
         headroom=options.headroom,
+        metal=options.metal,
         full=bool(preempts),
     )
 

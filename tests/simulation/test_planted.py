@@ -16,6 +16,7 @@ QUICK = {
     "retired-consumer": (1, _SMALL),
     "release-generation": (1, _SMALL),
     "capacity": (18, _SMALL),
+    "node-class": (3, _SMALL),
     "server-group": (6, _SMALL),
     "leftover": (0, _SMALL),
     "move-source": (0, _SMALL),
@@ -39,7 +40,7 @@ def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, objec
     first, requests = QUICK.get(name, (0, LONG))
     began = time.process_time()
     with planted(name) as bug:
-        options = WorldOptions(bug.faults, requests, bug.moves, headroom=bug.headroom)
+        options = WorldOptions(bug.faults, requests, bug.moves, headroom=bug.headroom, metal=bug.metal)
         outcomes = (attempt(seed, options) for seed in range(first, first + SEEDS))
         found = next((outcome for outcome in outcomes if outcome.broken), None)
     assert found is not None, f"{SEEDS} seeds, and no invariant was broken"

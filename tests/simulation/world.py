@@ -94,6 +94,7 @@ class SimulatedWorld:
     preempts: bool = False  # some requests preempt instances of lower priority
     full: bool = False  # with `preempts`: requests of low priority fill the hosts
     headroom: bool = False  # the loss of any host, and in some worlds of any rack, is kept covered
+    metal: bool = False  # all requests are for nodes, which change often
 
     cells = CELLS
 
@@ -110,6 +111,7 @@ class SimulatedWorld:
         self.commits_lost = False
         self.happened: Counter[str] = Counter()  # faults of servers, by their names in SERVER_FAULTS
         self.keeps_unknown_guests = self.faults.lost_commits > 0  # a setting of the agents
+        self.reclasses = True  # Ironic changes the resource classes of nodes
         self.calm = False  # no more confirms are lost
         self.deleted_by_operator: set[str] = set()
         self.traceless: set[str] = set()  # builds without a guest or a record after lost commits

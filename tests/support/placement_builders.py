@@ -119,11 +119,13 @@ async def a_placement(
 
 
 @asynccontextmanager
-async def racing_placements(url: str, count: int = 4) -> AsyncIterator[list[Placement]]:
+async def racing_placements(
+    url: str, count: int = 4, settings: Settings | None = None
+) -> AsyncIterator[list[Placement]]:
     """Yield several Placements with one database, as of several processes with retries at random times."""
     async with AsyncExitStack() as stack:
         clocks = [Clock(chance=random.Random(seed)) for seed in range(count)]
-        yield [await stack.enter_async_context(a_placement(url, clock)) for clock in clocks]
+        yield [await stack.enter_async_context(a_placement(url, clock, settings)) for clock in clocks]
 
 
 async def last_published(placement: Placement) -> int:

@@ -58,6 +58,7 @@ class PlacedTrees:
                 id=provider.uuid,
                 **{name: getattr(provider, name) for name in _OF_PROVIDERS},
                 **{name: getattr(tree, name) for name in _OF_TREES},
+                label_sources=tree.labels,
             )
             for tree in matching
             for provider in tree.providers
@@ -70,7 +71,7 @@ class PlacedTrees:
         return {
             int(one.uuid[-12:], 16)
             for one in providers
-            if all(inventory.reserved == 0 for inventory in one.inventories.values())
+            if any(inventory.reserved == 0 for inventory in one.inventories.values())
         }
 
     def is_open(self, number: int) -> bool:

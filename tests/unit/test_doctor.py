@@ -114,6 +114,10 @@ def test_a_sound_berth_has_no_findings(other: dict[str, Any]) -> None:
          "The node n2@b of the cluster does not run."),
         (cluster(nodes=NODES, members={"q": ("n1@a", "n3@c"), "r": ("n1@a", "n2@b", "n3@c")}), 1,
          "RabbitMQ u@h:5672", "Quorum queues with fewer than 3 members: q."),
+        (cluster(leaderless=("client.shop.1",)), 2, "RabbitMQ u@h:5672",
+         "Quorum queues have no leader: client.shop.1. They take no messages until a majority of their"
+         " members runs: berth repeats results for a client's queue until then, and waits for its own"
+         " queues."),
         (cluster(nodes={"n1@a": True}, members={"q": ("n1@a",)}), 0, "RabbitMQ u@h:5672",
          "It lets us in, and is version 3.12.1."),
         (database(problem="cannot connect"), 2, "database placement", "cannot connect."),
@@ -199,7 +203,16 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
             {"name": "n2@b", "running": False, "partitions": ["n1@a"]},
         ],
         "/api/queues/v": [
-            {"name": "q", "type": "quorum", "members": ["n1@a"]},
+            {"name": "q", "type": "quorum", "members": ["n1@a"], "online": ["n1@a"], "leader": "n1@a"},
+            *(
+                {"name": name, "type": "quorum", "members": members, "online": online, "leader": leader}
+                for name, members, online, leader in (
+                    ("of-two", ["n1@a", "n2@b"], ["n1@a"], "n1@a"),
+                    ("elects", ["n1@a", "n2@b", "n3@c"], ["n1@a", "n3@c"], "n2@b"),
+                    ("down", ["n2@b"], [], ""),
+                    ("leads", ["n1@a", "n2@b", "n3@c"], ["n1@a", "n3@c"], "n3@c"),
+                )
+            ),
             {"name": "private", "type": "classic", "node": "n1@a"},
             {"name": "ends", "type": "classic", "durable": True, "node": "n1@a"},
             {"name": "mirrored", "type": "classic", "durable": True, "node": "n1@a", "slave_nodes": ["n2@b"]},
@@ -237,7 +250,14 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         clock=0.5,
         nodes={"n1@a": True, "n2@b": False},
         partitioned=("n2@b",),
-        members={"q": ("n1@a",)},
+        members={
+            "q": ("n1@a",),
+            "of-two": ("n1@a", "n2@b"),
+            "elects": ("n1@a", "n2@b", "n3@c"),
+            "down": ("n2@b",),
+            "leads": ("n1@a", "n2@b", "n3@c"),
+        },
+        leaderless=("of-two", "elects", "down"),
         on_one_node={"ends": "n1@a", "unknown": "n2@b"},
         disabled=("off",),
         deprecated=("global_qos",),

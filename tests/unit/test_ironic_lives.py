@@ -130,6 +130,8 @@ class NodeWorld:
         has = self.placement.get(uuid)
         has = None if has is None or has.gone else replace(has, sequence=0)
         should = None if node is None else self.beliefs.rules.report(node, PLACE)
+        if has is not None and should is not None and not self.beliefs.rules.can_read:
+            has = replace(has, closed=should.closed)  # Ironic does not notify all changes of closed nodes
         return has != should and (should is not None or node is None)  # without a class what is known stays
 
     def _step_reading(self) -> None:

@@ -18,10 +18,10 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, serve
 from bus.delivery.settling import Process
-from bus.errors import Unavailable
+from bus.errors import Unavailable, Unconfirmed
 from bus.messages import BuildUnplaceable
-from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport, connection, consuming, reconnecting
+from bus.protocol import Envelope, QueueSpec
+from bus.rabbit import RabbitTransport, client_channels, connection, consuming, reconnecting
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope
 from tests.support.waiting import in_time, until
@@ -57,6 +57,14 @@ class OddBroker:
     is_suspended: bool = False  # then it sends nothing
     reads: asyncio.Event = field(default_factory=asyncio.Event)  # while it is set
     there: list[asyncio.StreamWriter] = field(default_factory=list)
+    leaderless: str = ""  # messages with this key are for a quorum queue without a leader
+    unconfirmed: list[Callable[[], None]] = field(default_factory=list)  # confirm the messages for it
+
+    def elect(self) -> None:
+        """Give the quorum queue a leader: its messages are confirmed."""
+        self.leaderless = ""
+        while self.unconfirmed:
+            self.unconfirmed.pop(0)()
 
     def say_blocked(self, blocked: bool) -> None:
         """To all: it is short of memory, or not any more."""
@@ -67,6 +75,9 @@ class OddBroker:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
         published: Counter[int] = Counter()  # by channel
+        keys: dict[int, str] = {}  # the routing key of the last message, by channel
+        known: set[tuple[int, str]] = set()  # channels with the keys of the queues that confirmed before
+        stuck: set[int] = set()  # channels whose first message for a queue found no leader
 
         def say(what: Any, channel: int = 0) -> None:
             if not self.is_suspended:
@@ -84,10 +95,19 @@ class OddBroker:
                 size = int.from_bytes(head[3:])
                 _, channel, asked = frame.unmarshal(head + await reader.readexactly(size + 1))
                 self.events[asked.name] += 1
-                if asked.name == "Basic.Publish":
+                if isinstance(asked, commands.Basic.Publish):
                     published[channel] += 1
+                    keys[channel] = asked.routing_key
                 if self.silent(asked):
                     continue
+                if asked.name == "ContentBody":
+                    if keys[channel] == self.leaderless and (channel, keys[channel]) not in known:
+                        stuck.add(channel)
+                    if self.leaderless and (channel in stuck or keys[channel] == self.leaderless):
+                        ack = partial(say, commands.Basic.Ack(published[channel]), channel)
+                        self.unconfirmed.append(ack)
+                        continue
+                    known.add((channel, keys[channel]))
                 if asked.name == "ContentBody":
                     settle = commands.Basic.Nack if self.refuses(channel) else commands.Basic.Ack
                     say(settle(published[channel]), channel)
@@ -127,6 +147,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_OPENING_SECONDS", 0.2)
     monkeypatch.setattr(reconnecting, "UNCONFIRMED_SECONDS", 0.2)
     monkeypatch.setattr(connection, "_HANGING_UP_SECONDS", 0.2)
+    monkeypatch.setattr(client_channels, "SHARED_SECONDS", 0.2)
+    monkeypatch.setattr(client_channels, "OWN_SECONDS", 0.2)
+    monkeypatch.setattr(client_channels, "_CLOSING_SECONDS", 0.2)
 
 
 @asynccontextmanager
@@ -168,6 +191,84 @@ async def test_unconfirmed_messages_are_sent_again() -> None:
         assert broker.events["ContentBody"] == 3
 
 
+def an_end(client: str) -> Envelope:
+    return an_envelope(1, f"build.ended.c1.{client}", type="BuildEnded")
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["after its first message", "at its first message"])
+async def test_a_clients_queue_that_confirms_nothing_delays_no_other_message(is_known: bool) -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+
+        async def publish(*messages: Envelope) -> None:
+            async with asyncio.timeout(1.0):
+                await transport.publish(messages, expected=[False] * len(messages))
+
+        clients = [f"shop{number}" for number in range(50)]
+        await publish(*map(an_end, clients), *([an_end("stuck")] if is_known else []))
+        broker.leaderless = "build.ended.c1.stuck"
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(_unconfirmed(transport, an_end("stuck")))
+            for _ in range(5):
+                await publish(an_envelope(2), *map(an_end, clients))
+        assert late.result().causes == {""}
+        channels = broker.events["Channel.Open"]
+        for _ in range(20):
+            await _unconfirmed(transport, an_end("stuck"))
+            await publish(an_envelope(2), *map(an_end, clients))
+        assert broker.events["Channel.Open"] - channels < 10, "a try of one client costs others no channel"
+
+
+async def _unconfirmed(transport: RabbitTransport, message: Envelope) -> Unconfirmed:
+    with pytest.raises(Unconfirmed) as raised:
+        await in_time(transport.publish([message], expected=[False]))
+    return raised.value
+
+
+async def test_a_clients_queue_gets_messages_again_when_it_confirms_them() -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.leaderless = "build.ended.c1.stuck"
+        await _unconfirmed(transport, an_end("stuck"))
+        await _unconfirmed(transport, an_end("stuck"))
+        broker.elect()
+
+        async def is_confirmed() -> bool:
+            with suppress(Unconfirmed):
+                await transport.publish([an_end("stuck")], expected=[False])
+                return True
+            return False
+
+        await until(is_confirmed)
+        opened = broker.events["Channel.Open"]
+        await in_time(transport.publish([an_end("stuck"), an_end("shop")], expected=[False] * 2))
+        assert broker.events["Channel.Open"] <= opened + 1, "all clients share one channel again"
+
+
+async def test_a_client_whose_confirm_was_lost_gets_a_new_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_channels, "RENEWED_SECONDS", 0.2)
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.leaderless = "build.ended.c1.stuck"
+        await _unconfirmed(transport, an_end("stuck"))
+        broker.leaderless = ""
+        broker.unconfirmed.clear()
+
+        async def is_confirmed() -> bool:
+            with suppress(Unconfirmed):
+                await transport.publish([an_end("stuck")], expected=[False])
+                return True
+            return False
+
+        await until(is_confirmed)
+
+
+async def test_a_client_whose_queue_refuses_messages_delays_no_other_message() -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        await in_time(transport.publish([an_end("shop")], expected=[False]))
+        broker.refuses = lambda channel: True
+        await _unconfirmed(transport, an_end("full"))
+        broker.refuses = lambda channel: False
+        await in_time(transport.publish([an_envelope(1), an_end("shop")], expected=[True, False]))
+
+
 async def test_a_channel_that_refuses_messages_is_replaced_if_another_takes_them() -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         await in_time(transport.publish([an_envelope(1)], expected=[True]))
@@ -203,12 +304,13 @@ async def test_a_queue_that_cannot_be_declared_again_does_not_stop_the_others() 
         await until(lambda: broker.events["Basic.Consume"] == consumers + 2, "messages of r are read, too")
 
 
-async def test_a_blocked_broker_gets_no_repeated_messages() -> None:
+@pytest.mark.parametrize("key", ["build.requested", "build.ended.c1.shop"])
+async def test_a_blocked_broker_gets_no_repeated_messages(key: str) -> None:
     def short(asked: Any) -> bool:
         return bool(asked.name == "ContentBody")
 
     async with an_odd_broker(short) as broker, a_transport(broker) as transport:
-        publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+        publishing = asyncio.create_task(transport.publish([an_envelope(1, key)], expected=[True]))
         await until(lambda: broker.events["ContentBody"])
         broker.say_blocked(True)
         looks = broker.events["Exchange.Declare"]

@@ -10,7 +10,7 @@ import pytest
 from berth.composition import all_workers_without_a_bus
 from bus import topics
 from bus.topics import Query, Topic
-from bus.worker import Answers, On
+from bus.worker import Answers, On, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = re.compile(r"^\| `([^`]+)` \| `([\w/]+)\.py` `([\w.]+)` \| (.*) \|$", re.MULTILINE)
@@ -29,9 +29,13 @@ def rows() -> dict[str, On | Answers]:
     """Return the first row for each message, in the order of workers."""
     found: dict[str, On | Answers] = {}
     for worker in all_workers_without_a_bus():
-        for row in (*worker.consumes, *worker.answers):
+        for row in rows_of(worker):
             found.setdefault(key_of(row), row)
     return found
+
+
+def rows_of(worker: Worker) -> list[On | Answers]:
+    return [*worker.consumes, *worker.answers]
 
 
 def key_of(row: On | Answers) -> str:
@@ -68,7 +72,7 @@ def test_no_feature_replaces_a_handler_of_the_kernel() -> None:
     for worker in all_workers_without_a_bus():
         if not worker.name.startswith(("placement", "scheduler", "conductor", "replica")):
             continue
-        for row in (*worker.consumes, *worker.answers):
+        for row in rows_of(worker):
             topic = row.address.topic if isinstance(row, On) else row.query
             handler = handler_of(row)
             if isinstance(topic, Topic) and topic.outsiders:

@@ -15,7 +15,7 @@ from bus.vocabulary import Allocations
 from compute_sim.core.device_book import fits_tree, reshaping
 from compute_sim.core.drivers import FlatDriver, NumaDriver, build_tree
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, child_id, differences
-from placement_worker.core.reports import reported, settled, swept
+from placement_worker.core.reports import released, reported, settled, swept
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report
@@ -92,6 +92,59 @@ def test_foreign_contents_of_a_removed_child_stay() -> None:
     without = again(tree, inventories=vcpu(8))
     assert of(without, B).inventories == {**vcpu(4, reserved=4), LICENCE: Inventory(total=5)}
     assert of(again(without, a_provider(2, 1, inventories=vcpu(4))), B).inventories == both
+
+
+# Nodes, which are indivisible
+
+
+def a_node(tree: Tree, class_: str, reserved: int = 0) -> Tree:
+    one = {class_: Inventory(total=1, reserved=reserved, max_unit=1)}
+    return reported(tree, a_report(1, sequence=tree.sequence + 1, name=A, inventories=one))
+
+
+def offered(tree: Tree) -> set[str]:
+    root = of(tree)
+    return {name for name, has in root.inventories.items() if has.capacity > root.used[name]}
+
+
+def after_release(tree: Tree) -> Tree:
+    """Return the tree after the release of the consumer that holds the node by CUSTOM_ONE."""
+    return released(changed(tree, A, used=dict.fromkeys(of(tree).used, 0)), {"CUSTOM_ONE"})
+
+
+def test_another_class_of_a_held_node_is_reserved_until_the_release() -> None:
+    tree = changed(a_node(Tree(A), "CUSTOM_ONE"), A, used={"CUSTOM_ONE": 1})
+    for sequence, class_ in enumerate(("CUSTOM_TWO", "CUSTOM_TWO", "CUSTOM_THREE"), 1):
+        tree = a_node(tree, class_)
+        assert of(tree).inventories.keys() == {"CUSTOM_ONE", class_}
+        assert offered(tree) == set()
+        assert settled(tree) == tree
+        assert of(tree).shape <= 1 + sequence
+    left = after_release(tree)
+    assert ({*of(left).inventories}, offered(left)) == ({"CUSTOM_THREE"}, {"CUSTOM_THREE"})
+    assert (of(left).shape, of(left).withheld) == (of(tree).shape + 1, {})
+
+
+def test_a_node_that_ironic_closed_stays_closed_when_its_former_class_is_released() -> None:
+    tree = changed(a_node(Tree(A), "CUSTOM_ONE"), A, used={"CUSTOM_ONE": 1})
+    tree = a_node(tree, "CUSTOM_TWO", reserved=1)
+    left = after_release(tree)
+    assert ({*of(left).inventories}, offered(left)) == ({"CUSTOM_TWO"}, set())
+
+
+def test_a_held_node_whose_class_is_changed_back_keeps_one_class() -> None:
+    tree = changed(a_node(Tree(A), "CUSTOM_ONE"), A, used={"CUSTOM_ONE": 1})
+    back = a_node(a_node(tree, "CUSTOM_TWO"), "CUSTOM_ONE")
+    assert of(back).inventories == of(tree).inventories
+    assert of(after_release(back)).inventories == of(tree).inventories
+
+
+def test_classes_that_operators_added_to_a_node_are_not_reserved() -> None:
+    tree = a_node(Tree(A), "CUSTOM_ONE")
+    both = of(tree).inventories | {LICENCE: Inventory(total=5)}
+    tree = a_node(changed(tree, A, inventories=both, used={"CUSTOM_ONE": 1, LICENCE: 0}), "CUSTOM_TWO")
+    assert offered(tree) == {LICENCE}
+    assert of(tree).inventories.keys() == {"CUSTOM_ONE", "CUSTOM_TWO", LICENCE}
 
 
 # Inventory that moves while it is in use

@@ -183,6 +183,18 @@ def test_an_upgrade_is_judged_by_the_pending_migrations(
     assert [finding.level for finding in found if sentence in finding.says] == [level]
 
 
+def test_tables_of_a_version_without_migrations_are_named_in_an_upgrade_check() -> None:
+    foreign = ("aggregates", "alembic_version", "allocations")
+    package = PackageSeen("x", tuple(migration.name for migration in MIGRATIONS))
+    database = DatabaseSeen("placement", "db", "15.1", packages=(package,), foreign=foreign)
+    found = judged_upgrade(
+        BerthSeen(python=(3, 11), databases=(database,)), {"placement": StoreSeen(MIGRATIONS)}, {}, ()
+    )
+    [finding] = [each for each in found if each.about == "database placement"]
+    assert (finding.level, "aggregates, alembic_version" in finding.says) == ("broken", True)
+    assert "0.2.0" in finding.says and "new database" in finding.do
+
+
 @pytest.mark.parametrize(
     ("versions", "ignored", "levels"),
     [

@@ -52,13 +52,25 @@ class BulkChannel:
         """
         return 0 if self._wire.blocked else self._frames.oldest
 
+    @property
+    def oldest_id(self) -> str:
+        """Return the id of the oldest message that the broker has not confirmed; empty if all are."""
+        return self._frames.oldest_id
+
     def fail_confirms(self, why: Exception) -> None:
         """Raise this error in all calls that wait for confirms."""
         self._frames.end(why)
 
-    async def close(self) -> None:
-        """Close the channel; all calls that wait for a reply on it raise an error."""
-        async with answered():
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether the broker accepts no messages, because it lacks memory or disk space."""
+        return bool(self._wire.blocked)
+
+    async def close(self, seconds: float | None = None) -> None:
+        """Close the channel; all calls that wait for a reply on it raise an error. `seconds`: the time limit,
+        by default that of other requests.
+        """
+        async with answered(seconds):
             await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
     async def publish(self, post: Post) -> None:

@@ -176,6 +176,11 @@ class FramesOfChannel:
         """Return the delivery tag of the oldest unconfirmed message; 0 if all are confirmed."""
         return next(iter(self._unconfirmed), 0)
 
+    @property
+    def oldest_id(self) -> str:
+        """Return the message id of the oldest unconfirmed message; empty if all are confirmed."""
+        return next(iter(self._unconfirmed.values()), _NONE)[1]
+
     async def publish(self, post: Post) -> None:
         """Publish a message; on a channel with confirms, wait for the confirm."""
         frames = self._frames_of(post)

@@ -1,7 +1,7 @@
 """Decides when the hosts of a maintenance window are closed, within budgets, and which of them are late."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from features.maintenance.messages import HostPhase, MaintenanceWindow
 
@@ -29,6 +29,7 @@ class DrainedHost:
     domain: str
     memory_mb: Sequence[int]
     stuck: int = 0  # number of instances whose last move failed
+    without_host: Mapping[str, str] = field(default_factory=dict)  # instance → why it would find no host now
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
@@ -114,10 +115,20 @@ class WindowPlanner:
             elif now + left > due:
                 found[host.root] = f"about {left:.0f} s are needed, and {due - now:.0f} s are left"
         for host in self.hosts:
+            if host.phase == "planned" and host.without_host:
+                found[host.root] = without_host_text(host)
+                continue
             alone = left + drain_seconds(host.memory_mb, self.measured, window.moves)
             if host.phase == "planned" and now >= window.begins and now + alone > window.ends:
                 found[host.root] = "the budget has not allowed its drain yet; it would not end in the window"
         return found
+
+
+def without_host_text(host: DrainedHost) -> str:
+    """Return a sentence that names an instance which would find no host, and how many there are."""
+    build, why = min(host.without_host.items())
+    count = f"{len(host.without_host)} of {len(host.memory_mb)} instances"
+    return f"{count} would find no host now, such as {build}: {why}"
 
 
 def after_the_window(window: MaintenanceWindow, phase: HostPhase) -> HostPhase:

@@ -23,7 +23,7 @@ from bus.parts import MoveParts
 from bus.resources import Consumer, Provider
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import MoveKind, MoveOfPlan, MoveRequested, PlanStands
-from features.moves.moving import ANY, AT_ONCE, SupposedMove, why_not
+from features.moves.moving import ANY
 from features.moves.plan_requests import (
     FollowedPlan,
     PlanListener,
@@ -35,6 +35,7 @@ from features.moves.plan_requests import (
     start_plan,
     suppose_emptying,
 )
+from features.moves.supposed_moves import AT_ONCE, SupposedMove, why_not
 
 _SHOWN = 20  # instances or consumers that are listed
 

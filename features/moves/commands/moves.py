@@ -29,14 +29,13 @@ from features.moves.moving import (
     Making,
     MoveListener,
     MoveOutcome,
-    SupposedMove,
     flavor_changed,
     follow_moves,
     prepare_moves,
     spec_of,
     supposed,
-    why_not,
 )
+from features.moves.supposed_moves import SupposedMove, why_not
 
 _WHERE = "Where"
 _HOW = "How"

@@ -70,6 +70,8 @@ class NovaFacts:
     services: list[ServiceFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)
     instances: dict[str, InstanceFacts] = field(default_factory=dict)  # by UUID
+    # by UUID of an instance: those properties of its image with which berth may be unable to decide
+    image_properties: dict[str, dict[str, str]] = field(default_factory=dict)
     building: set[str] = field(default_factory=set)  # instances that have no cell yet
     migrations: set[str] = field(default_factory=set)  # UUIDs of migrations in progress
     flavors: dict[int, FlavorFacts] = field(default_factory=dict)  # by id

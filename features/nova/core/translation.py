@@ -15,11 +15,15 @@ from features.groups.messages import GroupPart, GroupPolicy, MakeGroup
 from features.nova.core.cloud import DISCOVER, NovaCloud, NovaHost
 from features.nova.core.guest import flavor_of, image_of, root_traits_of
 from features.nova.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
+from features.nova.core.unjudged_properties import NO_PMEM, unjudged_by_flavor
 from features.nova.messages import HostsAsked
 
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # service version from which on nova-compute sets the trait OWNER_NOVA
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+
+
+NUMA_REQUEST = "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
 
 
 class CannotJudge(Exception):
@@ -96,7 +100,8 @@ def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
     """Return why berth cannot decide a request of Nova from placement's data, or an empty text
     (features/nova/README.md)."""
     if spec.numa_topology is not None and not spec.is_rebuild:
-        return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
+        why = unjudged_by_flavor(spec.flavor.extra_specs, has_pci=True)
+        return NO_PMEM if why == NO_PMEM else NUMA_REQUEST
     in_placement = {_requester(group) for group in spec.requested_resources or ()}
     for request in spec.pci_requests.requests if spec.pci_requests is not None else ():
         if request.request_id not in in_placement:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from control_room.core.words import several
-from features.nova.core.facts import FlavorFacts
+from features.nova.core.unjudged_properties import unjudged_by_flavor, unjudged_by_image
 from features.nova.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, named
 from features.nova.takeover.options_judgement import judged_options
 from features.nova.takeover.placement_judgement import has_pci_in_placement, judged_placement
@@ -13,8 +13,11 @@ CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # clock differences for a warning, an e
 OLDEST = 66  # version of compute services: Nova 2023.1
 
 _READER = "GRANT SELECT ON <database>.* TO <user>"
-_NUMA_PREFIXES = ("hw:numa_", "hw:cpu_dedicated_mask", "hw:mem_page_size", "hw:pmem")
-_NO_NUMA = "its NUMA topology: Nova keeps NUMA cells in its compute nodes, not in Placement"
+_FALLBACK = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
+_FORWARDED = "Their requests are forwarded to the nova-scheduler at nova_fallback_amqp_url."
+_LISTED = (
+    "openstack image list --property hw_cpu_policy=dedicated (and the others in features/nova/README.md)"
+)
 
 
 def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
@@ -22,7 +25,8 @@ def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
     found = [*_databases(facts), *_settings(facts), *judged_placement(facts)]
     if facts.is_checking("scheduler"):
         found += judged_options(facts)
-        found += [*_mappings(facts), *_versions(facts), *_flavors(facts), *_schedulers(facts), *_queue(facts)]
+        found += [*_mappings(facts), *_versions(facts), *_flavors(facts), *_images(facts)]
+        found += [*_schedulers(facts), *_queue(facts)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -123,27 +127,12 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         yield TakeoverFinding("note", "compute services", says, "They get no instances.", do)
 
 
-def unjudged_by_flavor(flavor: FlavorFacts, *, has_pci: bool) -> str:
-    """Return why berth cannot decide about requests with a flavor, or "" if it can (features/nova/README.md).
-    `has_pci`: Placement has the PCI devices.
-    """
-    for key, value in flavor.extra_specs.items():
-        if key.startswith(_NUMA_PREFIXES) or (key == "hw:cpu_policy" and value in ("dedicated", "mixed")):
-            return _NO_NUMA
-        resource = key.partition(":")[2] if key.startswith("resources") else ""
-        if resource == "PCPU" and value != "0":
-            return _NO_NUMA
-        if key == "pci_passthrough:alias" and value and not has_pci:
-            return "its PCI devices: Nova does not report them to Placement"
-    return ""
-
-
 def _flavors(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
     used = Counter(instance.flavor for instance in facts.nova.instances.values())
     by_reason: dict[str, list[int]] = {}
     for id_, flavor in facts.nova.flavors.items():
-        if why := unjudged_by_flavor(flavor, has_pci=has_pci):
+        if why := unjudged_by_flavor(flavor.extra_specs, has_pci=has_pci):
             by_reason.setdefault(why, []).append(id_)
     for why, ids in by_reason.items():
         names = sorted(facts.nova.flavors[id_].name for id_ in ids)
@@ -153,12 +142,36 @@ def _flavors(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
             f" {why}: {named(names)}."
         )
         if facts.bridge.has_fallback:
-            means = "Their requests are forwarded to the nova-scheduler at nova_fallback_amqp_url."
-            yield TakeoverFinding("note", "flavors", says, means)
+            yield TakeoverFinding("note", "flavors", says, _FORWARDED)
             continue
         means = "Boots and moves with them fail with NoValidHost after the switch."
-        do = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
-        yield TakeoverFinding("error" if instances else "warning", "flavors", says, means, do)
+        yield TakeoverFinding("error" if instances else "warning", "flavors", says, means, _FALLBACK)
+
+
+def _images(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
+    """Yield the findings about images of instances whose flavors can be judged."""
+    has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
+    flavors, by_reason = facts.nova.flavors, dict[str, list[str]]()
+    for id_, instance in facts.nova.instances.items():
+        flavor = flavors.get(instance.flavor)
+        if flavor is not None and unjudged_by_flavor(flavor.extra_specs, has_pci=has_pci):
+            continue
+        if why := unjudged_by_image(facts.nova.image_properties.get(id_, {})):
+            by_reason.setdefault(why, []).append(id_)
+    for why, ids in by_reason.items():
+        says = (
+            f"The images of {several(len(ids), 'instance')} cannot be judged because of {why}:"
+            f" {named(sorted(ids))}."
+        )
+        if facts.bridge.has_fallback:
+            yield TakeoverFinding("note", "images", says, _FORWARDED)
+            continue
+        means = "Boots from them, and moves of these instances, fail with NoValidHost after the switch."
+        yield TakeoverFinding("error", "images", says, means, _FALLBACK)
+    if not facts.bridge.has_fallback:
+        says = "Only images of existing instances were judged: Nova's databases do not have the others."
+        means = "Boots from an image with a NUMA topology fail with NoValidHost after the switch."
+        yield TakeoverFinding("note", "images", says, means, _LISTED)
 
 
 def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from control_room.core.words import several
 from features.nova.conf import NovaSchedulerConf
 from features.nova.takeover.facts import ChoiceFacts, Level, TakeoverFacts, TakeoverFinding, named
+from features.nova.takeover.placement_judgement import has_pci_in_placement
 from scheduler_worker.extension import FILTER_BOOK, RULES_OF_PLACEMENT, WEIGHER_BOOK
 
 ABOUT = "options of nova-scheduler"
 
 # Filters that keep tenants or images apart: without them the separation ends with the switch.
 _ISOLATING = {"aggregate_multi_tenancy_isolation", "aggregate_image_properties_isolation", "isolated_hosts"}
+_FALLBACK = "Run a nova-scheduler on a separate virtual host, and set nova_fallback_amqp_url to it."
 _NO_EFFECT = {"all_hosts"}
 _IO_OPS = ("IoOpsFilter", "AggregateIoOpsFilter")
 
@@ -27,6 +29,7 @@ def judged_options(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         yield TakeoverFinding("warning", ABOUT, "nova_conf is not set.", means, do)
         return
     yield from _filters(nova, berth)
+    yield from _of_devices(nova, facts)
     yield from _weighers(nova, berth)
     yield from _separation(nova, berth)
     yield from _image_traits(nova, berth)
@@ -79,6 +82,27 @@ def _filters(nova: NovaSchedulerConf, berth: ChoiceFacts) -> Iterator[TakeoverFi
         means = "berth's filter io_ops does not limit instances that Nova creates."
         do = "Set scheduler_rules.io_ops.for_nova = true, and max_io_ops_per_host as in Nova."
         yield TakeoverFinding("warning", ABOUT, says, means, do)
+
+
+def _of_devices(nova: NovaSchedulerConf, facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
+    """Yield the findings about filters of Nova that read what only compute nodes of Nova have."""
+    has_fallback = facts.bridge.has_fallback
+    level: Level = "note" if has_fallback else "warning"
+    otherwise = "are forwarded to nova_fallback_amqp_url" if has_fallback else "fail with NoValidHost"
+    if "NUMATopologyFilter" in nova.filters:
+        says = "NUMATopologyFilter is in enabled_filters, and berth does not know NUMA cells of Nova's hosts."
+        means = f"Requests with a NUMA topology, pinned CPUs, page size or persistent memory {otherwise}."
+        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else _FALLBACK)
+    if "PciPassthroughFilter" in nova.filters:
+        has_pci = facts.placement is not None and has_pci_in_placement(facts.placement)
+        says = "PciPassthroughFilter is in enabled_filters."
+        means = f"Requests with PCI devices or SR-IOV ports {otherwise}: Placement does not have the devices."
+        if has_pci:
+            means = (
+                "In its place berth reads the devices in Placement, for flavors with an alias. Requests with"
+                f" SR-IOV ports {otherwise}."
+            )
+        yield TakeoverFinding(level, ABOUT, says, means, "" if has_fallback else _FALLBACK)
 
 
 def _isolates(rules: list[str]) -> bool:

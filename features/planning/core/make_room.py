@@ -4,7 +4,8 @@ The order of plans: fewest moves, then least total size, then fewest stopped ins
 that the usual requests could use afterwards, if the scheduler knows it. The size of an instance is the sum of
 its amounts as fractions of the largest host. A target is a host that gets a build of
 the flavor. Instances leave a target for hosts with enough free capacity; if no host has enough, for a host
-that other instances leave first.
+that other instances leave first. In a small cloud this plan is then the bound of a search of all plans
+(exact_room.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
+from features.planning.core.exact_room import search_all
 from features.planning.core.leaving_sets import TRIED_SETS, LeavingSearch, LeavingSet
 from features.planning.core.moved_cloud import SLACK, CloudState, MovableInstance, MovedCloud, PlannedMove
 from features.planning.core.room_demand import RoomDemand
@@ -41,6 +43,8 @@ class RoomPlan:
     code: str = ""
     hosts: int = 0  # hosts that would fit the build if they were empty
     lost: float = 0.0  # how much less the usual requests could use afterwards
+    # why a better plan may exist, or with a `code`, any plan; empty: there is none
+    unproven: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,15 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int) -> RoomPlan:
             best = plan
         if not best.code and not best.moves:
             break
-    return replace(best or RoomPlan(code="no_host"), hosts=hosts)
+    best = best or RoomPlan(code="no_host")
+    if not hosts or not (best.code or best.moves):
+        return replace(best, hosts=hosts)
+    below = None if best.code else cost_of(best.moves, cloud.packing.scale)
+    exact = search_all(cloud, demand, budget, below)
+    if exact.found:
+        plan = RoomPlan(exact.moves, exact.targets, lost=exact.lost)
+        best = min(plan, best, key=lambda each: _disruption(each, cloud.packing.scale))
+    return replace(best, hosts=hosts, unproven=exact.unproven)
 
 
 def _attempts(cloud: CloudState, demand: RoomDemand) -> Iterator[tuple[Bools, Bools, bool]]:

@@ -304,12 +304,18 @@ class MovedCloud:
 def supposed_after(
     moves: Sequence[PlannedMove], builds: Sequence[tuple[int, Sequence[Shape]]] = ()
 ) -> dict[int, AlteredHost]:
-    """Return the hosts that differ after these moves of different instances, and these builds."""
+    """Return the hosts that differ after these moves and builds. An instance may move several times."""
+    ways: dict[Id, tuple[MovableInstance, int, int]] = {}  # the first source, and the last destination
+    for move in moves:
+        build = move.instance.build
+        source = ways[build][1] if build in ways else move.source
+        ways[build] = move.instance, source, move.destination
     without: dict[int, list[Held]] = {}
     added: dict[int, list[Shape]] = {}
-    for move in moves:
-        without.setdefault(move.source, []).append(move.instance.held)
-        added.setdefault(move.destination, []).append(move.instance.shape)
+    for instance, source, destination in ways.values():
+        if source != destination:
+            without.setdefault(source, []).append(instance.held)
+            added.setdefault(destination, []).append(instance.shape)
     for host, shapes in builds:
         added.setdefault(host, []).extend(shapes)
     return {

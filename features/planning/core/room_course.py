@@ -108,8 +108,7 @@ class _Course(BatchCourse[RoomGoal]):
             else:
                 self._give_up(found.code, found.why)
             return
-        by_wave = sorted(found.moves, key=lambda step: step.wave)
-        self._change(found=found, planned=tuple(by_wave), plans=False)
+        self._change(found=found, planned=_at_most_once(found), plans=False)
         is_closed = not self._close(found)
         if found.moves:
             return
@@ -145,3 +144,15 @@ class _Course(BatchCourse[RoomGoal]):
         self._change(
             opens=True, planned=(), plans=False, code=code, why=why, back=tuple(back), why_undone=why_undone
         )
+
+
+def _at_most_once(found: RoomPlanned) -> tuple[PlannedStep, ...]:
+    """Return the moves of the first waves in which no instance moves again: its state is to be read anew."""
+    moves, builds = list[PlannedStep](), set[Id]()
+    for wave in sorted({step.wave for step in found.moves}):
+        steps = [step for step in found.moves if step.wave == wave]
+        if builds.intersection(step.build for step in steps):
+            break
+        builds.update(step.build for step in steps)
+        moves += steps
+    return tuple(moves)

@@ -1,6 +1,6 @@
 """The builds for which a plan makes room, and the domains (such as racks) in which their targets may be."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,12 @@ class DomainLimit:
     domains: Ints  # by host: the number of its domain; 0: no domain, and so no build
     most: int
     there: Mapping[int, int] = field(default_factory=dict)  # domain → members of the group that it has
+
+    def key(self, host: int) -> Hashable:
+        """Return a key that is equal for hosts that the limit treats alike, whatever builds they get."""
+        domain = int(self.domains[host])
+        is_alone = domain > 0 and int((self.domains == domain).sum()) == 1
+        return (0, self.there.get(domain, 0)) if is_alone else (1, domain)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from msgspec import structs
 
@@ -27,7 +28,10 @@ class Draw:
 
     reservation: Id
     name: str
-    slots: tuple[ReservedSlot, ...]  # slots large enough for an instance of the flavor
+    slots: tuple[ReservedSlot, ...]  # undrawn slots that an instance of the flavor may draw from
+    # Slots that searches count as free. The choices of other instances count as used until their claims are
+    # known, so the slots that these draw from must count as free, too.
+    free: tuple[ReservedSlot, ...]
     question: FindCandidates  # the search without the restriction to the reservation's hosts
     is_optional: bool  # True if the request does not name the reservation, so it may use other hosts
 
@@ -57,7 +61,7 @@ class Draw:
         # If no slot covers the claim, it names any slot, so that placement refuses it.
         if_none = None if self.is_optional or not ways else self.slots[0].consumer
         choices = [
-            choice_from(self._slot(way.allocations, taken) or if_none, way.allocations, way.shapes)
+            choice_from(_smallest(self.slots, way.allocations, taken) or if_none, way.allocations, way.shapes)
             for way in ways
         ]
         if choices and (drawn := slot_drawn(choices[0])) is not None:
@@ -65,13 +69,29 @@ class Draw:
             taken[drawn] = without(taken.get(drawn, held), choices[0].allocations)
         return tuple(choices)
 
-    def _slot(self, wanted: Allocations, taken: Mapping[Id, Allocations]) -> Id | None:
-        covering = [
-            (totals(left) != totals(wanted), _size(left), slot.consumer)
-            for slot in self.slots
-            if covers(left := taken.get(slot.consumer, slot.held), wanted)
-        ]
-        return min(covering)[2] if covering else None
+
+class ChosenCapacity(Protocol):
+    """The capacity that a scheduler has chosen for an instance, and has not claimed yet."""
+
+    @property
+    def allocations(self) -> Allocations: ...
+
+    @property
+    def root(self) -> str: ...
+
+
+def _smallest(
+    slots: Iterable[ReservedSlot], wanted: Allocations, left: Mapping[Id, Allocations]
+) -> Id | None:
+    """Return the smallest slot that covers a claim. `left` has what is left of slots that other claims draw
+    from.
+    """
+    covering = [
+        (totals(held) != totals(wanted), _size(held), slot.consumer)
+        for slot in slots
+        if covers(held := left.get(slot.consumer, slot.held), wanted)
+    ]
+    return min(covering)[2] if covering else None
 
 
 def draw_of(alternative: Alternative) -> Draw | None:
@@ -111,7 +131,8 @@ def drawing_on(
         why = f"reservation {reservation.name!r}: no undrawn slot fits ({held} of {len(slots)} are undrawn)"
     within = structs.replace(question, roots=tuple(sorted(roots)) if roots and not why else (reservation.id,))
     optional = reservation.id != reservation_of(alternative.request.parts)
-    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional)
+    free = [slot for slot in slots if slot.held] if reservation.use == FAILOVER else fitting
+    drawn = Draw(reservation.id, reservation.name, tuple(fitting), tuple(free), question, optional)
     unfit = Unfit("reservation", why) if why else None
     return replace(alternative, question=within, restriction=drawn, unfit=unfit)
 
@@ -136,7 +157,31 @@ def _outside(alternative: Alternative, roots: Set[str]) -> Alternative:
         return alternative
     excluded = tuple(sorted({*draw.question.not_roots, *roots}))
     question = structs.replace(draw.question, not_roots=excluded)
-    return replace(alternative, question=question, restriction=replace(draw, slots=()), unfit=None)
+    return replace(alternative, question=question, restriction=replace(draw, slots=(), free=()), unfit=None)
+
+
+def without_chosen(alternative: Alternative, chosen: Iterable[ChosenCapacity]) -> Alternative:
+    """Return an alternative restricted to what the unsettled choices of other instances leave of its slots.
+    `chosen` has the choices that draw from its reservation.
+    """
+    draw = draw_of(alternative)
+    if draw is None or not draw.slots:
+        return alternative
+    left = {slot.consumer: slot.held for slot in draw.free}
+    for each in chosen:
+        there = [slot for slot in draw.free if each.root in slot.roots]
+        if (drawn := _smallest(there, each.allocations, left)) is not None:
+            left[drawn] = without(left[drawn], each.allocations)
+    slots = [
+        structs.replace(slot, held=left[slot.consumer])
+        for slot in draw.slots
+        if _total_covers(left[slot.consumer], alternative.asked)
+    ]
+    if len(slots) == len(draw.slots):
+        return alternative
+    roots = {root for slot in slots for root in slot.roots}.intersection(alternative.question.roots)
+    within = structs.replace(alternative.question, roots=tuple(sorted(roots)) or (draw.reservation,))
+    return replace(alternative, question=within, restriction=replace(draw, slots=tuple(slots)))
 
 
 def undrawn(alternative: Alternative) -> Alternative:
@@ -161,7 +206,7 @@ def counted_as_free(alternatives: Iterable[Alternative]) -> list[Allocations]:
 
 def _slots_of(alternative: Alternative) -> tuple[ReservedSlot, ...]:
     draw = draw_of(alternative)
-    return () if draw is None else draw.slots
+    return () if draw is None else draw.free
 
 
 def _size(held: Allocations) -> tuple[int, ...]:

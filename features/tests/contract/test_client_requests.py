@@ -22,6 +22,7 @@ from bus.messages import (
     BuildUnplaceable,
     Selection,
 )
+from bus.parts import PlacedParts, RequestParts
 from bus.projects import UNKNOWN
 from bus.queries import (
     BuildsFound,
@@ -31,8 +32,11 @@ from bus.queries import (
     FindDecision,
     FindInstances,
     FindWaiting,
+    HeldHost,
+    Instance,
     InstancesFound,
     WaitingFound,
+    WaitingKind,
     WaitingRequest,
 )
 from bus.requests import BuildSpec, Flavor, Hints
@@ -42,7 +46,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Id
 from features.clients.client_requests import ClientRequests
 from features.clients.messages import ClientAsked, ClientEditRequested, ClientRequested, FindClients
-from features.groups.messages import FindGroups, GroupsFound, ServerGroup
+from features.groups.messages import FindGroups, GroupPart, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
 from features.moves.messages import (
     FindMoves,
@@ -55,6 +59,7 @@ from features.moves.messages import (
 )
 from features.moves.placing import MoveLookups
 from features.moves.scheduler import of_clients as moves_of_clients
+from features.preemption.messages import Victim, Victims
 from features.reservations.messages import RESERVATION, slot_consumer
 from features.waiting.scheduler import of_clients as waiting_of_clients
 from features.what_if.messages import WhatIf, WhatIfAnswered
@@ -80,7 +85,10 @@ RETIRED |= dict.fromkeys(STARTED_MOVES, "")
 def a_stands(build: str) -> BuildStands:
     spec = BuildSpec(flavor=VM, project=PROJECTS[build])
     chosen = Selection(root=uid(9), host="h1", agent="a1", choice=Choice({}))
-    placed = BuildPlaced(build=build, request=build, cell="c1", chosen=chosen, generation=1, spec=spec)
+    parts = PlacedParts(Victims(preempts=(Victim(build=THEIRS, generation=1, attempt=1, holder=uid(8)),)))
+    placed = BuildPlaced(
+        build=build, request=build, cell="c1", chosen=chosen, generation=1, spec=spec, parts=parts
+    )
     return BuildStands(build=build, status="active", placed=placed, host="h1")
 
 
@@ -125,7 +133,20 @@ class FakeCloud:
         return BuildsFound(builds=tuple(a_stands(build) for build in question.builds if build in PROJECTS))
 
     async def instances(self, question: FindInstances) -> InstancesFound:
-        return InstancesFound(instances=(), last=question.project)
+        every = [
+            Instance(
+                build=build,
+                status="active",
+                cell="c1",
+                host=f"host of {project}",
+                root=uid(9),
+                project=project,
+                flavor="vm",
+                parts=a_stands(build).placed.parts,
+            )
+            for build, project in PROJECTS.items()
+        ]
+        return InstancesFound(instances=tuple(every), last=question.project)
 
     async def moves(self, question: FindMoves) -> MovesFound:
         if self.silent:
@@ -147,8 +168,17 @@ class FakeCloud:
                            until=0.0, kind="k", position=1, lacks="")
             for n, project in ((1, "p1"), (2, "q"))
         ]  # fmt: skip
-        by_project = dict.fromkeys(question.projects, 1)
-        return WaitingFound(waiting=tuple(every), count=1, rescued=7, by_project=by_project)
+        every_hold = [
+            HeldHost(
+                root=uid(9), host=f"host of {project}", request=uid(n), project=project, since=0.0, until=9.0
+            )
+            for n, project in ((1, "p1"), (2, "q"))
+        ]
+        return WaitingFound(
+            waiting=tuple(every), count=1, rescued=7, by_project=dict.fromkeys(question.projects, 1),
+            kinds=(WaitingKind("k", "vm", 1, 1),), backlog={"p1": 3, "q": 5}, shares={"p1": 0.25, "q": 0.75},
+            holds=tuple(every_hold),
+        )  # fmt: skip
 
     async def decision(self, question: FindDecision) -> DecisionFound:
         request = boot(request=question.id, project=PROJECTS[question.id])
@@ -228,6 +258,11 @@ async def requested(intake: ClientRequests, asked: ClientRequested) -> tuple[Any
     return outcome, record
 
 
+def joining(*members: str) -> RequestParts:
+    """Return the parts of a request whose instances join a group with these other members."""
+    return RequestParts(GroupPart(group=OUR_GROUP, members=members))
+
+
 def a_move(**given: Any) -> MoveRequested:
     return changed(MoveRequested(move=MOVE, build=OURS, kind="resize"), **given)
 
@@ -282,6 +317,12 @@ REFUSED = {
     "beside an unknown one": ("shop", boot(hints=Hints(same_host=(NEW,))), UNKNOWN),
     "apart from another's": (
         "shop", boot(hints=Hints(different_host=(THEIRS,))), UNKNOWN,
+    ),
+    "a group with another's instance as a member": (
+        "shop", boot(parts=joining(*(OURS, THEIRS))), f"parts.groups.members[1]: {UNKNOWN}",
+    ),
+    "a group with an unknown instance as a member": (
+        "shop", boot(parts=joining(*(NEW,))), f"parts.groups.members[0]: {UNKNOWN}",
     ),
     "a delete of another's": ("shop", own(THEIRS), UNKNOWN),
     "a delete of an unknown one": ("shop", own(NEW), UNKNOWN),
@@ -374,7 +415,7 @@ async def test_a_permitted_and_a_refused_request_are_recorded(intake: ClientRequ
     assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
     assert (done.interface, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
     _, denied = await requested(intake, asking(own(THEIRS)))
-    assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
+    assert (denied.outcome, denied.detail) == ("denied", f"build: {UNKNOWN}")
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(intake: ClientRequests) -> None:
@@ -401,12 +442,16 @@ async def test_answers_hold_rows_of_the_clients_projects_only(intake: ClientRequ
 
     builds = await ask(builds=FindBuilds(cell="c1", builds=(OURS, THEIRS)))
     assert [build.build for build in builds.builds] == [OURS]
-    assert (await ask(instances=FindInstances(cell="c1"))).last == "p1"
+    assert THEIRS not in str(builds), "the instances that it preempted are not named"
+    instances = await ask(instances=FindInstances(cell="c1"))
+    assert ([each.project for each in instances.instances], instances.last) == (["p1", "p1"], "p1")
+    assert THEIRS not in str(instances)
     moves = await ask(moves=FindMoves(cell="c1", moves=(MOVE, THEIR_MOVE)))
     assert [move.move for move in moves.moves] == [MOVE]
-    waiting = await ask(waiting=FindWaiting(projects=("p1", "q")))
+    waiting = await ask(waiting=FindWaiting(projects=("p1",)))
     assert ([one.project for one in waiting.waiting], waiting.rescued) == (["p1"], 0)
-    assert waiting.by_project == {}
+    assert (waiting.by_project, waiting.backlog, waiting.shares) == ({"p1": 1}, {"p1": 3}, {"p1": 0.25})
+    assert [held.project for held in waiting.holds] == ["p1"]
     assert (await ask(decision=FindDecision(id=OURS))).known
     assert await ask(decision=FindDecision(id=THEIRS)) == DecisionFound()
     assert (await ask(what_if=WhatIf(request=boot()))).refusal == "p1"
@@ -421,8 +466,29 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no query": ("shop", {"nothing": {}}, "query: no nothing, only builds, instances, "),
     "an invalid field": ("shop", {"usages": {"project": 7}}, "project: Expected `str`, got `int`"),
     "another project": ("shop", {"usages": FindUsages(project="q")}, "not bound to q"),
+    "the number of requests of another project": (
+        "shop",
+        {"waiting": FindWaiting(projects=("p1", "q"))},
+        "projects[1]: shop is not bound to q",
+    ),
     "which project": ("both", {"waiting": FindWaiting()}, "name one of p1, p2"),
     "all moves": ("shop", {"moves": FindMoves(cell="c1")}, "name the moves or builds"),
+    "a group with another's instance as a member": (
+        "shop",
+        {"what_if": WhatIf(request=boot(parts=joining(*(THEIRS,))))},
+        f"parts.groups.members[0]: {UNKNOWN}",
+    ),
+    "beside another's": (
+        "shop",
+        {"what_if": WhatIf(request=boot(hints=Hints(same_host=(THEIRS,))))},
+        UNKNOWN,
+    ),
+    "ids of another's": ("shop", {"what_if": WhatIf(request=boot(instances=(THEIRS,)))}, "use new uuids"),
+    "a request of another project": (
+        "shop",
+        {"what_if": WhatIf(request=boot(project="q"))},
+        "project: shop is not bound to q",
+    ),
     "a forced host": ("shop", {"what_if": WhatIf(request=boot(forced_host="h"))}, "only operators"),
 }
 

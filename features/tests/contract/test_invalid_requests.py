@@ -50,6 +50,7 @@ from tests.support.virtual_time import TurnedClock
 
 ID, BUILD, MOVE = uid(1), uid(2, "b"), uid(3, "d")
 FLAVOR = {"name": "small", "vcpus": 1}
+ROLE = {"name": "web", "flavor": FLAVOR, "count": 1}
 BOOT = {"request": ID, "instances": [BUILD], "flavor": FLAVOR, "project": "p1", "reply_to": "shop"}
 DELETE = {"build": BUILD, "reply_to": "shop"}
 A_MOVE = {"move": MOVE, "build": BUILD, "kind": "resize", "reply_to": "shop"}
@@ -67,9 +68,38 @@ def without(fields: dict[str, Any], name: str) -> dict[str, Any]:
 BOOTS_THAT_WAIT: dict[str, tuple[Any, str]] = {
     "a bad wait": (BOOT | {"wait": "banana"}, "wait: Expected how long: 90s"),
     "a number for a wait": (BOOT | {"wait": 30}, "wait: Expected `str | null`"),
+    "an unknown field of a part, strictly": (
+        BOOT | {"parts": {"waiting": {"wiat": "1h"}}, "strict": True},
+        "parts.waiting.wiat: not known here; did you mean wait?",
+    ),
+    "an unknown field of a role, strictly": (
+        BOOT | {"parts": {"topology": {"roles": [ROLE | {"cuont": 2}]}}, "strict": True},
+        "parts.topology.roles[0].cuont: not known here; did you mean count?",
+    ),
+    "a field that contradicts its part": (
+        BOOT | {"wait": "1h", "parts": {"waiting": {"wait": "30m"}}},
+        "wait: it contradicts parts.waiting.wait",
+    ),
+    "a default that contradicts its part": (
+        BOOT | {"priority": 0, "parts": {"waiting": {"priority": 5}}},
+        "priority: it contradicts parts.waiting.priority",
+    ),
+    "a hint that contradicts its part": (
+        BOOT | {"hints": {"group": ID}, "parts": {"groups": {"group": BUILD}}},
+        "hints.group: it contradicts parts.groups.group",
+    ),
+    "a bad level": (BOOT | {"topology": {"spread": "1 rack"}}, "topology.spread: Expected a level, or empty"),
+    "a bad level in a part": (
+        BOOT | {"parts": {"topology": {"topology": {"pack": "-"}}}},
+        "parts.topology.topology.pack: Expected a level, or empty",
+    ),
     "a bad priority": (BOOT | {"priority": 10}, "priority: Expected `int` <= 9"),
 }
 MOVES_THAT_WAIT: dict[str, tuple[Any, str]] = {
+    "an unknown field of a part, strictly": (
+        A_MOVE | {"parts": {"waiting": {"wiat": "1h"}}, "strict": True},
+        "parts.waiting.wiat: not known here; did you mean wait?",
+    ),
     "a negative time": (A_MOVE | {"since": -1}, "since: Expected `float` >= 0.0"),
     "a bad wait": (A_MOVE | {"wait": "banana"}, "wait: Expected how long"),
 }
@@ -88,11 +118,21 @@ BOOTS: dict[str, tuple[Any, str]] = {
     "a huge number": (BOOT | {"flavor": FLAVOR | {"memory_mb": 2**40}}, "flavor.memory_mb: Expected"),
     "a list for a text": (BOOT | {"zone": ["a"]}, "zone: Expected `str`, got `array`"),
     "a long text": (BOOT | {"zone": "z" * 256}, "zone: Expected `str` of length <= 255"),
-    "a bad trait": (BOOT | {"root_required": ["a-b"]}, "root_required[0]: Expected HW_CPU"),
+    "a bad trait": (BOOT | {"root_required": ["a-b"]}, "root_required[0]: Expected upper-case"),
     "a bad hint": (BOOT | {"hints": {"group": "web"}}, "hints.group: Expected a lower-case UUID"),
-    "a reply_to with a dot": (BOOT | {"reply_to": "shop.#"}, "reply_to: Expected a name that"),
+    "a reply_to with a dot": (BOOT | {"reply_to": "shop.#"}, "reply_to: Expected a name or nothing"),
     "a reply_to that is no text": (BOOT | {"reply_to": 7}, "reply_to: Expected `str`, got `int`"),
-    "the character U+0000": (BOOT | {"zone": "a\0b"}, "U+0000"),
+    "the character U+0000": (BOOT | {"zone": "a\0b"}, "zone: it contains the character U+0000"),
+    "the character U+0000 in a list": (
+        BOOT | {"ignore_hosts": ["h1", "h\0"]}, "ignore_hosts[1]: it contains the character U+0000",
+    ),
+    "the character U+0000 in a key": (
+        BOOT | {"metadata": {"a\0b": "x"}}, "metadata: it contains the character U+0000",
+    ),
+    "a suffix with a dot": (
+        BOOT | {"groups": [{"suffix": "a.b", "resources": {"VCPU": 1}}]},
+        "groups[0].suffix: Expected a name or nothing: at most 64 letters, digits, _ and -",
+    ),
     "an unknown field, strictly": (
         BOOT | {"zoone": "a", "strict": True}, "zoone: not known here; did you mean zone?",
     ),
@@ -143,6 +183,10 @@ WHOLE: dict[str, tuple[Body, type[Message], str]] = {
     "a delete cut off": (
         json.dumps({"client": "shop", "do": "delete", "message": DELETE}).encode()[:-1],
         BuildCancelled, "not JSON",
+    ),
+    "a number that is too large": (
+        A_TEXT.replace(b'"vcpus": 1', b'"vcpus": 1e400'), BuildUnplaceable,
+        "flavor.vcpus: Number out of range",
     ),
     "not UTF-8": (A_TEXT.replace(b"small", b"\xff\xfe"), BuildUnplaceable, "not JSON"),
     "no JSON at all": (b"boot, please", BuildUnplaceable, "not JSON"),

@@ -1,24 +1,27 @@
 """Reserves hosts for the first waiting request of each equivalence class, so that later requests of other
 classes cannot delay it.
 
-The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
-requests may use every other host. So that few hosts are kept free:
+The first request reserves, of the hosts that it could ever use and that no request before it reserves, the
+host that is nearest to fitting. Then requests of several instances reserve further hosts, in the same order.
+Later requests may use every other host. So that few hosts are kept free:
 
 - a request reserves at most one host for each instance, and none if it has no chance to start in time;
 - the requests of one project together reserve at most a share of all hosts (at least one host);
+- all requests together reserve at most MOST_HELD of all hosts, or that share if it is larger;
 - no request reserves the last host of a zone that requests of other classes name.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from bus.candidates import Bools, Floats, Ints
+from bus.candidates import Floats, Ints
 from bus.vocabulary import Id
 from features.waiting.core.shares import QueueKey, Rank
 from features.waiting.settings import HELD_SHARE
@@ -28,6 +31,7 @@ Roots = Collection[Root]
 
 MOST_QUEUES = 64  # equivalence classes whose first request may reserve hosts
 MOST_ASKED = 64  # hosts on which filters are evaluated to find one to reserve
+MOST_HELD = 0.5  # share of all hosts that the waiting requests of all projects together may reserve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +59,7 @@ class HostReservation:
     kind: str
     zone: str = ""  # the zone that the request names; "": any
     since: float = field(default=0.0, compare=False)
+    position: int = field(default=-1, compare=False)  # of the host in placement's index
 
     @property
     def key(self) -> QueueKey:
@@ -125,7 +130,8 @@ class ReservedHosts:
         """
         limits = _Limits(cloud, self._share, self.elsewhere, [queue for _, queue in queues])
         chances = [(rank, queue) for rank, queue in queues if has_chance(rank.request)]
-        before, self.own = self.own, _reservations(sorted(chances, key=itemgetter(0)), limits, self.own, now)
+        seeking = _seeking(sorted(chances, key=itemgetter(0)), limits, self.own)
+        before, self.own = self.own, _reservations(seeking, limits, self.own, now)
         return [root for root, old in before.items() if self.own.get(root) != old]
 
     def set_elsewhere(self, reserved: Mapping[Root, StoredHold]) -> list[Root]:
@@ -169,7 +175,9 @@ class _Limits:
         self._own = Counter[str]()  # project → number of hosts
         self._named = {queue.zone for queue in queues if queue.zone}
         self._by_zone = cloud.hosts_by_zone()
-        self._most = max(int(share * sum(self._by_zone.values())), 1)
+        hosts = sum(self._by_zone.values())
+        self._most = max(int(share * hosts), 1)
+        self._together = max(int(max(share, MOST_HELD) * hosts), 1) - len(elsewhere)
         self._left = Counter(
             {zone: several for zone, several in self._by_zone.items() if zone in self._named}
         )
@@ -177,20 +185,24 @@ class _Limits:
             self._left[cloud.zone(root)] -= 1
 
     def most(self, rank: Rank) -> int:
-        """Return how many further hosts may be reserved for the project of a request. Of the hosts that other
-        schedulers have reserved for it, those for requests before this one count. Moves have no project here,
-        and no such limit: each reserves one host.
+        """Return how many further hosts may be reserved for a request. Of the hosts that other schedulers
+        have reserved for its project, those for requests before this one count. Moves have no project here,
+        and no limit of a project: each reserves one host.
         """
+        together = self._together - self._own.total()
         if not rank.project:
-            return sum(self._by_zone.values())
+            return together
         others = [other for other in self._elsewhere.values() if not other.move]
         elsewhere = sum(other.project == rank.project and other.key < rank.key for other in others)
-        return self._most - elsewhere - self._own[rank.project]
+        return min(self._most - elsewhere - self._own[rank.project], together)
 
-    def permits(self, root: Root, zone: str) -> bool:
-        """Return False if a host is the last one, not reserved, of a zone that other requests name. `zone` is
-        the zone that the request itself names.
+    def permits(self, root: Root, rank: Rank, zone: str) -> bool:
+        """Return False if a host is reserved by another scheduler for a request before this one, or if it is
+        the last one, not reserved, of a zone that other requests name. `zone` is the zone that the request
+        itself names.
         """
+        if (elsewhere := self._elsewhere.get(root)) is not None and elsewhere.key < rank.key:
+            return False
         if not self._named:
             return True
         there = self.cloud.zone(root)
@@ -202,60 +214,84 @@ class _Limits:
             self._left[self.cloud.zone(root)] -= 1
 
 
-def _reservations(
-    queues: Sequence[tuple[Rank, ReservingQueue]],
-    limits: _Limits,
-    before: Mapping[Root, HostReservation],
-    now: float,
-) -> dict[Root, HostReservation]:
-    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class,
-    preferably hosts that were reserved before.
+class _Seeking:
+    """A first waiting request for which hosts are reserved one after another, the best first."""
+
+    def __init__(self, rank: Rank, queue: ReservingQueue, seen: Prospect, nearest: Ints, kept: Ints) -> None:
+        self.rank = rank
+        self.queue = queue
+        self._seen = seen
+        self._indices = chain(kept.tolist(), nearest[: MOST_ASKED + queue.needs].tolist())
+        self._tried = set[int]()
+        self._found = 0
+        self._capacity = 0.0
+
+    @property
+    def needs_more(self) -> bool:
+        return self._capacity < self.queue.needs and self._found < self.queue.needs
+
+    def next_host(self, reserved: Roots, limits: _Limits) -> tuple[Root, int] | None:
+        """Return the root and position of the next host to reserve, or None if there is none within the
+        limits.
+        """
+        if not self.needs_more or limits.most(self.rank) <= 0:
+            return None
+        for at in self._indices:
+            position = int(self._seen.positions[at])
+            root = self._seen.root(position)
+            if at in self._tried or root in reserved:
+                continue
+            self._tried.add(at)
+            if self._seen.admits(position) and limits.permits(root, self.rank, self.queue.zone):
+                self._found += 1
+                self._capacity += max(float(self._seen.capacities[at]), 1.0)
+                limits.count(root, self.rank.project)
+                return root, position
+        return None
+
+
+def _seeking(
+    queues: Sequence[tuple[Rank, ReservingQueue]], limits: _Limits, before: Mapping[Root, HostReservation]
+) -> Iterator[_Seeking]:
+    """Yield the first waiting requests, at most MOST_QUEUES, that have enough hosts. Each prefers the hosts
+    that were reserved for its class `before`.
     """
-    reserved: dict[Root, HostReservation] = {}
-    covered: Bools = np.zeros(0, np.bool_)
-    bases = set[str]()  # classes with equal prospects: the first one has reserved the hosts
-    for rank, queue in queues:
-        if queue.base in bases:
-            continue
-        if len(bases) == MOST_QUEUES:
-            break
-        bases.add(queue.base)
-        seen = limits.cloud.prospect(queue.kind)
+    held = defaultdict[str, dict[Root, int]](dict)
+    for root, old in before.items():
+        held[old.kind][root] = old.position
+    searched: dict[str, tuple[Prospect, Ints]] = {}  # equal for classes with equal bases
+    for rank, queue in queues[:MOST_QUEUES]:
+        if queue.base not in searched:
+            seen = limits.cloud.prospect(queue.kind)
+            searched[queue.base] = seen, np.argsort(seen.lacks, kind="stable")
+        seen, nearest = searched[queue.base]
         if seen.fits_at_most < queue.needs:
             continue  # all hosts together would not suffice
-        if len(covered) < seen.size:
-            covered = np.concatenate([covered, np.zeros(seen.size - len(covered), np.bool_)])
-        left = np.flatnonzero(~covered[seen.positions])
-        covered[seen.positions] = True
-        for root in _nearest(seen, left, rank, queue, limits, before):
-            old = before.get(root)
-            since = old.since if old is not None and old.rank.request == rank.request else now
-            reserved[root] = HostReservation(rank, queue.kind, queue.zone, since)
-    return reserved
+        kept = nearest[:0]
+        if stay := held[queue.kind]:  # a position may be that of another host now
+            kept = nearest[np.isin(seen.positions[nearest], list(stay.values()))]
+            kept = np.array([at for at in kept if seen.root(int(seen.positions[at])) in stay], np.intp)
+        yield _Seeking(rank, queue, seen, nearest, kept)
 
 
-def _nearest(
-    seen: Prospect, left: Ints, rank: Rank, queue: ReservingQueue, limits: _Limits, before: Roots
-) -> list[Root]:
-    """Return, of the hosts at the indices `left`, the hosts that lack the least capacity: as many as would
-    take the instances that the queue's first request needs, within the limits. Hosts in `before` come first.
+def _reservations(
+    seeking: Iterable[_Seeking], limits: _Limits, before: Mapping[Root, HostReservation], now: float
+) -> dict[Root, HostReservation]:
+    """Return, by root, the hosts to reserve for the first waiting request of each equivalence class: one host
+    for each request, then the further hosts of requests with several instances.
     """
-    most = min(queue.needs, limits.most(rank))
-    if not len(left) or most <= 0:
-        return []
-    far = seen.lacks[left]
-    if before:
-        stays = [seen.root(int(position)) in before for position in seen.positions[left]]
-        far = np.where(stays, -1.0, far)
-    found: list[Root] = []
-    capacity = 0.0
-    for at in left[np.argsort(far, kind="stable")[: MOST_ASKED + most]]:
-        if capacity >= queue.needs or len(found) == most:
-            break
-        position = int(seen.positions[at])
-        root = seen.root(position)
-        if seen.admits(position) and limits.permits(root, queue.zone):
-            found.append(root)
-            limits.count(root, rank.project)
-            capacity += max(float(seen.capacities[at]), 1.0)
-    return found
+    reserved: dict[Root, HostReservation] = {}
+
+    def reserve(request: _Seeking) -> bool:
+        if (found := request.next_host(reserved, limits)) is None:
+            return False
+        root, position = found
+        rank, old = request.rank, before.get(root)
+        since = old.since if old is not None and old.rank.request == rank.request else now
+        reserved[root] = HostReservation(rank, request.queue.kind, request.queue.zone, since, position)
+        return True
+
+    for request in [each for each in seeking if reserve(each)]:
+        while reserve(request):
+            pass
+    return reserved

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bus.claims import ClaimRequested, Refused, RuleRefused
 from bus.vocabulary import InUse, Taken
 from features.groups.messages import (
     DropGroup,
@@ -75,14 +74,3 @@ async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(place
     await take(placement, a_claim(2, on_hosts(2), parts=joining(GROUP)))
     await must_take(placement, a_claim(1, on_hosts(2), generation=1))
     assert (await found(placement)).members == {uid(2): (H2,)}
-
-
-async def test_a_cell_cannot_add_a_member_to_a_group(placement: Placement) -> None:
-    await make(placement)
-    await take(placement, a_claim(1, on_hosts(1)))
-    joins = a_claim(1, on_hosts(2), generation=1, parts=joining(GROUP))
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(joins,))], cell="c1")
-    [result] = answer.results
-    assert isinstance(result, Refused)
-    [refusal] = result.refusals
-    assert isinstance(refusal, RuleRefused) and refusal.code == "outside_cell"

@@ -9,14 +9,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from berth.operations.audit import placement_breaches
+from berth.settings import Settings
 from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused, RuleRefused
 from bus.parts import ClaimParts
 from bus.sql.failures import explained
-from bus.vocabulary import Allocations, Contended
+from bus.vocabulary import Allocations, Contended, LimitReached
 from features.groups.constraints import DomainConstraints
 from features.groups.messages import (
     FindGroups,
     GroupClaim,
+    GroupEditAnswered,
+    GroupEdited,
     GroupEditRequested,
     GroupPolicy,
     MakeGroup,
@@ -182,3 +185,20 @@ async def test_concurrent_claims_of_a_request_make_its_group_once(
             assert Counter(map(type, results)) == {Claimed: 1, Held: len(racers) - 1}, results
             await racers[0].claims.release_many([a_release(number, 1)])
     assert no_deadlocks == []
+
+
+async def test_simultaneous_requests_do_not_exceed_the_limits(url: str) -> None:
+    settings = Settings().having(max_groups=12, max_groups_project=5)
+    async with racing_placements(url, settings=settings) as racers:
+
+        def made(number: int) -> Awaitable[GroupEditAnswered]:
+            edit = MakeGroup(
+                group=uid(number), name=f"g{number}", policy="affinity", project=f"p{number % 4}"
+            )
+            return racers[number % len(racers)].of(ServerGroups).edit(GroupEditRequested(edit=edit))
+
+        results = [answer.result for answer in await asyncio.gather(*map(made, range(200)))]
+        assert {type(result) for result in results} == {GroupEdited, LimitReached}
+        found = (await racers[0].of(ServerGroups).find(FindGroups())).groups
+        assert len(found) == sum(isinstance(result, GroupEdited) for result in results) == 12
+        assert max(Counter(each.project for each in found).values()) <= 5

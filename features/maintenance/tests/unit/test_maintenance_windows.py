@@ -1,6 +1,7 @@
 """When the hosts of a maintenance window are closed, within budgets, and which are reported as late."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,13 @@ def test_a_host_that_cannot_be_empty_in_time_is_late_before_the_window_begins() 
 def test_a_host_whose_instance_cannot_be_moved_is_late_immediately() -> None:
     host = a_host(1, phase="draining", since=BEGINS - 300, stuck=1)
     assert "1 of 10" in a_planner(host).late(BEGINS - 290)[host.root]
+
+
+def test_a_host_with_an_instance_that_would_find_no_host_is_late_before_its_drain_begins() -> None:
+    stays = {uid(2): "[room] no host would do", uid(1): "[status] it is being deleted"}
+    host = replace(a_host(1, instances=3), without_host=stays)
+    said = f"2 of 3 instances would find no host now, such as {uid(1)}: [status] it is being deleted"
+    assert a_planner(host, a_host(2)).late(BEGINS - 1000) == {host.root: said}
 
 
 def test_a_host_that_waits_for_the_budget_is_late_if_its_drain_would_not_end_in_the_window() -> None:

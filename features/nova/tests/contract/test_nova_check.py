@@ -89,6 +89,13 @@ async def hold(http: HttpPlacement, consumer: str, host: int) -> None:
 
 async def test_all_facts_of_a_region_are_read(region: CheckedRegion) -> None:
     await add_flavor(region.api, "pinned", {"hw:cpu_policy": "dedicated"})
+    for key, value, deleted in (
+        ("image_hw_numa_nodes", "2", 0), ("image_hw_cpu_policy", "mixed", 0), ("image_os_type", "linux", 0),
+        ("image_hw_mem_page_size", "large", 7), ("boot_roles", "admin", 0),
+    ):  # fmt: skip
+        await region.cell.add(
+            "instance_system_metadata", instance_uuid=uid(1), key=key, value=value, deleted=deleted
+        )
     aggregate = await region.api.add("aggregates", uuid=uid(1, "d"), name="rack")
     await region.api.add("aggregate_hosts", aggregate_id=aggregate, host="host-1")
     await region.api.add("build_requests", instance_uuid=uid(2))
@@ -106,6 +113,7 @@ async def test_all_facts_of_a_region_are_read(region: CheckedRegion) -> None:
         "nova-compute", "nova-compute", "nova-scheduler",
     ]  # fmt: skip
     assert (facts.building, facts.migrations) == ({uid(2)}, {uid(3)})
+    assert facts.image_properties == {uid(1): {"hw_numa_nodes": "2", "hw_cpu_policy": "mixed"}}
     assert facts.flavors[2].extra_specs == {"hw:cpu_policy": "dedicated"}
     assert facts.aggregates[uid(1, "d")].hosts == ("host-1",)
 

@@ -261,6 +261,15 @@ def test_what_placement_cannot_decide_is_named(fields: dict[str, Any], why: str)
         translate(a_spec(**fields))
 
 
+def test_persistent_memory_is_refused_with_a_reason_of_its_own() -> None:
+    """Nova gives a guest with persistent memory a NUMA topology of one cell."""
+    topology = versioned("InstanceNUMATopology", "1.3", {"cells": []})
+    spec = a_spec({"extra_specs": {"hw:pmem": "4GB"}}, numa_topology=topology)
+    with pytest.raises(CannotJudge, match="persistent memory") as refused:
+        translate(spec)
+    assert "pinned" not in str(refused.value)
+
+
 def test_a_pci_device_that_is_requested_from_placement_is_decided() -> None:
     device = versioned(
         "RequestGroup", "1.3", {"resources": {"CUSTOM_PCI_10DE": 1}, "requester_id": f"{uid(1)}-0"}

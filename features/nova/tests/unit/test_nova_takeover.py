@@ -20,9 +20,10 @@ from features.nova.core.facts import (
     NovaFacts,
     ServiceFacts,
 )
+from features.nova.core.unjudged_properties import NO_NUMA, NO_PMEM, unjudged_by_flavor, unjudged_by_image
 from features.nova.oslo.topic import TopicQueue
 from features.nova.takeover.facts import BridgeFacts, ChoiceFacts, TakeoverFacts, exit_code
-from features.nova.takeover.judgement import judged, unjudged_by_flavor
+from features.nova.takeover.judgement import judged
 from features.nova.takeover.options_judgement import ABOUT
 from tests.support.ids import uid
 
@@ -118,6 +119,12 @@ def with_flavor(fallback: bool = False, instances: int = 1, **specs: str) -> Tak
     )
 
 
+def with_image(fallback: bool = False, **properties: str) -> TakeoverFacts:
+    return region(
+        nova=a_nova(image_properties={INSTANCE: properties}), bridge=a_bridge(has_fallback=fallback)
+    )
+
+
 def lines(facts: TakeoverFacts, *, notes: bool = False) -> list[tuple[str, str]]:
     """Return level and subject of the findings."""
     found = judged(facts)
@@ -129,7 +136,8 @@ def test_a_region_in_order_has_no_errors_and_no_warnings() -> None:
     assert [finding.level for finding in found] == [
         "note",
         "note",
-    ]  # no scheduler is up; the queue's consumer
+        "note",
+    ]  # no scheduler is up; the queue's consumer; images that no instance has
     assert exit_code(found) == 0
 
 
@@ -166,6 +174,9 @@ def test_a_region_in_order_has_no_errors_and_no_warnings() -> None:
         (with_flavor(hw__cpu_policy="dedicated"), ("error", "flavors")),
         (with_flavor(hw__cpu_policy="dedicated", instances=0), ("warning", "flavors")),
         (with_flavor(hw__cpu_policy="dedicated", fallback=True), None),
+        (with_image(hw_numa_nodes="2"), ("error", "images")),
+        (with_image(hw_numa_nodes="2", fallback=True), None),
+        (with_image(os_type="linux"), None),
     ],
 )  # fmt: skip
 def test_findings_by_severity(facts: TakeoverFacts, found: tuple[str, str] | None) -> None:
@@ -213,8 +224,9 @@ def test_the_database_of_cell0_needs_no_url(problem: str) -> None:
     ("nova_has", "berth_has", "level", "text"),
     [
         ({}, {}, None, ""),
-        pytest.param({"filters": ("ComputeFilter", "NUMATopologyFilter", "AllHostsFilter")}, {}, None, "",
-                     marks=FILTERS_OF_NOVA),
+        pytest.param({"filters": ("ComputeFilter", "AllHostsFilter")}, {}, None, "", marks=FILTERS_OF_NOVA),
+        ({"filters": ("NUMATopologyFilter",)}, {}, "warning", "NUMA topology, pinned CPUs"),
+        ({"filters": ("PciPassthroughFilter",)}, {}, "warning", "SR-IOV ports fail"),
         pytest.param({"filters": ("NumInstancesFilter",)}, {}, "warning", "NumInstancesFilter",
                      marks=FILTERS_OF_NOVA),
         pytest.param({"filters": ("NumInstancesFilter",)}, {"filters": ("num_instances",)}, None, "",
@@ -344,7 +356,6 @@ def test_allocations_of_a_child_provider_count_for_the_host() -> None:
         ({"hw:cpu_policy": "mixed"}, False),
         ({"hw:numa_nodes": "1"}, False),
         ({"hw:mem_page_size": "large"}, False),
-        ({"hw:pmem": "4GB"}, False),
         ({"resources:PCPU": "4"}, False),
         ({"resources1:PCPU": "4"}, False),
         ({"resources:VGPU": "1"}, True),
@@ -354,7 +365,34 @@ def test_allocations_of_a_child_provider_count_for_the_host() -> None:
 def test_flavors_with_a_numa_topology_or_pci_devices_cannot_be_judged(
     specs: dict[str, str], is_judged: bool
 ) -> None:
-    assert (unjudged_by_flavor(FlavorFacts(name="m", extra_specs=specs), has_pci=False) == "") is is_judged
+    assert (unjudged_by_flavor(specs, has_pci=False) == "") is is_judged
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_judged"),
+    [
+        ({}, True),
+        ({"hw_cpu_policy": "shared", "hw_disk_bus": "virtio"}, True),
+        ({"hw_cpu_policy": "dedicated"}, False),
+        ({"hw_numa_nodes": "2"}, False),
+        ({"hw_numa_cpus.0": "0,1"}, False),
+        ({"hw_mem_page_size": "large"}, False),
+    ],
+)
+def test_images_with_a_numa_topology_cannot_be_judged(properties: dict[str, str], is_judged: bool) -> None:
+    assert unjudged_by_image(properties) == ("" if is_judged else NO_NUMA)
+
+
+def test_persistent_memory_has_a_reason_of_its_own() -> None:
+    assert unjudged_by_flavor({"hw:pmem": "4GB"}, has_pci=True) == NO_PMEM
+    assert "pinned" not in NO_PMEM and "hw:pmem" in NO_PMEM
+
+
+def test_filters_of_numa_and_pci_are_notes_if_a_nova_scheduler_decides_such_requests() -> None:
+    conf = NovaSchedulerConf(filters=(*FILTERS, "NUMATopologyFilter", "PciPassthroughFilter"))
+    found = judged(region(bridge=a_bridge(scheduler=conf, has_fallback=True)))
+    levels = [finding.level for finding in found if finding.about == ABOUT]
+    assert levels == ["note", "note"]
 
 
 def test_every_error_and_warning_says_what_it_means_and_what_repairs_it() -> None:

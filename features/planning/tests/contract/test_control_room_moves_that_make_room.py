@@ -29,6 +29,10 @@ async def test_a_what_if_question_shows_the_moves_that_would_make_room() -> None
     none = RoomPlanned(code="destinations", why="fit nowhere else")
     async with a_visited_room(sent={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: none}) as room:
         assert "There is no plan: fit nowhere else" in await room.page("/what-if?vcpus=4&moves=1")
+    unproven = RoomPlanned(code="destinations", why="fit nowhere else", unproven="the search ended")
+    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: full, PLAN_ROOM.name: unproven}) as room:
+        page = await room.page("/what-if?vcpus=4&moves=1")
+    assert "There is no plan" not in page and "A plan may exist: the search ended." in page
     moot = WhatIfAnswered(fits=False, decision=Decision(code="quota"))
     async with a_visited_room(sent={**NOTHING, WHAT_IF.name: moot}) as room:
         assert "make room" not in await room.page("/what-if?vcpus=4&moves=1")

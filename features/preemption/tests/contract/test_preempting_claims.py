@@ -3,20 +3,9 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from berth.operations.audit import placement_breaches
-from bus.claims import (
-    CLEANUP,
-    Choice,
-    Claimed,
-    ClaimRequested,
-    ClaimResult,
-    Refused,
-    Released,
-    Retired,
-    RuleRefused,
-)
+from bus.claims import CLEANUP, Claimed, ClaimRequested, ClaimResult, Refused, Released, Retired, RuleRefused
 from bus.parts import ClaimParts
 from bus.resources import FindAllocations
 from features.groups.messages import GroupEditRequested, MakeGroup
@@ -137,9 +126,3 @@ async def test_members_of_server_groups_are_protected(placement: Placement) -> N
     assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
     found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
     assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
-
-
-async def test_a_cell_preempts_nothing(placement: Placement) -> None:
-    claim = replace(a_claim(HIGH, Choice(on_hosts(1, VCPU=4))), parts=ClaimParts(taking(a_victim())))
-    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))], cell="c1")
-    assert not isinstance(answer.results[0], Claimed)

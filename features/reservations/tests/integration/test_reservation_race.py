@@ -2,20 +2,25 @@
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Awaitable
 
 import pytest
 
 from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import allocations
+from berth.settings import Settings
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, RuleRefused
 from bus.requests import Flavor
-from bus.vocabulary import Contended
+from bus.vocabulary import Contended, LimitReached
 from features.reservations.messages import (
     RESERVATION,
     EndReservation,
     FindReservations,
     MakeReservation,
     Reservation,
+    ReservationEditAnswered,
+    ReservationEdited,
     ReservationEditRequested,
     choice_from,
     slot_consumer,
@@ -127,3 +132,24 @@ async def test_an_end_during_the_race_leaves_nothing_reserved(database_url: str)
         await racers[1].of(ReservationOperations).edit(end)
         assert await allocations(racers[0].database) == {}
         assert await placement_breaches(racers[0].database) == []
+
+
+async def test_simultaneous_requests_do_not_exceed_the_limits(database_url: str) -> None:
+    settings = Settings().having(max_reservations=12, max_reservations_project=5)
+    async with racing_placements(database_url, WORKERS, settings) as racers:
+
+        def made(number: int) -> Awaitable[ReservationEditAnswered]:
+            reservation = Reservation(
+                id=uid(number, "7"),
+                name=f"r{number}",
+                project=f"p{number % 4}",
+                flavor=Flavor(name="m", vcpus=1),
+            )
+            order = ReservationEditRequested(edit=MakeReservation(reservation=reservation))
+            return racers[number % WORKERS].of(ReservationOperations).edit(order)
+
+        results = [answer.result for answer in await asyncio.gather(*map(made, range(200)))]
+        assert {type(result) for result in results} == {ReservationEdited, LimitReached}
+        found = (await racers[0].of(ReservationOperations).find(FindReservations())).reservations
+        assert len(found) == sum(isinstance(result, ReservationEdited) for result in results) == 12
+        assert max(Counter(each.project for each in found).values()) <= 5

@@ -74,6 +74,43 @@ def test_the_order_is_priority_then_share_then_age() -> None:
     assert [each.key[1] for each in popped(queue, 6)] == [2, 4, 5, 0, 1, 3]
 
 
+@pytest.mark.parametrize("batch", [1, 32, 128])
+@pytest.mark.parametrize("late", [0.0, 0.1, 0.36, 1.0])
+def test_from_the_arrival_of_its_first_request_on_a_project_is_served_exactly_its_share(
+    late: float, batch: int
+) -> None:
+    """In the first three seconds of a flood, the project with the smallest weight lacks only its share of
+    what was served before its first request: of 500 requests a second for 0.36 s, 12 % of its share.
+    """
+    now, rate, weights, served = [0.0], 500, {"p1": 1.0, "p2": 2.0, "p4": 4.0}, list[tuple[float, str]]()
+    queue = FairQueue(lambda: now[0])
+    queue.set_weights(weights)
+    begins = {"p1": late, "p2": 0.0, "p4": 0.0}
+
+    def arrive() -> None:
+        for project in [project for project, at in begins.items() if at <= now[0]]:
+            del begins[project]
+            for at in range(3000):
+                queue.push(item(project, at, VCPU=1e-4))
+
+    while now[0] < 3.0:
+        arrive()
+        handled, began = popped(queue, batch), now[0]
+        now[0] = min([at for at in begins.values() if at < began + batch / rate], default=now[0])
+        arrive()  # also while a batch is handled
+        now[0] = began + batch / rate
+        for each in handled:
+            queue.done(each)
+        served += [(now[0], each.project) for each in handled]
+    since = [project for at, project in served if at - batch / rate >= late]
+    fair = len(since) / sum(weights.values())
+    several = Counter(since)["p1"]
+    missing = late * rate / sum(weights.values())  # its share of what was served before it began
+    assert abs(several - fair) <= 1 + batch / 7  # one request, and the batch that was handled at the arrival
+    whole = len(served) / sum(weights.values())
+    assert abs(Counter(project for _, project in served)["p1"] - (whole - missing)) <= 2 + batch / 7
+
+
 def test_an_absent_project_saves_nothing_up() -> None:
     queue = FairQueue()
     for at in range(1000):

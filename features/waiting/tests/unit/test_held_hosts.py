@@ -2,10 +2,15 @@
 project, and not the last host of a zone.
 """
 
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 
 from features.waiting.core.reserved_hosts import StoredHold
+from features.waiting.core.shares import Contender, QueueKey
 from features.waiting.tests.support.plain_cloud import PlainCloud
 
 WHOLE, SMALL = {"VCPU": 8}, {"VCPU": 2}
@@ -35,6 +40,151 @@ def test_a_project_holds_at_most_a_share_of_all_hosts_and_at_least_one(share: fl
     cloud.wait(0, "whole", needs=31, project="p")
     cloud.plays()
     assert len(held_of(cloud)) == held
+
+
+CASES: dict[str, tuple[list[tuple[str, str, int]], dict[str, int]]] = {
+    # waiting requests (class, project, instances), oldest first; request → number of hosts held for it
+    "a gang of one project and requests of others": (
+        [("whole", "p", 30), ("small", "q", 1), ("other", "r", 1)],
+        {"r00000": 6, "r00001": 1, "r00002": 1},
+    ),
+    "two classes of one project share its hosts": (
+        [("whole", "p", 30), ("small", "p", 1)],
+        {"r00000": 5, "r00001": 1},
+    ),
+    "equal requests of two projects": (
+        [("whole", "p", 1), ("whole", "q", 1)],
+        {"r00000": 1, "r00001": 1},
+    ),
+    "only the first request of a class": (
+        [("whole", "p", 1), ("whole", "p", 1)],
+        {"r00000": 1},
+    ),
+    "a gang holds as many hosts as its instances need": (
+        [("small", "p", 8), ("whole", "q", 3)],  # four instances of the class small fit on a host
+        {"r00000": 2, "r00001": 3},
+    ),
+    "a gang that needs more than all hosts holds none": (
+        [("whole", "p", 61), ("small", "q", 1)],
+        {"r00001": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("waits", "held"), CASES.values(), ids=CASES.keys())
+def test_hosts_are_held_for_the_first_request_of_each_queue(
+    waits: list[tuple[str, str, int]], held: dict[str, int]
+) -> None:
+    cloud = a_cloud(60, free=0)
+    for number, (kind, project, needs) in enumerate(waits):
+        cloud.wait(number, kind, needs=needs, project=project, since=float(number))
+    cloud.plays()
+    assert Counter(held_of(cloud).values()) == held
+
+
+def test_late_boots_may_not_use_a_host_held_for_any_waiting_project() -> None:
+    cloud = a_cloud(60, free=0)
+    cloud.wait(0, "whole", needs=30, project="p", since=0.0)
+    cloud.wait(1, "other", project="q", since=1.0)
+    cloud.plays()
+    for host in cloud.hosts:
+        cloud.frees(host, VCPU=2)  # too little for both, and enough for a boot of the class small
+    cloud.plays()
+    late = Contender("late", 0, 2.0)
+    assert cloud.queues.barred(late) == held_of(cloud).keys()
+    assert set(held_of(cloud).values()) == {"r00000", "r00001"}
+
+
+def test_all_requests_together_hold_at_most_half_of_the_hosts() -> None:
+    cloud = a_cloud(20, free=0)
+    for number in range(30):
+        cloud.wait(number, "whole", project=f"p{number}", since=float(number))
+    cloud.queues.reserve_elsewhere({"h19": StoredHold("h19", (0, 0.5, "another"), "q", 1.0, 99.0)})
+    cloud.plays()
+    assert sorted(held_of(cloud).values()) == [f"r{number:05}" for number in range(9)]
+    assert "h19" not in held_of(cloud) or held_of(cloud)["h19"] == "r00000"
+
+
+def test_a_class_keeps_its_hosts_when_another_one_is_nearer_to_them() -> None:
+    cloud = a_cloud(20, free=0)
+    cloud.wait(0, "whole", project="p", since=0.0)
+    cloud.wait(1, "other", project="q", since=1.0)
+    cloud.plays()
+    held = held_of(cloud)
+    for root in held:
+        cloud.frees(root, VCPU=2)
+    cloud.plays()
+    assert held_of(cloud) == held
+
+
+@dataclass
+class SlowHolds:
+    """Chooses the hosts to hold for the requests of a full cloud, one after another among all hosts."""
+
+    cloud: PlainCloud
+    share: float
+    held: dict[str, tuple[str, str]] = field(default_factory=dict)  # root → request, project
+
+    def chosen(self) -> dict[str, str]:
+        firsts: dict[str, tuple[QueueKey, str, int, str]] = {}
+        for key, kind, needs, project in sorted(self.cloud.waiting.values()):
+            firsts.setdefault(kind, (key, kind, needs, project))
+        queues = [each for each in firsts.values() if self._together(each) >= each[2]]
+        for queue in [each for each in queues if self._hold(each)]:
+            while self._hold(queue):
+                pass
+        return {root: request for root, (request, _) in self.held.items()}
+
+    def _copies(self, root: str, kind: str) -> int:
+        host = self.cloud.hosts[root]
+        return host.ever(self.cloud.asked_by(kind)) if self.cloud.is_in_zone(root, kind) else 0
+
+    def _together(self, queue: tuple[QueueKey, str, int, str]) -> int:
+        return sum(self._copies(root, queue[1]) for root in self.cloud.hosts)
+
+    def _hold(self, queue: tuple[QueueKey, str, int, str]) -> bool:
+        (*_, request), kind, needs, project = queue
+        hosts, mine = len(self.cloud.hosts), [root for root in self.held if self.held[root][0] == request]
+        of_project = sum(other == project for _, other in self.held.values())
+        enough = sum(self._copies(root, kind) for root in mine) >= needs
+        full = len(self.held) >= max(int(max(self.share, 0.5) * hosts), 1)
+        if enough or full or of_project >= max(int(self.share * hosts), 1):
+            return False
+        left = [
+            (self.cloud.asked_by(kind)["VCPU"] - host.free["VCPU"], at, root)
+            for at, (root, host) in enumerate(self.cloud.hosts.items())
+            if root not in self.held and self._copies(root, kind) and not self._is_last(root, kind)
+        ]
+        if left:
+            self.held[min(left)[2]] = request, project
+        return bool(left)
+
+    def _is_last(self, root: str, kind: str) -> bool:
+        """Return whether no other host of the zone is left for the requests that name it."""
+        zone, cloud = self.cloud.zone(root), self.cloud
+        if zone == cloud.named_zone(kind):
+            return False
+        named = {cloud.named_zone(other) for _, other, _, _ in cloud.waiting.values()}
+        free = [other for other in cloud.hosts if cloud.zone(other) == zone and other not in self.held]
+        return zone in named and len(free) <= 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_held_hosts_are_those_of_a_slow_model(seed: int) -> None:
+    chance = random.Random(seed)
+    share = chance.choice((0.0, 0.1, 0.2, 0.6))
+    cloud = a_cloud(chance.randint(2, 30), free=0, share=share, east=chance.randint(0, 3))
+    for host in cloud.hosts.values():
+        host.free = {"VCPU": chance.randint(0, 1)}
+    for number in range(chance.randint(1, 12)):
+        kind, needs = chance.choice([*KINDS]), chance.choice((1, 1, 2, 5))
+        kind = f"{kind} {needs}"  # requests of one class have equally many instances
+        cloud.kinds[kind] = KINDS[kind.split()[0]]
+        cloud.zones[kind] = ZONES.get(kind.split()[0], "")
+        project, priority = chance.choice("pqr"), chance.randint(0, 1)
+        cloud.wait(number, kind, needs=needs, project=project, priority=priority, since=float(number))
+    cloud.plays()
+    assert held_of(cloud) == SlowHolds(cloud, share).chosen()
 
 
 def test_hosts_that_another_scheduler_holds_for_an_older_request_of_the_project_count() -> None:

@@ -1,0 +1,79 @@
+"""Evaluates moves that are not made: the one judgement of whether a host can be emptied.
+
+A drain's dry run, the dry run of a maintenance window and the windows themselves use it.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from msgspec import structs
+
+from bus.decisions import Decision
+from bus.queries import Instance
+from bus.vocabulary import Id
+from features.moves.messages import MoveRequested
+
+AT_ONCE = 100  # supposed moves in one query; each is evaluated as if the earlier moves had been made
+
+
+class SupposedPlace(Protocol):
+    """A host that a move would get."""
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def cell(self) -> str: ...
+
+
+class SupposedMove(Protocol):
+    """The answer to the question what would become of a move that was requested now."""
+
+    @property
+    def fits(self) -> bool: ...
+
+    @property
+    def refusal(self) -> str:
+        """Return why the move would be refused before any host is searched; empty: it would not be."""
+
+    @property
+    def placed(self) -> Sequence[SupposedPlace]: ...
+
+    @property
+    def decision(self) -> Decision: ...
+
+
+class MoveEvaluation:
+    """Evaluates moves in a scheduler without making them. The feature that can offers a subclass."""
+
+    async def supposed(
+        self, moves: Sequence[MoveRequested], closed: Collection[Id]
+    ) -> Sequence[SupposedMove]:
+        """Return for each move what would become of it, as `supposed` of moving.py does for clients."""
+        raise NotImplementedError
+
+
+def why_not(answer: SupposedMove) -> str:
+    """Return why an answer has no host for a move: a text with the reason code and a sentence."""
+    code = f"[{answer.decision.code}] " if answer.decision.code else ""
+    return f"{code}{answer.refusal or 'no host would do'}"
+
+
+async def without_host(
+    instances: Iterable[Instance],
+    asked: MoveRequested,
+    suppose: Callable[[Sequence[MoveRequested]], Awaitable[Sequence[SupposedMove]]],
+    new_id: Callable[[], Id],
+) -> dict[Id, SupposedMove]:
+    """Return the active instances that would find no host if their hosts were emptied now, each with the
+    answer to its move. `asked`: the request to copy for each move.
+    """
+    active = [instance for instance in instances if instance.status == "active"]
+    requests = [
+        structs.replace(asked, move=new_id(), build=instance.build, cell=instance.cell) for instance in active
+    ]
+    found = zip(active, await suppose(requests), strict=True)
+    return {instance.build: answer for instance, answer in found if not answer.fits}
