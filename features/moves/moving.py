@@ -12,13 +12,13 @@ from msgspec import structs
 from berth.features import modules
 from berth.operations.cells import builds_by_uuid, check_to_cell, named
 from berth.operations.host_states import check_host_names, host_named
-from berth.operations.publishing import PATIENCE, checked, each_message, publish, within
+from berth.operations.publishing import PATIENCE, checked, each_message, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
-from bus.messages import Attempt, BuildCancelled, BuildCancelRequested
+from bus.messages import Attempt
 from bus.parts import waits_for
 from bus.queries import BuildStands, FindWaiting, WaitingRequest
 from bus.requests import BuildSpec, Flavor
@@ -376,25 +376,7 @@ def flavor_changed(
     return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])
 
 
-CANCEL_SECONDS = 30.0  # time limit for a scheduler to confirm a cancellation
 ANSWER_SECONDS = 5.0  # time limit for a cell to accept or refuse
-
-
-async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a move (`request` is its id) that waits for capacity; return the scheduler's reply. A move that
-    has got a host in the meantime continues.
-    """
-    name = f"steer-{Clock().uuid()[:8]}"
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    otherwise = (
-        f"no scheduler answered within {CANCEL_SECONDS:g} s that {request} does not wait any more;"
-        " a scheduler that returns will still end it"
-    )
-    try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        return await within(CANCEL_SECONDS, answers.get(), otherwise)
-    finally:
-        await answers.stop()
 
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:

@@ -12,15 +12,13 @@ from msgspec import Struct
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
-from bus.decisions import Decision
-from bus.vocabulary import Id, Message
-from features.moves.core.start import MovePurpose
+from bus.vocabulary import Id
 from features.waiting.core.waiting_request import with_instances
 from features.waiting.messages import wait_of
 from features.waiting.reasons import decision_of, waits_of
 from features.waiting.store import Marked, Marks, WaitingStore
 from features.waiting.tables.queued import QueuedRequest
-from scheduler_worker.extension import Order, Scheduler, TakenOver, events, failed
+from scheduler_worker.extension import Order, Scheduler, TakenOver, events
 
 
 class Arrival(Struct, frozen=True):
@@ -61,7 +59,7 @@ class Arrivals:
                 continue
             arrival = Arrival(order, now, seen, mark, marks)
             if store.is_behind(order, now):
-                entry = store.behind(order, now, seen, stored_context(_message_of(order)))
+                entry = store.behind(order, now, seen, stored_context(store.message_of(order)))
                 behind.append((index, arrival, entry))
             else:
                 received[index] = order.with_part(arrival)
@@ -77,7 +75,7 @@ class Arrivals:
             arrival, waits = order.part(Arrival), waits_of(order)
             assert arrival is not None, order
             begun, now, seen = arrival.begun, arrival.now, arrival.seen
-            context, decision = stored_context(_message_of(begun)), decision_of(waits)
+            context, decision = stored_context(self._store.message_of(begun)), decision_of(waits)
             entry = self._store.waiting(begun, now, seen, waits.why, decision, context, waits.wakes_on)
             entries.append((arrival, entry, arrival.mark))
         return await self._add(entries)
@@ -104,9 +102,9 @@ class Arrivals:
         stored: dict[Marks, list[Marked]] = {}
         for index, (entry, mark) in entries:
             arrival = waits[index][0]
-            if entry.start is not None and (other := first[entry.start.asked.build]) != entry.request:
-                why = f"another move of it waits for room: {other}"
-                answers[index] = failed(arrival.begun, why, Decision(code="moving"))
+            other = entry.request if entry.subject is None else first[entry.subject.instance]
+            if other != entry.request:
+                answers[index] = self._store.purpose_of(entry).refused_for(arrival.begun, other)
             else:
                 stored.setdefault(arrival.marks, []).append((entry, mark))
         for marks, together in stored.items():
@@ -126,8 +124,3 @@ class Arrivals:
         message, fitting = with_instances(entry.message, left), self._store.fitting
         kind = fitting.kind(message, order.alternatives, message.project)
         return replace(entry, message=message, kind=kind, wakes=fitting.wakes(kind))
-
-
-def _message_of(order: Order) -> Message:
-    """Return the message that requested an order."""
-    return order.purpose.start.asked if isinstance(order.purpose, MovePurpose) else order.request

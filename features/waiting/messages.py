@@ -5,10 +5,9 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from bus.messages import BuildCancelRequested, BuildRequested
-from bus.parts import MoveParts, Part, PlacedParts, RequestParts
+from bus.messages import BuildCancelRequested
+from bus.parts import Part, PlacedParts, RequestParts
 from bus.vocabulary import Seconds, Wait, seconds_of
-from features.moves.messages import SEEKING, MoveRequested
 
 CRASHED = "crashed"  # reason code
 
@@ -41,12 +40,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
             return None
         return PlacedWait(priority=self.priority, since=waits_since)
 
-    def contradiction(self, request: BuildRequested | MoveRequested, options: Any = None) -> str:
-        if isinstance(request, MoveRequested):
-            if self.wait and request.kind not in SEEKING:
-                return f"wait: a {request.kind} needs no room"
-            if self.wait and request.to_cell:
-                return "wait: a move to another cell cannot wait for capacity; request it again later"
+    def contradiction(self, request: Any, options: Any = None) -> str:
         if options is not None and seconds_of(self.wait) > options.max_wait:
             most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
             return f"wait: {self.wait}, {most}"
@@ -80,5 +74,5 @@ def priority_of(parts: RequestParts | PlacedParts) -> int:
     return 0 if part is None else part.priority
 
 
-PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, MoveParts: WaitPart, PlacedParts: PlacedWait}
+PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, PlacedParts: PlacedWait}
 PAGE_PUBLISHES = (BuildCancelRequested,)

@@ -14,7 +14,6 @@ from bus.parts import DecisionParts
 from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
-from features.moves.messages import DecidedMove
 from features.waiting.core.reserved_hosts import Root, StoredHold
 from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
@@ -234,9 +233,10 @@ class WaitingOwner:
         """Return which capacity a request lacks while it waits. If it does not wait, return the decision
         `ended` with the hosts that it names and that are held for waiting requests.
         """
-        async with self._store.database.read() as tx:
+        store = self._store
+        async with store.database.read() as tx:
             found = await queued.find(tx, id_)
-            if found is None:
+            if found is None or not store.can_read(found.queued):
                 held = held_named(ended.decision, self.held(await queued.roster(tx)))
                 return structs.replace(ended, held=held)
             entry = found.queued
@@ -246,14 +246,14 @@ class WaitingOwner:
         return DecisionFound(
             known=True,
             request=entry.message,
-            builds=entry.message.instances if entry.start is None else (entry.start.asked.build,),
+            builds=entry.message.instances if entry.subject is None else (entry.subject.instance,),
             reason=entry.lacks,
             decision=entry.decision,
             at=entry.since,
             waits=True,
             until=entry.until,
             wakes=entry.wakes,
-            parts=DecisionParts(DecidedMove(request=entry.start.asked) if entry.start is not None else None),
+            parts=DecisionParts() if entry.subject is None else store.purpose_of(entry).decision_parts(entry),
             start_p50=start_p50,
             start_p90=start_p90,
             held=held_named(entry.decision, self.held(roster), entry.request),

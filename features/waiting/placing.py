@@ -1,15 +1,14 @@
-"""Evaluates waiting builds and moves, and ends those that get hosts, expire or fail."""
+"""Evaluates waiting builds, and ends those that get hosts, expire or fail."""
 
 from collections.abc import Sequence
 
 from msgspec import structs
 
 from bus.decisions import Decision
-from bus.vocabulary import Id
-from features.moves.core.start import Barred, Stopped
-from features.moves.placing import MovePlacing, RequestedMove
+from bus.messages import BuildPlaced
+from bus.vocabulary import Message
 from features.waiting.messages import CRASHED
-from features.waiting.reasons import Waits, decision_of, expired_order, waited_for
+from features.waiting.reasons import Waits, decision_of, expired_order
 from features.waiting.results import (
     PATIENCE,
     SOON,
@@ -23,16 +22,7 @@ from features.waiting.results import (
 )
 from features.waiting.store import WaitingStore
 from features.waiting.tables.queued import QueuedRequest
-from scheduler_worker.extension import (
-    LONGEST_PAUSE,
-    ComeAgain,
-    DeadLetterRequest,
-    Order,
-    Scheduler,
-    Verdict,
-    events,
-    log,
-)
+from scheduler_worker.extension import Order, Scheduler, Verdict, events, log
 
 
 class WaitingBuilds:
@@ -46,7 +36,10 @@ class WaitingBuilds:
     def polls(self, entry: QueuedRequest) -> bool:
         """Return whether a request must be tried again although no event says that it fits."""
         polls = any(fallback.polls(entry.message) for fallback in self.scheduler.fallbacks)
-        return polls and entry.start is None
+        return polls and entry.subject is None
+
+    def is_placed(self, message: Message) -> bool:
+        return isinstance(message, BuildPlaced)
 
     async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
         orders = self.scheduler.begin([item.queued.message for item in woken], again=True)
@@ -125,111 +118,3 @@ def _evaluated(order: Order, entry: QueuedRequest) -> Order:
     """Return the order of a waiting request, with the time since when it waits."""
     times = structs.replace(order.times, waiting_since=entry.since)
     return structs.replace(order, times=times).with_part(Evaluation())
-
-
-LOOKED_AT = 100  # waiting moves whose builds are read at a time, by a query to each of their cells
-
-
-class WaitingMoves:
-    """Evaluates waiting moves."""
-
-    def __init__(self, store: WaitingStore, placing: MovePlacing) -> None:
-        self._scheduler = placing.scheduler
-        self._store = store
-        self._placing = placing
-        self.undo_placed: UndoPlaced = placing.undoing.undo_placed
-        self._looked_at: set[Id] = set()  # moves read since all waiting moves were last read
-
-    async def evaluate(self, woken: Sequence[Woken]) -> Sequence[Evaluated]:
-        batch = [self._course_of(item.queued, item.excluding) for item in woken]
-        for requested, found in zip(batch, await self._placing.look_up(batch), strict=True):
-            if found is not None:
-                requested.take(ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, found.barred.why))
-        await self._placing.begin(batch)
-        await self._placing.finish(batch)
-        return [self._result(requested) for requested in batch]
-
-    async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
-        now = self._scheduler.clock.now()
-        batch = [
-            self._course_of(item.queued, item.excluding, waited=max(now - item.queued.since, 0.0))
-            for item in expired
-        ]
-        unknown = await self._placing.look_up(batch)
-        for requested, item, found in zip(batch, expired, unknown, strict=True):
-            if found is not None:
-                why = waited_for(item.queued, found.barred.why)
-                requested.take(Stopped(Barred(code="waited", why=why)))
-        await self._placing.begin(batch)
-        ending = [
-            (requested, expired_order(requested.order, item.queued, requested.state.taken.state))
-            for requested, item in zip(batch, expired, strict=True)
-            if requested.state.taken is not None and requested.order is not None and requested.state.begins
-        ]
-        await self._placing.place(ending)
-        await self._placing.finish(batch)
-        return [self._result(requested) for requested in batch]
-
-    async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
-        batch = [self._course_of(item.queued) for item in woken]
-        for requested in batch:
-            requested.take(Stopped(Barred(code=CRASHED, why=why)))
-        await self._placing.finish(batch)
-        return [self._result(requested) for requested in batch]
-
-    async def recheck(self, waiting: Sequence[QueuedRequest]) -> Sequence[tuple[QueuedRequest, Evaluated]]:
-        """Read the builds of up to `LOOKED_AT` waiting moves from their cells again, and return these moves'
-        results. Successive calls read different moves, until all were read. Publish the orders of moves that
-        have already started: a started move may fit nowhere else.
-        """
-        new = [entry for entry in waiting if entry.request not in self._looked_at]
-        if len(new) <= LOOKED_AT:
-            self._looked_at.difference_update(entry.request for entry in waiting)
-        looked_at = new[:LOOKED_AT] or waiting[:LOOKED_AT]
-        self._looked_at.update(entry.request for entry in looked_at)
-        if not looked_at:
-            return ()
-        batch = [self._course_of(entry) for entry in looked_at]
-        await self._placing.look_up(batch)
-        unsure = [requested for requested in batch if requested.asked.move in self._store.unsure]
-        await self._placing.came_before([requested for requested in unsure if requested.state.begins])
-        await self._placing.finish(batch)
-        starts = [None if requested.state.end else requested.state.start for requested in batch]
-        ends = [_ended(requested) for requested in batch]
-        results = [end or RetryLater(0.0, start) for end, start in zip(ends, starts, strict=True)]
-        return list(zip(looked_at, results, strict=True))
-
-    def _course_of(
-        self, entry: QueuedRequest, excluding: frozenset[str] = frozenset(), waited: float = 0.0
-    ) -> RequestedMove:
-        assert entry.start is not None
-        limit = self._store.held.limit_of(excluding, entry.message.project)
-        requested = RequestedMove(
-            entry.start.asked,
-            narrowed=lambda order: order.limited(limit).with_part(Evaluation()),
-            waited=waited,
-        )
-        requested.take(entry.start)
-        return requested
-
-    def _result(self, requested: RequestedMove) -> Evaluated:
-        state = requested.state
-        if (ended := _ended(requested)) is not None:
-            return ended
-        if isinstance(state.end, ComeAgain):
-            after = self._scheduler.clock.chance.uniform(state.end.least, state.end.most)
-            return RetryLater(after, state.start)
-        if state.taken is None or state.end is not None:
-            return RetryLater(PATIENCE, state.start)
-        self._scheduler.retries.end(requested.asked.move)  # a later retry begins a new time limit
-        waits = state.taken.state
-        if waits.is_explained:
-            return StillWaiting(waits.why, decision_of(waits), state.start, waits.wakes_on)
-        return RetryLater(SOON, state.start)
-
-
-def _ended(requested: RequestedMove) -> Ended | None:
-    end = requested.state.end
-    if isinstance(end, DeadLetterRequest):
-        log.error("move %s: %s", requested.asked.move, end.why)
-    return None if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else Ended(end)

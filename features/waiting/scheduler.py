@@ -5,7 +5,6 @@ from msgspec import structs
 from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
 from bus.worker import WorkerRows, every
-from features.moves.placing import MovePlacing
 from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
@@ -13,7 +12,7 @@ from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.host_changes import HostChanges
 from features.waiting.owner import WaitingOwner
-from features.waiting.placing import WaitingBuilds, WaitingMoves
+from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from features.waiting.settings import WaitingSettings
@@ -48,12 +47,10 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
 
 def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
-    placing = needs.of(MovePlacing)
     held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
-    builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, placing)
-    queue = WaitingQueue(store, builds, moves, needs.publish, clock)
+    queue = WaitingQueue(store, WaitingBuilds(scheduler, store), needs.publish, clock)
     backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
     owner = WaitingOwner(queue, backlog, clock)
     cancelling = CancelledWaits(store, scheduler.ending, needs.publish)

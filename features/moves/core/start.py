@@ -14,7 +14,7 @@ from bus.claims import STARTED, Choice, ConsumerClaim, Held, Released, Retired, 
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
-from bus.parts import Part, RequestParts, none_of, waits_since
+from bus.parts import Part, RequestParts, none_of, waits_for, waits_since
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider, is_bare_metal
@@ -198,7 +198,7 @@ def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
     """Return a refusal if fields of the move request are invalid or contradict each other, or contradict the
     scheduler's options of requests, else None.
     """
-    kind = asked.kind
+    kind, waits = asked.kind, waits_for(asked.parts)
     problems = [
         (asked.move == asked.build, "move: its id must differ from the build's"),
         (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
@@ -219,6 +219,11 @@ def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
         *(
             (kind not in SEEKING and getattr(asked, name), f"{name}: a host is not selected by a {kind}")
             for name in ("wanted_host", "forced_host", "ignore_hosts")
+        ),
+        (waits and kind not in SEEKING, f"wait: a {kind} needs no room"),
+        (
+            waits and asked.to_cell,
+            "wait: a move to another cell cannot wait for capacity; request it again later",
         ),
     ]
     message = next((text for wrong, text in problems if wrong), "")

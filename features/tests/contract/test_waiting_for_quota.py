@@ -18,7 +18,7 @@ from bus.requests import Flavor
 from features.quotas.messages import EDIT_QUOTA, QuotaEditRequested, SetQuota
 from features.waiting.placing import WaitingBuilds
 from features.waiting.results import Evaluated, Woken
-from features.waiting.tests.contract.test_waiting_moves import waiting_movers
+from features.waiting.with_moves.tests.support.waiting_movers import waiting_movers
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
 from tests.support.virtual_time import in_virtual_time
