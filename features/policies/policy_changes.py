@@ -14,7 +14,6 @@ from berth.settings import BadSetting, Settings
 from features.policies.messages import TrialPolicy
 from features.policies.stored_policy_changes import StoredChanges
 from features.quotas.edits import parsed_limits, project_to_edit
-from features.quotas.messages import WEIGHT
 from scheduler_worker.extension import BadChoice, filter_names, with_changes
 
 _FORMS = (
@@ -71,7 +70,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
         first, _, rest = name.partition(".")
         if not equals or stored.take(change):
             continue
-        if first in ("weight", "share") or (first == "quota" and rest.endswith(f".{WEIGHT}")):
+        if first in ("weight", "share"):
             raise BadSetting(f"--with {change}: {_NOT_RECORDED}")
         if first == "weights" and rest:
             numbers.multipliers[rest] = weighers[rest] = _number(change, value)

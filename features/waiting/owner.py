@@ -21,6 +21,7 @@ from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
 from features.waiting.start_estimates import Listed
 from features.waiting.tables import listing, queued
+from features.waiting.tables import weights as weights_table
 from features.waiting.tables.queued import Depth, FoundQueued, OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
@@ -211,6 +212,7 @@ class WaitingOwner:
             kinds = await listing.kinds(tx, question.project, KINDS)
             roster = await queued.roster(tx)
             backlogged = {} if question.requests else await queued.new_counts(tx)
+            weights = {} if question.requests else await weights_table.weights(tx)
         end = question.after + len(found)
         return WaitingFound(
             waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
@@ -220,6 +222,7 @@ class WaitingOwner:
             more=end if not question.requests and end < count else None,
             by_project=by_project,
             backlog=backlogged,
+            weights=weights,
             shares=shares_of(_served(scheduler.served) for scheduler in roster if scheduler.served),
             holds=tuple(held for held in self.held(roster) if held.root in question.on),
         )

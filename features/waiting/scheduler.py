@@ -4,13 +4,13 @@ from msgspec import structs
 
 from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
-from bus.worker import WorkerRows, every
-from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
+from bus.worker import WorkerRows, answers, every
 from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.host_changes import HostChanges
+from features.waiting.messages import EDIT_WEIGHT
 from features.waiting.owner import WaitingOwner
 from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
@@ -55,14 +55,7 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     owner = WaitingOwner(queue, backlog, clock)
     cancelling = CancelledWaits(store, scheduler.ending, needs.publish)
     HostChanges(scheduler, store, queue.recheck)
-
-    async def read_weights() -> None:
-        # also without a backlog: the weights apply from the first request of a flood on
-        found = await scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
-        listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-        weights = {project: weight for project, weight in listed.items() if weight >= 1}
-        backlog.set_weights(weights)
-        store.queues.set_weights(weights)
+    store.weights.queues.append(backlog.set_weights)
 
     async def measure_backlog() -> None:
         backlog.stored.measure()
@@ -74,13 +67,13 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
         offers=(store, owner),
         intake=RequestIntake(inbox=backlog, prefetch=PREFETCH, calls=CALLS_OF_LIGHT),
         rows=WorkerRows(
-            asks=(QUOTAS,),
+            answers=[answers(EDIT_WEIGHT, store.weights.edit)],
             timers=[
                 every(MEASURE_SECONDS, measure_backlog),
                 every(BEAT_SECONDS, owner.beat, at_once=True),
                 every(PREEMPTING_SECONDS, queue.retry_preempting),
                 every(SWEEP_SECONDS, owner.sweep),
-                every(WEIGHTS_SECONDS, read_weights, at_once=True),
+                every(WEIGHTS_SECONDS, store.weights.read, at_once=True),
             ],
             runs=[queue.run, signal.run, backlog.run],
             stops=[owner.release_ownership],

@@ -6,7 +6,6 @@ from msgspec import structs
 
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
-from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
@@ -43,7 +42,7 @@ class WhatIfWaits:
             held = held_named(answer.decision, self._held(roster))
             answer = structs.replace(answer, held=held)
         if before:
-            answer = structs.replace(answer, backlog=await self._place(request, before, roster))
+            answer = structs.replace(answer, backlog=self._place(request, before, roster))
         if answer.fits:
             return answer
         [order] = await self._scheduler.resolved([request])
@@ -55,18 +54,13 @@ class WhatIfWaits:
             return answer
         return structs.replace(answer, start_p50=start[0], start_p90=start[1])
 
-    async def _place(
+    def _place(
         self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
     ) -> BacklogPlace:
         """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
-        weight, priority = await self._weight(request.project), priority_of(request.parts)
+        weight, priority = self._waiting.weights.of(request.project), priority_of(request.parts)
         start = self._waiting.starts.expected_evaluation(request.project, priority, before, roster)
         start_p50, start_p90 = start or (None, None)
         return BacklogPlace(
             before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90
         )
-
-    async def _weight(self, project: str) -> float:
-        found = await self._scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
-        weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-        return weights.get(project, weights.get("", 1.0))

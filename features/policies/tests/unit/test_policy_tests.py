@@ -112,7 +112,6 @@ async def test_a_class_without_a_value_of_its_own_is_refused(change: str, why: s
     [
         "priority.batch.grace=30s", "priority.batch.value=10", "priority.batch.budget=-1",
         "priority.batch.preempts=1", "reservation.x=VCPU", "reservation.x=2000xVCPU:1", "share.p1=3",
-        "quota.p1.weight=3",
     ],
 )  # fmt: skip
 def test_a_change_that_cannot_be_tested_is_refused(change: str) -> None:

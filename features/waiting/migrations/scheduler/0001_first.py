@@ -57,6 +57,7 @@ def upgrade() -> None:
         postgresql_where=evaluated,
         sqlite_where=evaluated,
     )
+    table("weights", columns(sa.String(255), "project"), columns(sa.Integer, "weight"))  # "": the default
     table("queued_builds", columns(text, "build", "request"))
     op.create_index("queued_builds_request", "queued_builds", ["request"])
     table("subjects", columns(text, "instance", "request"))  # at most one request of a subject waits
