@@ -11,7 +11,9 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -33,6 +35,7 @@ from bus.messages import (
 from bus.projects import ClientQuery
 from bus.protocol import ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
+from bus.repetitions import scheme_of
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import On, WorkerRows
 from scheduler_worker import dependencies, queries
@@ -191,6 +194,13 @@ _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 _encode = parts.encoder(order="deterministic").encode
 
 
+class _Read(NamedTuple):
+    """The part of the reading of a request that equal requests share."""
+
+    attempts: tuple[tuple[Alternative, ...], ...]
+    content: str  # the start of the digests of their contents
+
+
 class Orders:
     """Makes orders from requests; caches the parsed requests until hosts are added or removed."""
 
@@ -201,7 +211,8 @@ class Orders:
         self._policy = policy
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
-        self._known: dict[tuple[bytes, object], tuple[tuple[Alternative, ...], ...]] = {}
+        self._scheme = scheme_of(*unread)  # requests are read alike by all schedulers with these fields
+        self._known: dict[tuple[bytes, object], _Read] = {}
         self._bytes = 0  # size of the cached requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -224,9 +235,10 @@ class Orders:
         together = size * len(instances)
         invalid = too_much(request, size, together)
         attempts: tuple[tuple[Alternative, ...], ...] = ()
+        common = ""
         if not invalid:
             try:
-                attempts = self._attempts(request)
+                attempts, common = self._read(request)
             except Unreadable as problem:
                 invalid = str(problem)
         more = MORE_WHEN_PACKED if self._policy.packs and request.alternates else 0
@@ -238,6 +250,7 @@ class Orders:
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
             times=Times(requested=sent_at(request), retried_for=retried_for),
+            content=_content(common or self._digest_of(request), request),
         )
         return purpose.adapt(order)
 
@@ -257,7 +270,7 @@ class Orders:
         if order.verdict.invalid:
             return self.begin(order.request, order.times.retried_for, order.purpose)
         try:
-            anew = self._attempts(order.request)
+            anew = self._read(order.request).attempts
         except Unreadable:  # a host that the request names was deleted since it was parsed
             return order
         # `order` has all attempts once for each reservation
@@ -268,7 +281,7 @@ class Orders:
         ]
         return msgspec.structs.replace(order, attempts=tuple(attempts))
 
-    def _attempts(self, request: BuildRequested) -> tuple[tuple[Alternative, ...], ...]:
+    def _read(self, request: BuildRequested) -> _Read:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             aggregates, cells = source.aggregates.values(), source.cells.values()
@@ -290,14 +303,29 @@ class Orders:
                 narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
                 for each in alternatives
             ]
-            known = attempts_of(request, narrowed)
+            known = _Read(attempts_of(request, narrowed), self._digest_of(request))
             self._known[alike] = known
             self._bytes += len(alike[0])
         return known
 
+    def _digest_of(self, request: BuildRequested) -> str:
+        """Return the digest of what a request has in common with equal requests. A waiting request of which
+        instances have ended has the same digest.
+        """
+        encoded = _encode(msgspec.structs.replace(request, **self._apart, at_least=0))
+        return f"{self._scheme}{blake2b(encoded, digest_size=8).hexdigest()}"
+
     def _forget(self) -> None:
         self._known.clear()
         self._bytes = 0
+
+
+def _content(common: str, request: BuildRequested) -> str:
+    """Return the digest of a request's content, given what it has in common with equal requests."""
+    further = f"{request.user} {request.name}".encode()
+    if request.metadata:
+        further += _encode(request.metadata)
+    return f"{common}{crc32(further):08x}"
 
 
 def _updated(alternative: Alternative, now: Alternative) -> Alternative:

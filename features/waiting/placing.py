@@ -1,6 +1,6 @@
 """Places new and waiting builds and moves, and stores those that must wait for capacity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -8,7 +8,9 @@ from msgspec import structs
 from bus.claims import Held, Retired
 from bus.context import stored_context
 from bus.decisions import Decision
-from bus.messages import BuildPlaced, BuildRequested
+from bus.errors import Poison, Retry
+from bus.messages import BuildConflict, BuildPlaced, BuildRequested
+from bus.repetitions import conflict, differing
 from bus.vocabulary import Id
 from features.moves.core.start import Barred, SeenThrough, Stopped
 from features.moves.messages import MoveRequested
@@ -72,9 +74,7 @@ class WaitingBuilds:
             if outcomes[index] is not None:
                 continue
             if (known := store.requests.get(request.request)) is not None:
-                # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
-                ended = {*order.instances}.difference(known.message.instances)
-                outcomes[index] = await self._answer_again(order, ended) if ended else ()
+                outcomes[index] = await self._known(order, known.message)
             elif not order.verdict.invalid and wait_of(request.parts) and store.is_behind(order, now):
                 waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
             else:
@@ -96,8 +96,19 @@ class WaitingBuilds:
         for (index, *_), outcome in zip(waits, again, strict=True):
             outcomes[index] = outcome
         messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
-        await store.refusals.add_builds(list(zip(requests, messages, strict=True)))
-        return [outcome if outcome is not None else () for outcome in outcomes]
+        stored = await store.refusals.add_builds(list(zip(requests, messages, strict=True)))
+        return [
+            outcome if isinstance(outcome, Retry | Poison) else published
+            for outcome, published in zip(outcomes, stored, strict=True)
+        ]
+
+    async def _known(self, order: Order, first: BuildRequested) -> PlacingOutcome:
+        """Return the answer to a repeated request that waits already, as the request `first`."""
+        if (refused := _conflict(order, first)) is not None:
+            return (refused,)
+        # An earlier delivery has stored it, perhaps without publishing the ends of other instances.
+        ended = {*order.instances}.difference(first.instances)
+        return await self._answer_again(order, ended) if ended else ()
 
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, QueuedRequest, int | None]], marks: Marks
@@ -121,7 +132,22 @@ class WaitingBuilds:
                 entries.append((entry, mark))
         _, ours = await self.store.add([entry for entry, _ in entries])
         self.store.enter_stored(entries, ours, marks)
-        return again
+        others = {entry.request for entry, _ in entries}.difference(ours)
+        stored = await self.store.stored_elsewhere(others) if others else {}
+        return [
+            self._judged(order, outcome, stored) for (order, *_), outcome in zip(waits, again, strict=True)
+        ]
+
+    def _judged(
+        self, order: Order, outcome: PlacingOutcome, stored: Mapping[Id, QueuedRequest]
+    ) -> PlacingOutcome:
+        """Return the outcome of an order that waits, with the refusal if a request with the same id and other
+        content waits here or elsewhere (`stored`).
+        """
+        id_ = order.request.request
+        known = self.store.requests.get(id_) or stored.get(id_)
+        refused = None if known is None else _conflict(order, known.message)
+        return (*outcome, refused) if refused and isinstance(outcome, list | tuple) else outcome
 
     def _with_instances(self, order: Order, entry: QueuedRequest, left: tuple[Id, ...]) -> QueuedRequest:
         message, fitting = with_instances(entry.message, left), self.store.fitting
@@ -205,6 +231,13 @@ class WaitingBuilds:
                 return RetryLater(60.0)
             case _:
                 return RetryLater(PATIENCE)
+
+
+def _conflict(order: Order, first: BuildRequested) -> BuildConflict | None:
+    """Return the refusal of a request if the request `first`, which waits, has other content."""
+    if not (fields := differing(first, order.request)):
+        return None
+    return conflict(first.request, first.instances, fields, order.request.reply_to)
 
 
 def _waiting_since(order: Order, entry: QueuedRequest) -> Order:

@@ -20,7 +20,7 @@ from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBa
 from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import PLACED_EMITS, TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -80,7 +80,7 @@ def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
             on_many(
                 topics.BUILD_REQUESTED,
                 builds.place_many,
-                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END],
+                emits=PLACED_EMITS,
                 batch=options.batch,
                 concurrency=options.concurrency + CALLS_OF_LIGHT,
                 on_unroutable=scheduler.ending.undo_placed,
