@@ -112,6 +112,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     requested: Seconds = 0.0  # when the request was published; 0: unknown
     parts: PlacedParts = none_of(PlacedParts)
+    content: Text = ""  # digest of the request's content; empty: unknown
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):
@@ -121,6 +122,19 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
     instances: LongList[Id]
     reason: Cause
     decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class BuildConflict(Message, frozen=True, kw_only=True):
+    """A repeated request is refused, because the first request with its id has other content. The first
+    request and its instances do not change.
+    """
+
+    request: Id
+    instances: LongList[Id]  # those of the first request; they do not end with this message
+    cell: Word  # the cell of these instances; "-": a scheduler noticed the conflict
+    reason: Cause
+    fields: ShortList[Text] = ()  # names of fields that differ, as far as they are known
     reply_to: ReplyTo = ""
 
 
@@ -182,6 +196,7 @@ class BuildEndRequested(Message, frozen=True, kw_only=True):
     request: Id | None = None  # None: nothing is published if the cell has no record of the build
     why: Cause = ""  # why its claim has ended; published if the cell has no record of the build
     reply_to: ReplyTo = ""
+    content: Text = ""  # digest of the content of the repeated request; empty: unknown
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):

@@ -195,6 +195,9 @@ BUILD_PLACED = Topic("build.placed.{cell}", messages.BuildPlaced,
     "the host of a build, with its claim and the alternates", "scheduler", _CONDUCTOR, direct="handled")
 BUILD_UNPLACEABLE = outcome("build.unplaceable", messages.BuildUnplaceable,
     "no host was found for a request, with the reason", "scheduler")
+BUILD_CONFLICT = outcome("build.conflict.{cell}", messages.BuildConflict,
+    "a repeated request is refused: the first request with its id has other content",
+    "scheduler, conductor")
 BUILD_ENDED = outcome("build.ended.{cell}", messages.BuildEnded,
     "a build ended active or in error, with its host and all attempts", "conductor")
 BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,

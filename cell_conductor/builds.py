@@ -272,7 +272,7 @@ PRUNE_PAGE = 5000
 # Topics of messages of builds, without those of features. First: orders, and reports that the conductor sends
 # to itself or makes for removed agents.
 _REPEATED: tuple[Topic[Any], ...] = (topics.AGENT_BUILD, topics.AGENT_DESTROY, topics.AGENT_REPORT)
-_EFFECTS = (*_REPEATED, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.HOST_FAILED)
+_EFFECTS = (*_REPEATED, topics.BUILD_ENDED, topics.BUILD_CONFLICT, topics.BUILD_DELETED, topics.HOST_FAILED)
 
 
 class Builds:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bus import claims, resources
+from bus import claims, resources, topics
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
@@ -20,6 +20,8 @@ from scheduler_worker.hosts import GRACE
 from scheduler_worker.queries import PlacementQueries
 
 UNDELIVERABLE_SECONDS = 60.0  # seconds for which a message that no conductor receives is published again
+# Topics of the messages that end a new request, or answer a repeated one.
+PLACED_EMITS = (topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END, topics.BUILD_CONFLICT)
 TRIES_UNDELIVERABLE = 3  # attempts to deliver a build to a conductor before the time limit is checked
 REQUESTS_AT_ONCE = 1280  # requests in a batch; equal requests share one search and evaluation
 REMEMBERED = 200_000  # retried requests whose first retry is remembered

@@ -67,6 +67,7 @@ from scheduler_worker.core.rule import (
 from scheduler_worker.core.rules import RULES_OF_PLACEMENT
 from scheduler_worker.core.tally import MOST_SEARCHES, Found, Tally
 from scheduler_worker.dependencies import (
+    PLACED_EMITS,
     PLACEMENT_ASKED,
     TRIES_UNDELIVERABLE,
     Ending,

@@ -11,7 +11,9 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -34,6 +36,7 @@ from bus.messages import (
 from bus.projects import ClientQuery
 from bus.protocol import Intake, ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
+from bus.repetitions import refused_repetition, scheme_of
 from bus.vocabulary import Allocations, Id, Message
 from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
@@ -192,6 +195,13 @@ _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 _encode = parts.encoder(order="deterministic").encode
 
 
+class _Read(NamedTuple):
+    """The part of the reading of a request that equal requests share."""
+
+    attempts: tuple[tuple[Alternative, ...], ...]
+    content: str  # the start of the digests of their contents
+
+
 class Orders:
     """Makes orders from requests; caches the parsed requests until hosts are added or removed."""
 
@@ -202,7 +212,8 @@ class Orders:
         self._policy = policy
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**ITS_OWN, **unread}
-        self._known: dict[tuple[bytes, object], tuple[tuple[Alternative, ...], ...]] = {}
+        self._scheme = scheme_of(*unread)  # requests are read alike by all schedulers with these fields
+        self._known: dict[tuple[bytes, object], _Read] = {}
         self._bytes = 0  # size of the cached requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -225,9 +236,10 @@ class Orders:
         together = size * len(instances)
         invalid = too_much(request, size, together)
         attempts: tuple[tuple[Alternative, ...], ...] = ()
+        common = ""
         if not invalid:
             try:
-                attempts = self._attempts(request)
+                attempts, common = self._read(request)
             except Unreadable as problem:
                 invalid = str(problem)
         more = MORE_WHEN_PACKED if self._policy.packs and request.alternates else 0
@@ -239,6 +251,7 @@ class Orders:
             alternates=request.alternates + more,
             verdict=Verdict(invalid=invalid) if invalid else Verdict(),
             times=Times(requested=sent_at(request), retried_for=retried_for),
+            content=_content(common or self._digest_of(request), request),
         )
         return purpose.adapt(order)
 
@@ -256,9 +269,10 @@ class Orders:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
         if order.verdict.invalid:
-            return self.begin(order.request, order.times.retried_for, order.purpose)
+            begun = self.begin(order.request, order.times.retried_for, order.purpose)
+            return msgspec.structs.replace(begun, times=order.times, parts=order.parts)
         try:
-            anew = self._attempts(order.request)
+            anew = self._read(order.request).attempts
         except Unreadable:  # a host that the request names was deleted since it was parsed
             return order
         # `order` has all attempts once for each reservation
@@ -269,7 +283,7 @@ class Orders:
         ]
         return msgspec.structs.replace(order, attempts=tuple(attempts))
 
-    def _attempts(self, request: BuildRequested) -> tuple[tuple[Alternative, ...], ...]:
+    def _read(self, request: BuildRequested) -> _Read:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             aggregates, cells = source.aggregates.values(), source.cells.values()
@@ -291,14 +305,29 @@ class Orders:
                 narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
                 for each in alternatives
             ]
-            known = attempts_of(request, narrowed)
+            known = _Read(attempts_of(request, narrowed), self._digest_of(request))
             self._known[alike] = known
             self._bytes += len(alike[0])
         return known
 
+    def _digest_of(self, request: BuildRequested) -> str:
+        """Return the digest of what a request has in common with equal requests. A waiting request of which
+        instances have ended has the same digest.
+        """
+        encoded = _encode(msgspec.structs.replace(request, **self._apart, at_least=0))
+        return f"{self._scheme}{blake2b(encoded, digest_size=8).hexdigest()}"
+
     def _forget(self) -> None:
         self._known.clear()
         self._bytes = 0
+
+
+def _content(common: str, request: BuildRequested) -> str:
+    """Return the digest of a request's content, given what it has in common with equal requests."""
+    further = f"{request.user} {request.name}".encode()
+    if request.metadata:
+        further += _encode(request.metadata)
+    return f"{common}{crc32(further):08x}"
 
 
 def _updated(alternative: Alternative, now: Alternative) -> Alternative:
@@ -350,8 +379,8 @@ class Fallback:
     effect; features derive their fallbacks from it, and replace the methods that they need.
     """
 
-    def left(self, request: Id) -> Collection[Id] | None:
-        """Return the instances of a request that the fallback has taken over, and that have not ended; None:
+    def taken(self, request: Id) -> BuildRequested | None:
+        """Return a request that the fallback has taken over, with its instances that have not ended; None:
         it has not taken this request over.
         """
         return None
@@ -528,30 +557,29 @@ class Scheduler:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         orders = self.begin(requests)
         outcomes: list[PlacingOutcome | None] = list(postponed(orders, self.clock))
-        new = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        ends = await self.place_new([self._without_left(orders[index]) for index in new])
-        for index, end in zip(new, ends, strict=True):
-            outcomes[index] = self.outcome(orders[index].request.request, end)
+        new: list[tuple[int, Order]] = []
+        for index, order in enumerate(orders):
+            if outcomes[index] is not None:
+                continue
+            if (first := self.taken(order.request.request)) is None:
+                new.append((index, order))
+            elif (refused := refused_repetition(first, order.request)) is not None:
+                outcomes[index] = (refused,)
+            else:  # an earlier delivery may not have published the ends of other instances
+                ended = [instance for instance in order.instances if instance not in first.instances]
+                new.append((index, order.ended_before(tuple(ended))))
+        ends = await self.place_new([order for _, order in new])
+        for (index, order), end in zip(new, ends, strict=True):
+            outcomes[index] = self.outcome(order.request.request, end)
         placed = [order for order, outcome in zip(orders, outcomes, strict=True) if _gives_hosts(outcome)]
         for fallback in self.fallbacks:
             fallback.placed(placed)
         return [() if outcome is None else outcome for outcome in outcomes]
 
-    def left(self, request: Id) -> Collection[Id] | None:
-        """Return the instances that a fallback which has taken a request over still has to place; None: no
-        fallback has taken it over.
-        """
-        found = (fallback.left(request) for fallback in self.fallbacks)
-        return next((left for left in found if left is not None), None)
-
-    def _without_left(self, order: Order) -> Order:
-        """Return an order; if a fallback has taken its request over at an earlier delivery, return an order
-        that only publishes the ends of its other instances again.
-        """
-        if (left := self.left(order.request.request)) is None:
-            return order
-        ended = tuple([instance for instance in order.instances if instance not in left])
-        return order.ended_before(ended)
+    def taken(self, request: Id) -> BuildRequested | None:
+        """Return a request that a fallback has taken over, with the instances that have not ended."""
+        found = (fallback.taken(request) for fallback in self.fallbacks)
+        return next((first for first in found if first is not None), None)
 
     async def place_new(self, orders: Sequence[Order]) -> list[events.End]:
         """Place orders of new requests, like `place`, unless a fallback takes them over without a search."""
@@ -630,9 +658,9 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case TakenOver():  # the feature publishes what follows
+            case TakenOver(messages=messages):  # the feature publishes what follows
                 self.retries.end(request)
-                return ()
+                return messages
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():

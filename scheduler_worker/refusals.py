@@ -1,14 +1,16 @@
 """Counts why requests got no host and why placement refused claims, and stores the reasons for queries."""
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import Counter
 
 from bus.claims import Claimed, ClaimResult, Refusal, Refused, RuleRefused
 from bus.clock import Clock
 from bus.messages import BuildRequested, BuildUnplaceable
+from bus.repetitions import conflict, differing
 from bus.sql.database import Database
+from bus.vocabulary import Id, Message
 from scheduler_worker.hosts import UNPLACEABLE
 from scheduler_worker.store import decisions
 
@@ -39,17 +41,38 @@ class RefusalRecords:
         self._database = database
         self._clock = clock
 
-    async def add_builds(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store why builds got no host, from the messages that report an unplaceable build."""
+    async def add_builds(
+        self, ended: Sequence[tuple[BuildRequested, Sequence[Message]]]
+    ) -> list[Sequence[Message]]:
+        """Store why builds got no host, from the messages that report an unplaceable build. Return the
+        messages to publish: a request whose builds ended in a request with other content is refused.
+        """
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
-        if ending:
-            UNPLACEABLE.inc(len(ending))
-            async with self._database.write() as tx:
-                await decisions.add(tx, ending, self._clock.now())
+        if not ending:
+            return [messages for _, messages in ended]
+        UNPLACEABLE.inc(len(ending))
+        async with self._database.write() as tx:
+            before = await decisions.add(tx, ending, self._clock.now())
+        return [
+            [_judged(request, message, before) for message in messages] if before else messages
+            for request, messages in ended
+        ]
 
     async def add(self, refusals: Sequence[decisions.StoredRefusal]) -> None:
         """Store why requests of features, such as moves, were refused."""
         if refusals:
             async with self._database.write() as tx:
                 await decisions.add_refusals(tx, refusals, self._clock.now())
+
+
+def _judged(request: BuildRequested, message: Message, before: Mapping[Id, BuildRequested]) -> Message:
+    """Return the message about a request or, if its builds ended in another request, the refusal. `before`:
+    the requests in which builds ended before.
+    """
+    if not isinstance(message, BuildUnplaceable):
+        return message
+    for build in message.instances:
+        if build in before and (fields := differing(before[build], request)):
+            return conflict(request.request, message.instances, fields, request.reply_to)
+    return message

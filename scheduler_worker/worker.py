@@ -7,13 +7,14 @@ from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
+from bus.errors import Poison, Retry
 from bus.messages import BuildCancelled, BuildPlaced, BuildRequested, BuildUnplaceable, SchedulerAlive
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
-from scheduler_worker.dependencies import TRIES_UNDELIVERABLE, SchedulerOptions
+from scheduler_worker.dependencies import PLACED_EMITS, TRIES_UNDELIVERABLE, SchedulerOptions
 from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.hosts import SAYS_SECONDS, DemandRecords, HostRecords, KnownHosts
@@ -34,8 +35,11 @@ class NewRequests:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         outcomes = await self._scheduler.place_many(requests)
         messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
-        await self._refusals.add_builds(list(zip(requests, messages, strict=True)))
-        return outcomes
+        stored = await self._refusals.add_builds(list(zip(requests, messages, strict=True)))
+        return [
+            outcome if isinstance(outcome, Retry | Poison) else published
+            for outcome, published in zip(outcomes, stored, strict=True)
+        ]
 
 
 MEASURE_SECONDS = 15.0
@@ -99,7 +103,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
             on_many(
                 topics.BUILD_REQUESTED,
                 requests.place_many,
-                emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE, topics.BUILD_END],
+                emits=PLACED_EMITS,
                 batch=options.batch,
                 concurrency=options.concurrency + intake.calls,
                 on_unroutable=scheduler.ending.undo_placed,

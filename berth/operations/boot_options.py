@@ -23,7 +23,7 @@ from bus.clock import Clock
 from bus.decisions import AlsoAsked
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON, AnswerRefused, OperationRefused, Unavailable
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.messages import BuildConflict, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.parts import TYPES, Part, Parts, RequestParts, waits_for
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
@@ -321,19 +321,23 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
     """
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
-    received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
+    conflicts = await bus.listen(topics.BUILD_CONFLICT.at(reply_to=request.reply_to))
+    received: asyncio.Queue[BuildEnded | BuildUnplaceable | BuildConflict] = asyncio.Queue()
     await publish(bus, request, patience=min(timeout, PATIENCE))
-    active, open_ = 0, set(request.instances)
+    active, open_, conflict = 0, set(request.instances), ""
     try:
         async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(each_message(ends, received.put_nowait)),
                 group.create_task(each_message(unplaceable, received.put_nowait)),
+                group.create_task(each_message(conflicts, received.put_nowait)),
                 group.create_task(_report_waits(bus, request, listener)),
             ]
-            while open_:
+            while open_ and not conflict:
                 message = await received.get()
-                if isinstance(message, BuildUnplaceable):
+                if isinstance(message, BuildConflict):
+                    conflict = message.reason
+                elif isinstance(message, BuildUnplaceable):
                     open_ -= set(message.instances)
                     listener.unplaceable(message)
                 elif message.build in open_:
@@ -346,6 +350,8 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
         raise OperationRefused(
             f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
         ) from None
+    if conflict:
+        raise OperationRefused(conflict)
     return active
 
 

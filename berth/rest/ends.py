@@ -21,7 +21,8 @@ from berth.rest.store import StoredEnd
 from bus import protocol, topics
 from bus.clock import Clock, set_within
 from bus.errors import Unavailable
-from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
+from bus.messages import BuildCancelled, BuildConflict, BuildDeleted, BuildEnded, BuildUnplaceable
+from bus.repetitions import CONFLICT
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.vocabulary import Message
@@ -66,6 +67,7 @@ _RULES: Mapping[type[Message], EndRule] = {
         subject=lambda message: f"{message.request} {min(message.instances, default='')}",
         has_record=True,
     ),
+    BuildConflict: EndRule(request=attrgetter("request"), subject=attrgetter("request"), repeats=True),
     BuildDeleted: EndRule(request=_of_build, subject=_of_build, repeats=True),
     BuildCancelled: EndRule(request=_of_build, subject=_of_build, repeats=True),
 }
@@ -230,5 +232,11 @@ def results_of(event: str, body: str) -> list[BuildResult]:
         return [
             BuildResult(build=build, status="refused", reason=refusal.reason, code=refusal.decision.code)
             for build in refusal.instances
+        ]
+    if EVENTS[event] is BuildConflict:
+        conflict = protocol.decode(BuildConflict, body.encode())
+        return [
+            BuildResult(build=build, status="refused", reason=conflict.reason, code=CONFLICT)
+            for build in conflict.instances
         ]
     return []

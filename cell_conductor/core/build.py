@@ -11,6 +11,7 @@ from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.claims import holder_consumer as holder_consumer
 from bus.parts import Parts
+from bus.repetitions import is_other, refusal
 from bus.requests import BuildSpec
 from bus.vocabulary import Compact, Message, cause_of
 
@@ -115,6 +116,31 @@ def new_build(placed: messages.BuildPlaced, now: float) -> Build:
         generation=placed.generation,
         started=now,
     )
+
+
+_PLACED_AS = "flavor", "image", "project", "user", "metadata", "name"
+
+
+def conflict(build: Build, repeated: object) -> messages.BuildConflict | None:
+    """Return the refusal of a repeated request that has other content than the request of the build; None if
+    the content is the same or unknown, or if the event `repeated` is about no repeated request.
+    """
+    placed = build.placed
+    if placed is None or not isinstance(repeated, messages.BuildPlaced | messages.BuildEndRequested):
+        return None
+    if not placed.content or not repeated.content:
+        return None
+    fields = ["request"] if repeated.request != placed.request else []
+    if not fields and not is_other(placed.content, repeated.content):
+        return None
+    if isinstance(repeated, messages.BuildPlaced):
+        first, second = placed.spec, repeated.spec
+        fields += [name for name in _PLACED_AS if getattr(first, name) != getattr(second, name)]
+    why = f"digests {repeated.content} and {placed.content}"
+    if fields:
+        why = f"different: {', '.join(fields)}; {why}"
+    request = repeated.request or placed.request
+    return refusal(request, (build.id,), why, repeated.reply_to, cell=build.cell, fields=tuple(fields))
 
 
 def overdue(build: Build) -> messages.AgentReported:

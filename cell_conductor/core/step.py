@@ -383,6 +383,8 @@ def step(
     """Return the build after an event, and messages: at most one is a claim or release for placement. A build
     that the cell does not know is None. Raise Postponed if the event must be applied again later.
     """
+    if build is not None and (refused := builds.conflict(build, event)) is not None:
+        return build, (refused,)
     if build is not None and isinstance(event, AgentReported) and event.outcome == "destroyed":
         build = leftovers.confirm(build, event.attempt, now)
     build, effects = _apply(build, event, now, limits, courses)

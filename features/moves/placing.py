@@ -406,7 +406,7 @@ class MovePlacing:
         """
         batch = [RequestedMove(request) for request in requests]
         for requested in batch:
-            if self.scheduler.left(requested.asked.move) is not None:  # a fallback has it already
+            if self.scheduler.taken(requested.asked.move) is not None:  # a fallback has it already
                 requested.take(SeenThrough())
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):

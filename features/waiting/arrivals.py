@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
+from bus.repetitions import refused_repetition
 from bus.vocabulary import Id
 from features.waiting.core.waiting_request import with_instances
 from features.waiting.messages import wait_of
@@ -29,7 +30,7 @@ class Arrival(Struct, frozen=True):
     begun: Order
     now: float
     seen: int
-    mark: int
+    mark: int | None  # None: all hosts are evaluated
     marks: Marks
 
 
@@ -72,13 +73,19 @@ class Arrivals:
         """Store the requests of orders for which a search found no host."""
         entries: list[tuple[Arrival, QueuedRequest, int | None]] = []
         for order in orders:
-            arrival, waits = order.part(Arrival), waits_of(order)
-            assert arrival is not None, order
+            arrival, waits = order.part(Arrival) or self._late(order), waits_of(order)
             begun, now, seen = arrival.begun, arrival.now, arrival.seen
             context, decision = stored_context(self._store.message_of(begun)), decision_of(waits)
             entry = self._store.waiting(begun, now, seen, waits.why, decision, context, waits.wakes_on)
             entries.append((arrival, entry, arrival.mark))
         return await self._add(entries)
+
+    def _late(self, order: Order) -> Arrival:
+        """Return the arrival of an order that was invalid when its batch began."""
+        begun = self._scheduler.orders.begin(order.request, order.times.retried_for, order.purpose)
+        return Arrival(
+            begun, self._scheduler.clock.now(), self._scheduler.source.seen, None, self._store.marks
+        )
 
     async def _add(self, waits: Sequence[tuple[Arrival, QueuedRequest, int | None]]) -> list[Stored]:
         """Store requests. Return for each whether it waits, or the order that ends its instances which have
@@ -98,17 +105,24 @@ class Arrivals:
                 if ended:  # fewer instances may fit on hosts that were too full for all
                     entry, mark = self._with_instances(order, entry, left), None
                 entries.append((index, (entry, mark)))
-        first, ours = await self._store.add([entry for _, (entry, _) in entries])
+        of_instances, ours = await self._store.add([entry for _, (entry, _) in entries])
         stored: dict[Marks, list[Marked]] = {}
         for index, (entry, mark) in entries:
             arrival = waits[index][0]
-            other = entry.request if entry.subject is None else first[entry.subject.instance]
+            other = entry.request if entry.subject is None else of_instances[entry.subject.instance]
             if other != entry.request:
                 answers[index] = self._store.purpose_of(entry).refused_for(arrival.begun, other)
             else:
                 stored.setdefault(arrival.marks, []).append((entry, mark))
         for marks, together in stored.items():
             self._store.enter_stored(together, ours, marks)
+        others = {entry.request for _, (entry, _) in entries}.difference(ours)
+        elsewhere_by_id = await self._store.stored_elsewhere(others) if others else {}
+        for index, (entry, _) in entries:
+            first = self._store.requests.get(entry.request) or elsewhere_by_id.get(entry.request)
+            refused = None if first is None else refused_repetition(first.message, entry.message)
+            if refused is not None and answers[index] is _TAKEN:
+                answers[index] = TakenOver(None, (refused,))
         return answers
 
     async def _known(self, orders: Sequence[Order]) -> list[set[Id]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.messages import BuildCancelRequested
+from bus.messages import BuildCancelRequested, BuildRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
 from features.waiting.arrivals import Arrivals
@@ -26,9 +26,9 @@ class WaitingFallback(Fallback):
         self._owner = owner
         self._cancelling = cancelling
 
-    def left(self, request: Id) -> Collection[Id] | None:
+    def taken(self, request: Id) -> BuildRequested | None:
         entry = self._store.requests.get(request)
-        return None if entry is None else entry.message.instances
+        return None if entry is None else entry.message
 
     async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
         return await self._arrivals.receive(orders)

@@ -358,6 +358,11 @@ class WaitingStore:
             entries = [entry for entry in to_store if entry.request not in later]
             return first, await queued.add(tx, self.name, entries)
 
+    async def stored_elsewhere(self, requests: Collection[Id]) -> dict[Id, QueuedRequest]:
+        """Return those of the given requests that wait at other schedulers."""
+        async with self.database.read() as tx:
+            return {each.request: each for each in await queued.of_any_owner(tx, requests)}
+
     async def lacking(self, changed: Sequence[QueuedRequest]) -> None:
         """Store the evaluations of changed requests, and those that an earlier call could not store."""
         self._unrecorded.update(entry.request for entry in changed)

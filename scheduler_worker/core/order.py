@@ -185,6 +185,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     verdict: Verdict = Verdict()
     times: Times = Times()
     parts: tuple[Any, ...] = ()  # what fallbacks keep about the order, at most one value of a type
+    content: str = ""  # digest of the request's content (bus/repetitions.py); empty: not known
 
     def changed(self, change: Callable[[Alternative], Alternative]) -> "Order":
         """Return a copy of the order in which `change` has replaced each alternative."""
@@ -581,7 +582,8 @@ class Purpose:
     def ends(self, order: Order) -> Sequence[Message]:
         """Return the messages that end the order."""
         request, verdict = order.request, order.verdict
-        messages: list[Message] = [*order.repeats, *(_placed(order, settled) for settled in order.settled)]
+        repeats = [structs.replace(each, content=order.content) for each in order.repeats]
+        messages: list[Message] = [*repeats, *(_placed(order, settled) for settled in order.settled)]
         if failed := tuple([each.instance for each in order.ended if each.code != CANCELLED_CODE]):
             messages.append(unplaceable(request, failed, verdict.reason, verdict.decision))
         for each in order.ended:
@@ -608,6 +610,7 @@ def _placed(order: Order, settled: Settled) -> BuildPlaced:
         decision=noted(settled.decision, request.unknown_fields),
         reply_to=request.reply_to,
         requested=order.times.requested,
+        content=order.content,
     )
     placed_parts = [part.placed(order.times.waiting_since) for part in request.parts]
     if any(placed_parts):

@@ -75,7 +75,13 @@ class ClaimPart(Protocol):
 
 # Fields that differ between otherwise equal requests. An `Alternative` has them empty, so that equal requests
 # share it.
-ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
+ITS_OWN: Mapping[str, Any] = {
+    "request": "",
+    "instances": (),
+    "reply_to": "",
+    "strict": False,
+    "unknown_fields": (),
+}
 T = TypeVar("T")
 Number = Any  # one host's float, or an array of all hosts' floats; both have the same operators
 UNKNOWN = float("nan")  # the value of an attribute that the host did not report

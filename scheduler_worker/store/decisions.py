@@ -1,6 +1,6 @@
 """SQL for decisions (why a request got no host)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from bus import parts
@@ -40,6 +40,10 @@ _REFUSED = sql("""
     WHERE b.build > :after AND d.at >= :since AND NOT d.external AND (:project = '' OR d.project = :project)
     ORDER BY b.build LIMIT :most
 """)
+_REQUESTS_OF = sql("""
+    SELECT b.build, d.message FROM {n: build str} JOIN decided_builds b ON b.build = n.build
+    JOIN decisions d ON d.id = b.decision
+""")
 _BUILDS = sql("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
 _PRUNE = sql("""
     DELETE FROM decisions WHERE id IN
@@ -56,14 +60,27 @@ _placed = parts.stored_decoder(BuildPlaced).decode
 _decision = parts.stored_decoder(Decision).decode
 
 
-async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
-    """Store the decisions about requests that got no host; stored decisions are not changed."""
-    found = {message.instances[0]: (request, message) for request, message in ended}
-    ordered = [(id_, *found[id_]) for id_ in sorted(found)]
+async def add(
+    tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float
+) -> Mapping[Id, BuildRequested]:
+    """Store the decisions about requests that got no host; stored decisions are not changed. Return, by
+    build, the requests of the builds that had such a decision before.
+    """
+    found: dict[Id, tuple[BuildRequested, BuildUnplaceable]] = {}
+    for request, message in ended:
+        found.setdefault(message.instances[0], (request, message))
+    builds = {build: id_ for id_, (_, end) in found.items() for build in end.instances}
+    if not builds:
+        return {}
+    new = {row["build"] for row in await _INSERT_BUILDS(tx, sorted(builds.items()))}
+    ordered = [(id_, *found[id_]) for id_ in sorted(found) if id_ in new]
     rows = [(id_, end.request, *_row(request, end.reason, end.decision), "") for id_, request, end in ordered]
-    added = sorted(row["id"] for row in await _INSERT(tx, rows, at=at))
-    if builds := {build: id_ for id_ in added for build in found[id_][1].instances}:
-        await _INSERT_BUILDS(tx, sorted(builds.items()))
+    if rows:
+        await _INSERT(tx, rows, at=at)
+    if not (known := sorted(builds.keys() - new)):
+        return {}
+    stored = await _REQUESTS_OF(tx, [(build,) for build in known])
+    return {row["build"]: _message(row["message"]) for row in stored if row["message"]}
 
 
 async def put_selected(

@@ -19,8 +19,8 @@ from features.groups.messages import GroupPart
 from features.headroom.controller import HeadroomController
 from features.headroom.messages import FindHeadroom, Headroom
 from features.headroom.tests.support.evacuations import HEADROOM, Held, HostsToLose
-from features.reservations.messages import RESERVATION, MakeReservation, ReservationEditRequested
-from features.reservations.operations import ReservationOperations
+from features.reservations import store as stored
+from features.reservations.messages import RESERVATION
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, allocations_by_consumer, capacity_left
@@ -117,10 +117,9 @@ class HeadroomCheck:
 
     async def begin(self, placement: Placement) -> None:
         """Set the headroom, and check each later commit."""
-        made = MakeReservation(
-            reservation=msgspec.structs.replace(HEADROOM, levels=self.levels, returns=False)
-        )
-        await placement.of(ReservationOperations).edit(ReservationEditRequested(edit=made))
+        made = msgspec.structs.replace(HEADROOM, levels=self.levels, returns=False)
+        async with placement.database.write() as tx:  # an edit is refused: no host has reported its rack yet
+            await stored.make(tx, made, placement.clock.now())
         self.world.databases["placement"].on_commit = lambda: self.world.check(lambda _: self._on_commit())
 
     def check_gauges(self) -> None:

@@ -24,9 +24,10 @@ from tests.support.virtual_time import run
 SEEDS = 500
 _AT_ONCE = 3
 _ALWAYS = 0
-_FORGETFUL = 2  # a seed in whose world killed agents lose their disks
+_EVENTFUL = 9  # the first seed of a group in whose worlds moves end in each way
+_FORGETFUL = 5  # a seed in whose world killed agents lose their disks
 _GROUPS = [
-    pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _ALWAYS else pytest.mark.soak)
+    pytest.param(range(at, at + _AT_ONCE), id=str(at), marks=[] if at == _EVENTFUL else pytest.mark.soak)
     for at in range(0, SEEDS, _AT_ONCE)
 ]
 
@@ -62,7 +63,7 @@ def test_no_random_world_breaks_an_invariant(seeds: range) -> None:
     worlds = simulate_all(seeds)
     assert len({world.digest for world in worlds}) == len(seeds)
     assert all(world.steps > 100 for world in worlds)
-    if seeds.start != _ALWAYS:
+    if seeds.start != _EVENTFUL:
         return
     ends = Counter(status for world in worlds for status, _ in world.client.ends.values())
     # and the seeds did make something happen

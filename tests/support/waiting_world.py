@@ -18,7 +18,7 @@ from bus.cells import CellEditRequested, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported
+from bus.messages import BuildCancelled, BuildConflict, BuildPlaced, BuildUnplaceable, HostReported
 from bus.queries import FindWaiting, WaitingFound
 from bus.reports import HostState, Inventory
 from bus.resources import Edit, EditRequested
@@ -49,6 +49,7 @@ class WaitingWorld:
     placed: list[tuple[float, BuildPlaced]] = field(default_factory=list)
     unplaceable: list[BuildUnplaceable] = field(default_factory=list)
     cancelled: list[BuildCancelled] = field(default_factory=list)
+    conflicts: list[BuildConflict] = field(default_factory=list)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -120,10 +121,12 @@ class WaitingWorld:
         unplaceable = await self.bus.listen(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"))
         cancelled = await self.bus.listen(Address(topics.BUILD_CANCELLED, "build.cancelled.#"))
 
+        conflicts = await self.bus.listen(Address(topics.BUILD_CONFLICT, "build.conflict.#"))
         takers = (
             receive_all(placed, lambda one: self.placed.append((self.clock.monotonic(), one))),
             receive_all(unplaceable, self.unplaceable.append),
             receive_all(cancelled, self.cancelled.append),
+            receive_all(conflicts, self.conflicts.append),
         )
         for number, taker in enumerate(takers):
             self.lives[f"listener {number}"] = self.group.create_task(taker)

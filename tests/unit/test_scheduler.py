@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.candidates import SenselessQuery
 from bus.claims import (
@@ -158,10 +159,12 @@ async def test_a_cell_publishes_the_end_of_its_build_again_if_the_request_is_rep
     placement, request = hosts(3), a_request(reply_to="me")
     (instance,) = request.instances
     placement.retired[instance], placement.ended_in[instance] = "error: no alternate is left", "c1"
-    (published,) = await a_scheduler(placement).place_many([request])
+    scheduler = a_scheduler(placement)
+    (published,) = await scheduler.place_many([request])
     why = "error: no alternate is left"
     asked = BuildEndRequested(build=instance, cell="c1", request=request.request, why=why, reply_to="me")
-    assert published == (asked,)
+    content = scheduler.orders.begin(request, 0.0).content
+    assert content and published == (replace(asked, content=content),)
     assert placement.held == {}
 
 

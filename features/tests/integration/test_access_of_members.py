@@ -1,5 +1,5 @@
-"""What members of a project reach of objects of another one, as clients of the bus and over HTTP: for each
-field that names an object, and for each query.
+"""Access of members to the objects of another project, as clients of the bus and over HTTP: for each field
+that names an object, and for each query.
 """
 
 import asyncio

@@ -215,10 +215,9 @@ _ADOPT_NEW = sql(
         returned=_NEW.replace("message", "'' AS message"),
     )
 )
-_OWNED_OF = sql(f"""
-    SELECT {_KEPT} FROM queued JOIN {{n: id str}} ON n.id = queued.request
-    WHERE digest = 0 AND owner || '' = :owner
-""")
+_OF_ANY_OWNER = f"SELECT {_KEPT} FROM queued JOIN {{n: id str}} ON n.id = queued.request WHERE digest = 0"
+_OWNED_OF = sql(f"{_OF_ANY_OWNER} AND owner || '' = :owner")
+_OF_ANY = sql(_OF_ANY_OWNER)
 _STRIKE = sql("""
     UPDATE queued SET strikes = n.strikes FROM {n: request str, strikes int}
     WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
@@ -392,6 +391,12 @@ async def owned(tx: Transaction, owner: str) -> set[Id]:
 async def owned_of(tx: Transaction, owner: str, requests: Collection[Id]) -> list[QueuedRequest]:
     """Return the given waiting requests, without those of other schedulers and unreadable ones."""
     rows = await _OWNED_OF(tx, [(id_,) for id_ in sorted(requests)], owner=owner)
+    return [request for row in rows if (request := _queued(row)) is not None]
+
+
+async def of_any_owner(tx: Transaction, requests: Collection[Id]) -> list[QueuedRequest]:
+    """Return the given waiting requests, without unreadable ones."""
+    rows = await _OF_ANY(tx, [(id_,) for id_ in sorted(requests)])
     return [request for row in rows if (request := _queued(row)) is not None]
 
 

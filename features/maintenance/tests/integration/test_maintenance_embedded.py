@@ -93,10 +93,15 @@ async def test_an_instance_that_fits_nowhere_makes_its_host_late(berth: LivingBe
     await berth("host", "disable", HOSTS[2])
     await berth("maintenance", "add", *HOSTS[:2], "--until", "+1h")
     await until(lambda: is_late(berth), picture=lambda: window(berth))
-    shown = await berth("maintenance", "show", (await window(berth))["window"]["id"], ends=1)
-    assert "late, draining" in shown and "refused" in shown, shown
+    id_ = (await window(berth))["window"]["id"]
+    await until(lambda: has_refused_moves(berth, id_), picture=lambda: window(berth))
     [instance] = await instances_on(berth, HOSTS[1])
     assert "maintenance window" in await berth("why", instance["build"])
+
+
+async def has_refused_moves(berth: LivingBerth, id_: str) -> bool:
+    shown = await berth("maintenance", "show", id_, ends=1)
+    return "late, draining" in shown and "refused" in shown
 
 
 async def is_late(berth: LivingBerth) -> bool:
