@@ -15,7 +15,7 @@ def _observes(nova: NovaSettings) -> bool:
 FEATURE = Feature(
     name="nova",
     says="schedules for a real Nova in place of nova-scheduler, or compares its decisions with berth's",
-    needs=("groups", "what_if"),
+    needs=("what_if",),
     settings=NovaSettings,
     processes=(
         FeatureProcess(name="nova", runs_with=_serves),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from berth.configuration import check_broker_url
+from berth.features import modules
 from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -113,6 +114,7 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
         ),
         bus,
         bus.clock,
+        [join.part(bus) for join in modules("nova_bridge")],
     )
 
 
