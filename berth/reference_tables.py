@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
 from berth.features import add_messages, features, http_rules
+from berth.features import meters as meters_of_features
 from berth.placement_http import api_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
@@ -113,7 +114,6 @@ class Meter:
 
 
 def meters() -> list[Meter]:
-    of_features = [meter for feature in features() for meter in feature.meters]
     return [
         Meter(
             base._name + ("_total" if base._type == "counter" else ""),
@@ -122,7 +122,7 @@ def meters() -> list[Meter]:
             base._documentation,
             by,
         )
-        for module, by in (*MODULES.items(), *of_features)
+        for module, by in (*MODULES.items(), *meters_of_features())
         for base in metrics_of(module)
     ]
 
