@@ -51,6 +51,8 @@ their names, and each may be missing:
                  or None if none of the options is given
     what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
     nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
+    plan_additions  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
+                 join of capacity_plans adds
     repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
                  (`features.quality_replay.repeated_conditions`)
     dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
