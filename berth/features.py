@@ -269,6 +269,20 @@ def _after_needed(listed: Sequence[Feature]) -> list[Feature]:
     return list(ordered.values())
 
 
+def taken_along(name: str) -> tuple[str, ...]:
+    """Return the features that cannot run without a feature, in the order of the list."""
+    taken = {name}
+    for feature in _after_needed(features()):
+        if not taken.isdisjoint(feature.needs):
+            taken.add(feature.name)
+    return tuple([each.name for each in features() if each.name in taken and each.name != name])
+
+
+def joined_by(feature: Feature) -> tuple[str, ...]:
+    """Return the listed features that a feature joins."""
+    return tuple([join.removeprefix("with_") for join in _joins_in(folder_of(feature))])
+
+
 # The packages that have tables in each worker's database, as `bus.sql.migrations` names them.
 
 
