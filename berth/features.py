@@ -137,12 +137,17 @@ def commands_of(feature: Feature, panel: str) -> dict[str, str]:
     """Return the commands that a feature has in a panel of `berth --help`, with their modules. A command of a
     join counts only if both features are in the list.
     """
-    joins = _joins_in(folder_of(feature))
     return {
         name: f"{package_of(feature)}.{module}"
         for name, module in feature.commands.get(panel, {}).items()
-        if not module.startswith("with_") or module.partition(".")[0] in joins
+        if _is_listed(feature, module)
     }
+
+
+def _is_listed(feature: Feature, module: str) -> bool:
+    """Return whether a module that a declaration names is not that of a join, or both features are listed."""
+    folder = module.partition(".")[0]
+    return not folder.startswith("with_") or folder in _joins_in(folder_of(feature))
 
 
 @cache  # looking for a module that is missing takes a millisecond
@@ -166,7 +171,24 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     """Yield the processes that features declare, each with its feature."""
     for feature in features():
         for process in feature.processes:
-            yield feature, process
+            if _is_listed(feature, process.module):
+                yield feature, process
+
+
+def meters() -> Iterator[tuple[str, str]]:
+    """Yield the modules with metrics of all features and joins, each with the process that serves them."""
+    for feature in features():
+        for module, process in feature.meters:
+            if _is_listed(feature, module.removeprefix(f"{package_of(feature)}.")):
+                yield module, process
+
+
+def worker_of(feature: Feature, process: str, *arguments: Any) -> Any:
+    """Return the worker of a process that a feature declares. `arguments` are those of `make` after the
+    first one.
+    """
+    [module] = [each.module for each in feature.processes if each.name == process]
+    return import_module(f"{package_of(feature)}.{module}").make(process, *arguments)
 
 
 def modules(name: str) -> list[Any]:
@@ -245,6 +267,20 @@ def _after_needed(listed: Sequence[Feature]) -> list[Feature]:
     for feature in listed:
         add(feature)
     return list(ordered.values())
+
+
+def taken_along(name: str) -> tuple[str, ...]:
+    """Return the features that cannot run without a feature, in the order of the list."""
+    taken = {name}
+    for feature in _after_needed(features()):
+        if not taken.isdisjoint(feature.needs):
+            taken.add(feature.name)
+    return tuple([each.name for each in features() if each.name in taken and each.name != name])
+
+
+def joined_by(feature: Feature) -> tuple[str, ...]:
+    """Return the listed features that a feature joins."""
+    return tuple([join.removeprefix("with_") for join in _joins_in(folder_of(feature))])
 
 
 # The packages that have tables in each worker's database, as `bus.sql.migrations` names them.

@@ -34,7 +34,8 @@ their names, and each may be missing:
     agent_queues  `gateway(cell, bus, removed)` returns the worker that reads the queues which the agents of a
                  cell share, and `sharing(agent, bus)` an agent's worker without queues of its own
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
-                 declares; `check(settings, refuse)` checks its settings
+                 declares, unless the process names another module; `check(settings, refuse)` checks its
+                 settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     operators    `bus(settings, transport)` returns the connection of an operator whose RabbitMQ user the
                  feature has made, or None for other users
@@ -49,6 +50,11 @@ their names, and each may be missing:
                  `answer(cli, options, question)` answers in place of a scheduler and returns the exit code,
                  or None if none of the options is given
     what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
+    nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
+    plan_additions  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
+                 join of capacity_plans adds
+    repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
+                 (`features.quality_replay.repeated_conditions`)
     dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
     made_room    `reserve(bus, request, ...)` reserves capacity that a plan of moves has made free
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
@@ -93,6 +99,9 @@ class FeatureProcess:
     name: str
     runs_with: Callable[[Any], bool]
     has_database: bool = False
+    module: str = (
+        "processes"  # of the feature; in a folder `with_NAME` the process exists only if NAME is listed
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +115,7 @@ class Feature:
     clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
     # panel of `berth --help` → command or group of commands → module of the feature that defines it;
-    # "GROUP NAME" is a command that the feature adds to a group of the kernel
+    # "GROUP NAME" is a command that the feature adds to a group of the kernel, or a join to its feature's
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # command → a meaning of its exit code 1
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
@@ -114,7 +123,8 @@ class Feature:
     reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
     # code of a refused claim → the change that lets a waiting request be tried again
     wakes: Mapping[str, str] = field(default_factory=dict)
-    meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
+    # a module with metrics, also of a join, and the process that serves them
+    meters: tuple[tuple[str, str], ...] = ()
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
 
 

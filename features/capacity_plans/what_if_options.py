@@ -6,17 +6,15 @@ from typing import Any
 from berth.commands.options import option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from control_room.queries import known_hosts
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
-from features.capacity_plans.core.planning import planned, with_quota, with_reserved
+from features.capacity_plans.core.planning import planned
+from features.capacity_plans.plan_additions import completed
 from features.capacity_plans.plan_output import show_plan
-from features.quotas.messages import QUOTAS, FindQuotas, Quota
-from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -67,14 +65,8 @@ class PlanOptions:
             async with cli.bus("what-if") as bus:
                 trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
                 hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
-                reserved = await every_reservation(bus.asker(RESERVATIONS, SECONDS), FindReservations())
-                quotas: tuple[Quota, ...] = ()
-                if project:
-                    find = checked(FindQuotas(project=project))
-                    quotas = (await bus.asker(QUOTAS, SECONDS)(find)).quotas
-            answer = with_reserved(planned(hosts, plan), reserved)
-            for quota in quotas:
-                answer = with_quota(answer, plan, quota)
+                answer = planned(hosts, plan)
+                answer = await completed(lambda query: bus.asker(query, SECONDS), answer, plan, project)
         except InvalidPlan as bad:
             raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
         if cli.as_json:

@@ -162,7 +162,8 @@ def unknown_of(
     yield (
         "all hosts count as up and idle: loads, cached images, running builds and failures are not recorded"
     )
-    for name, sentence in UNKNOWN.items():
+    sentences = UNKNOWN | {each.unknown: each.sentence for each in period.conditions}
+    for name, sentence in sentences.items():
         if number := period.unknown[name]:
             yield f"{number:,} {sentence}"
     if gained := max(each.gained for each in outcomes.values()):

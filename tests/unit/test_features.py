@@ -108,6 +108,11 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
         },
         "features need each other: moves, waiting",
     ),
+    "a deletion takes too many features along": (
+        {f"features/f{number}/feature.py": "FEATURE = Feature(needs=('groups',))" for number in range(5)}
+        | {"features/groups/feature.py": "FEATURE = Feature()"},
+        "the deletion of groups takes 5 features along: f0, f1, f2, f3, f4",
+    ),
     "modules import each other for types": (
         {
             "bus/topics.py": "if TYPE_CHECKING:\n    from bus import parts",

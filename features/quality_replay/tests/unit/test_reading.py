@@ -13,7 +13,6 @@ from bus.queries import DecisionFound
 from bus.replication import ConsumerChange, ProviderChange
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupPart
 from features.history.messages import LoggedCommit, SnapshotPart
 from features.history.past import PastCloud
 from features.quality_replay.period import HostChange, RecordedArrival, RecordedEnd
@@ -133,15 +132,13 @@ def appeared(allocations: Allocations = ONE, is_instance: bool = True) -> Appear
         (appeared(is_instance=False), None, "by amounts", {"holders": 1}),
         (appeared(TWO), asking(), "by amounts", {"other_amounts": 1}),
         (appeared(), asking(SMALL, ReservationPart(reservation=uid(5))), "small", {"conditions": 1}),
-        (appeared(), asking(SMALL, GroupPart(group=uid(6))), "small", {"no_group": 1}),
-        (appeared(), asking(SMALL, GroupPart(group=uid(7))), "small", {}),
     ],
 )
 def test_what_a_replay_leaves_out_of_a_request_is_counted(
     event: Appeared, record: BuildRequested | None, flavor: str, unknown: dict[str, int]
 ) -> None:
     counted = Counter[str]()
-    request = KnownRequests({uid(7)}, counted).of(event, record)
+    request = KnownRequests((), counted).of(event, record)
     assert request.flavor.name == flavor
     assert +counted == unknown and unknown.keys() <= UNKNOWN.keys()
 

@@ -1,43 +1,12 @@
 """Moves of members of server groups."""
 
-from collections.abc import Sequence
-
 from bus.decisions import AlsoAsked
-from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup, claimed_group
+from features.groups.messages import claimed_group
 from features.groups.tests.support.group_parts import in_group
-from features.groups.with_moves.scheduler import GroupsOfMoves
+from features.groups.with_moves.tests.support.clouds_with_groups import GROUP, a_cloud_with, grouped
 from features.moves.tests.support.move_builders import BUILD, a_move
-from features.moves.tests.support.moving_clouds import KEEP, MovingCloud, a_cloud, root, shelved
+from features.moves.tests.support.moving_clouds import KEEP, root, shelved
 from tests.support.ids import uid
-
-GROUP = uid(5, "9")
-
-
-def grouped(
-    policy: str, members: dict[str, int], left: dict[str, int] | None = None, *, hosts: int = 4
-) -> MovingCloud:
-    """Return a cloud with a server group, whose members are on the numbered hosts."""
-    group = ServerGroup(
-        id=GROUP,
-        name="web",
-        policy=policy,  # type: ignore[arg-type]
-        project="p",
-        members={one: (root(host),) for one, host in members.items()},
-        left={one: (root(host),) for one, host in (left or {}).items()},
-    )
-    return a_cloud_with([group], hosts)
-
-
-def a_cloud_with(groups: Sequence[ServerGroup], hosts: int = 4) -> MovingCloud:
-    async def find(question: FindGroups) -> GroupsFound:
-        found = [one for one in groups if not question.ids or one.id in question.ids]
-        if question.members:
-            found = [one for one in found if not one.members.keys().isdisjoint(question.members)]
-        return GroupsFound(groups=tuple(found))
-
-    cloud = a_cloud(hosts=hosts, answers={GROUPS: find})
-    cloud.moves.lookups.parts_of.append(GroupsOfMoves(find).parts_of)
-    return cloud
 
 
 async def test_group_members_exclude_hosts_but_the_instance_itself_does_not() -> None:

@@ -11,9 +11,9 @@ import pytest
 from bus.errors import Unavailable
 from bus.rabbit.foreign_publisher import ForeignPublisher
 from bus.sql.database import Database
-from features.nova import shadow, shadow_store
 from features.nova.tests.support.nova_notifications import asked, refused, selected, used
-from features.nova.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
+from features.nova.with_what_if import shadow, shadow_store
+from features.nova.with_what_if.tests.support.shadowed_nova import ShadowedWorld, a_shadowed_nova
 from ironic_sync.extension import ForeignListener
 from placement_worker import Placement
 from tests.support.ids import uid

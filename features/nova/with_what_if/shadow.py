@@ -19,7 +19,6 @@ from bus.messages import HostReported
 from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
-from features.nova import shadow_store
 from features.nova.bridge import MIRROR_ASKS, mirror_of
 from features.nova.core.fragmentation import free_memory
 from features.nova.core.notifications import (
@@ -44,7 +43,8 @@ from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDes
 from features.nova.databases import NovaDatabases
 from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 from features.nova.mirror import Mirror
-from features.nova.unread_queues import UnreadQueues
+from features.nova.with_what_if import shadow_store
+from features.nova.with_what_if.unread_queues import UnreadQueues
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from ironic_sync.extension import ForeignListener
 
