@@ -56,6 +56,8 @@ their names, and each may be missing:
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
+    tested_changes  and other names that a feature defines: the value PART is what the feature or join adds to
+                 a command or page of that feature, which defines the type of PART (`berth.features.added`)
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
                  in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,

@@ -66,7 +66,7 @@ async def what_if_command(
         request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
-        answer = await ask(structs.replace(wanted, preempt=question.preempt, claims=True))
+        answer = await ask(structs.replace(wanted, replacing=question.preempt, claims=True))
         added: list[AnswerAddition] = [
             await module.additions(bus, answer) for module in modules("what_if_output")
         ]
@@ -91,8 +91,8 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
-    if answer.no_preemption:
-        cli.line(f"  no preemption: {printable(answer.no_preemption)}", "yellow")
+    for note in answer.notes:
+        cli.line(f"  {printable(note)}", "yellow")
     if answer.backlog is not None:
         place, before = answer.backlog, several(answer.backlog.before, "request")
         cli.line(f"  before it in its project's backlog: {before} (weight {place.weight:g})", "yellow")
@@ -101,10 +101,9 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     if not answer.fits:
         starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
         cli.line(f"  expected start if it waits: {starts}")
-    for victim in answer.victims:
-        then = "shelved, and placed again later" if victim.requeue else "deleted"
-        cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")
-    if count > 1 or answer.victims:
+    for replaced in answer.replaced:
+        cli.line(f"  it would replace {replaced.build} {printable(replaced.says)}", "yellow")
+    if count > 1 or answer.replaced:
         for placed in answer.placed:
             zone = f", zone {printable(placed.zone)}" if placed.zone else ""
             cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")
@@ -117,7 +116,7 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         for left in answer.room:
             where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
             cli.line(f"    {where:<30}{left.instances:>9} on {left.hosts}")
-        if answer.quota is not None and answer.quota.permits < total:
-            cli.line(f"  {answer.quota}", "yellow")
+        if answer.permitted is not None and answer.permitted.permits < total:
+            cli.line(f"  {printable(answer.permitted.says)}", "yellow")
     if answer.cut:
         cli.line(f"  {printable(answer.cut)}", "yellow")

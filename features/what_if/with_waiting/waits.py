@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec import structs
-
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
-from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
 from features.waiting.core.shares import Contender
 from features.waiting.messages import priority_of
 from features.waiting.owner import held_named
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import OtherScheduler
-from features.what_if.messages import BacklogPlace, WhatIfAnswered
+from features.what_if.messages import BacklogPlace
+from features.what_if.questions import Supposed
+from features.what_if.with_waiting.weights import weight_of
 from scheduler_worker.extension import Scheduler
 
 
@@ -30,43 +29,36 @@ class WhatIfWaits:
         self._held = held  # returns the hosts held for waiting requests
         self._waiting = waiting
 
-    async def extended(self, request: BuildRequested, answer: WhatIfAnswered) -> WhatIfAnswered:
-        """Return the answer with the place of the request in the backlog of its project, if there is one, and
-        with its expected start if it fits nowhere.
+    async def suppose(self, supposed: Supposed) -> Supposed:
+        """Add the place of the request in the backlog of its project to the answer, if there is one, and its
+        expected start if it fits nowhere.
         """
-        if answer.refusal:
-            return answer
+        request, fits = supposed.question.request, supposed.answer.fits
+        if supposed.question.is_external or not supposed.names_others:
+            return supposed
         async with self._waiting.database.read() as tx:
             before = await queued.before(tx, request.project, priority_of(request.parts))
-            roster = await queued.roster(tx) if before or not answer.fits else []
-        if not answer.fits:
-            held = held_named(answer.decision, self._held(roster))
-            answer = structs.replace(answer, held=held)
+            roster = await queued.roster(tx) if before or not fits else []
+        if not fits:
+            supposed = supposed.having(held=held_named(supposed.answer.decision, self._held(roster)))
         if before:
-            answer = structs.replace(answer, backlog=await self._place(request, before, roster))
-        if answer.fits:
-            return answer
+            supposed = supposed.having(backlog=await self._place(request, before, roster))
+        if fits:
+            return supposed
         [order] = await self._scheduler.resolved([request])
         kind, queues = self._waiting.kind(order), self._waiting.queues
         contender = Contender(request.project, priority_of(request.parts), self._scheduler.clock.now())
         position = queues.place_of_new(kind, contender)
         start = self._waiting.starts.expected(kind, priority_of(request.parts), position, roster)
-        if start is None:
-            return answer
-        return structs.replace(answer, start_p50=start[0], start_p90=start[1])
+        return supposed if start is None else supposed.having(start_p50=start[0], start_p90=start[1])
 
     async def _place(
         self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]
     ) -> BacklogPlace:
         """Return the request's place in the backlog, from the numbers of requests before it by scheduler."""
-        weight, priority = await self._weight(request.project), priority_of(request.parts)
+        weight, priority = await weight_of(request.project, self._scheduler), priority_of(request.parts)
         start = self._waiting.starts.expected_evaluation(request.project, priority, before, roster)
         start_p50, start_p90 = start or (None, None)
         return BacklogPlace(
             before=sum(before.values()), weight=weight, start_p50=start_p50, start_p90=start_p90
         )
-
-    async def _weight(self, project: str) -> float:
-        found = await self._scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
-        weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-        return weights.get(project, weights.get("", 1.0))

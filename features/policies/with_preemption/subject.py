@@ -1,0 +1,11 @@
+"""What a trial supposes about priority classes: all of them, in the message of the trial."""
+
+import msgspec
+
+from bus.vocabulary import ShortList
+from features.preemption.messages import PriorityClass
+
+SUBJECT = "priorities"
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(ShortList[PriorityClass]).decode
