@@ -24,7 +24,6 @@ from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
 from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
-from features.preemption.host_arrays import accepting
 from features.what_if.messages import PlacedThere
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.core.extension import shape_of
@@ -36,6 +35,7 @@ from scheduler_worker.extension import (
     OrderSection,
     Pick,
     Scheduler,
+    accepting,
     on_closed,
     only_on,
     sections_of,

@@ -24,7 +24,6 @@ from features.moves.messages import MoveRequested
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
-from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
 from features.preemption.messages import (
     PREEMPTIONS,
     REQUEUE_WAIT,
@@ -43,10 +42,13 @@ from scheduler_worker.extension import (
     ClaimPart,
     Fallback,
     HasReservations,
+    HostArrays,
     Order,
     Pick,
     RuleError,
     Scheduler,
+    active_instances,
+    amounts_on_host,
     only_on,
     sections_of,
 )
