@@ -9,15 +9,15 @@ from berth.commands.builds import boot_options, print_notes
 from berth.commands.decision_output import held_sentence, print_funnel
 from berth.commands.options import Commands, OptionsOf, option
 from berth.commands.terminal import Cli, write_json
-from berth.features import modules
+from berth.features import added
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.explanations import AnswerAddition
 from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from bus.clock import Clock
 from bus.masking import printable
 from control_room.core.words import expected_evaluation, expected_start, several
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
+from features.what_if.parts import MODULE, WhatIfPart
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -41,7 +41,8 @@ class MoreQuestions:
     more: tuple[Any, ...] = ()
 
 
-_MORE = {"more": OptionsOf(tuple(module.OPTIONS for module in modules("what_if_options")))}
+_PARTS = added(WhatIfPart, MODULE)
+_MORE = {"more": OptionsOf(tuple(part.options for part in _PARTS if part.options is not None))}
 
 
 @commands.command("what-if")
@@ -67,16 +68,14 @@ async def what_if_command(
         ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
         answer = await ask(structs.replace(wanted, replacing=question.preempt, claims=True))
-        added: list[AnswerAddition] = [
-            await module.additions(bus, answer) for module in modules("what_if_output")
-        ]
+        additions = [await part.additions(bus, answer) for part in _PARTS if part.additions is not None]
     answer = structs.replace(answer, claims=())
     if cli.as_json:
-        more = {name: value for each in added for name, value in each.fields.items()}
+        more = {name: value for each in additions for name, value in each.fields.items()}
         write_json(structs.asdict(answer) | more)
     else:
         show_answer(answer, cli)
-        for text, style in (line for each in added for line in each.lines):
+        for text, style in (line for each in additions for line in each.lines):
             cli.line(text, style or None)
     return 0 if answer.fits else 1
 

@@ -17,6 +17,7 @@ from features.capacity_plans.core.planning import planned, with_quota, with_rese
 from features.capacity_plans.plan_output import show_plan
 from features.quotas.messages import QUOTAS, FindQuotas, Quota
 from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
+from features.what_if.parts import WhatIfPart
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -100,7 +101,7 @@ class PlanOptions:
                     raise BadSetting(f"--{name}: a capacity plan (--mix, --add-hosts, --without) {why}")
 
 
-OPTIONS = PlanOptions
+PART = WhatIfPart(options=PlanOptions)
 
 
 def planned_flavors(request: BuildRequested) -> list[str]:
