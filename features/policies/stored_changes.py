@@ -52,7 +52,7 @@ def unchanged(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True)
 class ChangesPart:
-    """What a join adds to tests of policies."""
+    """The addition of a join to tests of policies."""
 
     make: Callable[[], StoredChanges]
     forms: str = ""  # the forms of its changes, for users

@@ -1,4 +1,4 @@
-"""What other features add to `berth what-if`."""
+"""Additions of other features to `berth what-if`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a trial supposes about priority classes: all of them, in the message of the trial."""
+"""The priority classes that a trial supposes, as JSON in the message of the trial."""
 
 import msgspec
 

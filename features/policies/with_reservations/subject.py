@@ -1,4 +1,4 @@
-"""What a trial supposes about reservations, in the message of the trial."""
+"""The reservations that a trial supposes, as JSON in the message of the trial."""
 
 from bus import parts
 from bus.messages import BuildRequested

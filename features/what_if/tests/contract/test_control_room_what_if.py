@@ -12,6 +12,8 @@ from bus.decisions import Record as DecisionRecord
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.requests import Flavor
+from bus.resources import ProvidersFound
+from bus.topics import PROVIDERS
 from features.what_if.messages import (
     WHAT_IF,
     BacklogPlace,
@@ -49,7 +51,8 @@ async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedR
         asked.append(question)
         return answer
 
-    async with a_visited_room(sent={WHAT_IF.name: tell}) as visited:
+    hosts = ProvidersFound(providers=())
+    async with a_visited_room(sent={WHAT_IF.name: tell, PROVIDERS.name: hosts}) as visited:
         yield visited, asked
 
 
