@@ -12,8 +12,9 @@ from bus.decisions import Record as DecisionRecord
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.requests import Flavor
-from bus.resources import ProvidersFound
+from bus.resources import FindProviders, ProvidersFound
 from bus.topics import PROVIDERS
+from bus.worker import Worker, answers
 from features.what_if.messages import (
     WHAT_IF,
     BacklogPlace,
@@ -51,8 +52,11 @@ async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedR
         asked.append(question)
         return answer
 
-    hosts = ProvidersFound(providers=())
-    async with a_visited_room(sent={WHAT_IF.name: tell, PROVIDERS.name: hosts}) as visited:
+    async def no_hosts(question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
+
+    placement = Worker("placement", answers=[answers(PROVIDERS, no_hosts)])
+    async with a_visited_room(placement, sent={WHAT_IF.name: tell}) as visited:
         yield visited, asked
 
 
