@@ -6,10 +6,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from bus import acts, context, decisions, invalid_requests, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
+
+T = TypeVar("T")
 
 FEATURES = (
     "nova_filters",
@@ -194,6 +196,19 @@ def worker_of(feature: Feature, process: str, *arguments: Any) -> Any:
 def modules(name: str) -> list[Any]:
     """Import and return the modules with this name of all features and joins that have one."""
     return [module for feature in features() for module in modules_of(feature, name)]
+
+
+def added(kind: type[T], name: str) -> list[T]:
+    """Return what features and joins add to a command or page of another feature: the values PART of their
+    modules with this name. The other feature defines `kind`, the type of these values. Raise ImportError,
+    with the name of the module, if the value is missing or has another type.
+    """
+    found = []
+    for module in modules(name):
+        if not isinstance(part := getattr(module, "PART", None), kind):
+            raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
+        found.append(part)
+    return found
 
 
 def declared(name: str) -> list[Any]:

@@ -46,22 +46,19 @@ their names, and each may be missing:
     explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
-    what_if_options  OPTIONS is a dataclass of options that it adds to `berth what-if`. The method
-                 `answer(cli, options, question)` answers in place of a scheduler and returns the exit code,
-                 or None if none of the options is given
-    what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
     nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
     plan_additions  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
                  join of capacity_plans adds
     repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
                  (`features.quality_replay.repeated_conditions`)
-    dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
-    made_room    `reserve(bus, request, ...)` reserves capacity that a plan of moves has made free
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
+    what_if_part  and other names that a feature defines (dry_runs, made_room, tested_changes): PART is what a
+                 feature that needs the other one, or a join with it, adds to its commands. The other feature
+                 defines the type of PART (`berth.features.added`)
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
                  in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,

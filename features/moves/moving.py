@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from berth.features import modules
+from berth.features import added
 from berth.operations.cells import builds_by_uuid, check_to_cell, named
 from berth.operations.host_states import check_host_names, host_named
 from berth.operations.publishing import PATIENCE, checked, each_message, publish
@@ -39,7 +39,7 @@ from features.moves.messages import (
     PhaseOver,
     Steering,
 )
-from features.moves.supposed_moves import SupposedMove
+from features.moves.supposed_moves import DryRuns, SupposedMove
 
 # Requests moves as a client, and returns the result of each move even if messages are lost.
 
@@ -346,13 +346,11 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[SupposedMove]:
-    """Return for each move what would become of it now, as the feature answers that has the module
-    `dry_runs`; raise BadSetting without such a feature. Of AT_ONCE moves, each is evaluated as if the earlier
-    moves were done. No move may go to a host in `closed`.
+    """Return for each move what would become of it now (`DryRuns`); raise BadSetting if no feature evaluates
+    moves. No move may go to a host in `closed`.
     """
-    for module in modules("dry_runs"):
-        answers: list[SupposedMove] = await module.supposed(bus, moves, closed)
-        return answers
+    for dry_runs in added(DryRuns, "dry_runs"):
+        return list(await dry_runs.supposed(bus, moves, closed))
     raise BadSetting("--dry-run: no feature of this berth evaluates moves")
 
 

@@ -14,7 +14,6 @@ from features.planning.core.moved_cloud import CloudState, MovableInstance, Plan
 from features.planning.core.usable_after import UsableAfterMoves
 from features.planning.joint_rules import JointPlacing
 from features.planning.messages import PlannedStep
-from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
 from scheduler_worker.core.extension import Held, Shape, Weigher, shape_of
 from scheduler_worker.extension import (
     AllHosts,
@@ -22,8 +21,11 @@ from scheduler_worker.extension import (
     CellQueries,
     ChoicePolicy,
     Choosing,
+    HostArrays,
     Order,
     Scheduler,
+    active_instances,
+    amounts_on_host,
 )
 
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})

@@ -22,7 +22,6 @@ from features.planning.core.moved_cloud import CloudState
 from features.planning.core.room_demand import RoomDemand, RoomPart
 from features.planning.joint_rules import JointPlacing
 from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
-from features.preemption.host_arrays import accepting
 from features.what_if.messages import PlacedThere
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.core.extension import shape_of
@@ -34,6 +33,7 @@ from scheduler_worker.extension import (
     OrderSection,
     Pick,
     Scheduler,
+    accepting,
     on_closed,
     only_on,
     sections_of,

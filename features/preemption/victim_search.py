@@ -19,7 +19,6 @@ from features.preemption.core.domain_limits import DomainLimits, LimitsOf
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
-from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
 from features.preemption.messages import PREEMPTIONS, FindPreemptions, PriorityClass, Victim
 from features.preemption.priorities import Priorities
 from features.waiting.messages import priority_of
@@ -31,10 +30,13 @@ from scheduler_worker.extension import (
     ClaimPart,
     Fallback,
     HasReservations,
+    HostArrays,
     Order,
     Pick,
     RuleError,
     Scheduler,
+    active_instances,
+    amounts_on_host,
     only_on,
     sections_of,
 )

@@ -1,10 +1,11 @@
-"""Reserves capacity that other features have made free, such as `berth make-room`."""
+"""Reserves the capacity that `berth make-room` has made free."""
 
 from collections.abc import Mapping, Sequence
 
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
+from features.planning.reserving import MadeRoom
 from features.reservations.messages import Reservation
 from features.reservations.new_reservations import create_reservation
 
@@ -36,3 +37,6 @@ async def reserve(
     )
     filled = await create_reservation(bus, reservation, bus.clock.now(), closed)
     return reservation, filled.reason
+
+
+PART = MadeRoom(reserve)

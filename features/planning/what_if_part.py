@@ -4,6 +4,7 @@ from berth.operations.explanations import AnswerAddition
 from bus.delivery.runner import Bus
 from features.planning.messages import MOVES_MAY_HELP
 from features.what_if.messages import WhatIfAnswered
+from features.what_if.parts import WhatIfPart
 
 
 async def additions(bus: Bus, answer: WhatIfAnswered) -> AnswerAddition:
@@ -11,3 +12,6 @@ async def additions(bus: Bus, answer: WhatIfAnswered) -> AnswerAddition:
         return AnswerAddition()
     line = "  `berth make-room --dry-run` with these options shows whether moves would help"
     return AnswerAddition([(line, "dim")])
+
+
+PART = WhatIfPart(additions=additions)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from features.policies.policy_tests import RecordedDecision, RepeatedDecision
+from features.policies.decisions import RecordedDecision, RepeatedDecision
 from features.quotas.messages import DEFAULT, INSTANCES, OverQuota, Quota, over_quota
 
 Limits = Mapping[str, Mapping[str, int]]  # project (DEFAULT: all projects without a separate limit) → limits

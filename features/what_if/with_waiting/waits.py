@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from msgspec import structs
-
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from features.waiting.core.shares import Contender
@@ -12,7 +10,8 @@ from features.waiting.owner import held_named
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import OtherScheduler
-from features.what_if.messages import BacklogPlace, WhatIfAnswered
+from features.what_if.messages import BacklogPlace
+from features.what_if.questions import Supposed
 from scheduler_worker.extension import Scheduler
 
 
@@ -29,30 +28,28 @@ class WhatIfWaits:
         self._held = held  # returns the hosts held for waiting requests
         self._waiting = waiting
 
-    async def extended(self, request: BuildRequested, answer: WhatIfAnswered) -> WhatIfAnswered:
-        """Return the answer with the place of the request in the backlog of its project, if there is one, and
-        with its expected start if it fits nowhere.
+    async def suppose(self, supposed: Supposed) -> Supposed:
+        """Add the place of the request in the backlog of its project to the answer, if there is one, and its
+        expected start if it fits nowhere.
         """
-        if answer.refusal:
-            return answer
+        request, fits = supposed.question.request, supposed.answer.fits
+        if supposed.question.is_external or not supposed.names_others:
+            return supposed
         async with self._waiting.database.read() as tx:
             before = await queued.before(tx, request.project, priority_of(request.parts))
-            roster = await queued.roster(tx) if before or not answer.fits else []
-        if not answer.fits:
-            held = held_named(answer.decision, self._held(roster))
-            answer = structs.replace(answer, held=held)
+            roster = await queued.roster(tx) if before or not fits else []
+        if not fits:
+            supposed = supposed.having(held=held_named(supposed.answer.decision, self._held(roster)))
         if before:
-            answer = structs.replace(answer, backlog=self._place(request, before, roster))
-        if answer.fits:
-            return answer
+            supposed = supposed.having(backlog=self._place(request, before, roster))
+        if fits:
+            return supposed
         [order] = await self._scheduler.resolved([request])
         kind, queues = self._waiting.kind(order), self._waiting.queues
         contender = Contender(request.project, priority_of(request.parts), self._scheduler.clock.now())
         position = queues.place_of_new(kind, contender)
         start = self._waiting.starts.expected(kind, priority_of(request.parts), position, roster)
-        if start is None:
-            return answer
-        return structs.replace(answer, start_p50=start[0], start_p90=start[1])
+        return supposed if start is None else supposed.having(start_p50=start[0], start_p90=start[1])
 
     def _place(
         self, request: BuildRequested, before: Mapping[str, int], roster: Collection[OtherScheduler]

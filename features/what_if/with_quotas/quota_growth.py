@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.decisions import Decision
 from features.quotas.messages import INSTANCES, OVER_QUOTA, Quota, over_quota, quota_bound
-from features.what_if.messages import PlacedThere, WhatIfAnswered
+from features.what_if.messages import InstancesPermitted, PlacedThere, WhatIfAnswered
 from scheduler_worker.extension import Order, sections_of
 
 
@@ -23,7 +23,9 @@ def within_quota(answer: WhatIfAnswered, order: Order, quota: Quota) -> WhatIfAn
     if (over := over_quota(quota.project, quota.effective, quota.used, growth)) is not None:
         return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
     used = Counter(quota.used) + growth
-    return structs.replace(answer, quota=quota_bound(quota.effective, used, _growth(order, 1)))
+    bound = quota_bound(quota.effective, used, _growth(order, 1))
+    permitted = None if bound is None else InstancesPermitted(permits=bound.permits, says=str(bound))
+    return structs.replace(answer, permitted=permitted)
 
 
 def _first(placed: Sequence[PlacedThere], instances: int) -> tuple[PlacedThere, ...]:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bus.requests import Flavor
 from control_room.core.now import Reply
 from features.headroom.messages import Headroom, HeadroomFound
-from features.headroom.what_if_output import shown
+from features.headroom.with_what_if.what_if_part import shown
 from features.reservations.messages import Reservation
 from tests.support.ids import uid
 

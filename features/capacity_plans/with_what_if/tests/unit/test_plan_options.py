@@ -7,9 +7,7 @@ from berth.__main__ import app
 from berth.features import FEATURES
 from berth.operations.boot_options import boot_request, options_named
 from berth.settings import BadSetting
-from features.capacity_plans.what_if_options import planned_flavors
-
-pytestmark = pytest.mark.skipif("what_if" not in FEATURES, reason="the feature of the command is not listed")
+from features.capacity_plans.with_what_if.what_if_part import planned_flavors
 
 MIX = ("--mix", "VCPU:1")
 OF_FEATURES = (

@@ -15,6 +15,7 @@ from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
 from features.capacity_plans.plan_additions import completed
 from features.capacity_plans.plan_output import show_plan
+from features.what_if.parts import WhatIfPart
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -92,7 +93,7 @@ class PlanOptions:
                     raise BadSetting(f"--{name}: a capacity plan (--mix, --add-hosts, --without) {why}")
 
 
-OPTIONS = PlanOptions
+PART = WhatIfPart(options=PlanOptions)
 
 
 def planned_flavors(request: BuildRequested) -> list[str]:

@@ -1,26 +1,19 @@
 """Adds to the output of `berth what-if` whether failover headroom would still be kept."""
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from berth.operations.explanations import AnswerAddition
-from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from control_room.core.now import Reply
 from control_room.queries import query
 from features.headroom.after_claims import headroom_after
 from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
+from features.what_if.messages import WhatIfAnswered
+from features.what_if.parts import WhatIfPart
 
 SECONDS = 30.0  # time limit for placement's answer
 
 
-class _Answer(Protocol):
-    @property
-    def claims(self) -> Sequence[ConsumerClaim]: ...
-
-
-async def additions(bus: Bus, answer: _Answer) -> AnswerAddition:
+async def additions(bus: Bus, answer: WhatIfAnswered) -> AnswerAddition:
     """Return what the claims of a what-if answer would do to each failover headroom."""
     if not answer.claims:
         return shown(Reply("placement", HeadroomFound(headrooms=())))
@@ -36,3 +29,6 @@ def shown(reply: Reply[HeadroomFound]) -> AnswerAddition:
     after = headroom_after(reply.answer)
     lines = [(f"  {printable(str(each))}", "" if each.state == "kept" else "yellow") for each in after]
     return AnswerAddition(lines, {"headroom": after})
+
+
+PART = WhatIfPart(additions=additions)

@@ -1,4 +1,6 @@
-"""Arrays of the free capacity of all hosts, and the instances on hosts."""
+"""Arrays of the free capacity of all hosts, and the instances on hosts, for features that plan how to free
+capacity.
+"""
 
 from collections.abc import Collection, Sequence
 from functools import reduce
@@ -11,7 +13,11 @@ from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.packing import RowPacking
 from bus.queries import FindInstances, Instance
 from bus.vocabulary import Allocations, portions, totals
-from scheduler_worker.extension import Alternative, CellQueries, Choosing, FoundHosts, together
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.rule import Alternative
+from scheduler_worker.dependencies import together
+from scheduler_worker.queries import CellQueries
 
 HOSTS_AT_ONCE = 32  # number of parallel queries for the instances of a host
 
