@@ -49,14 +49,14 @@ class JointGroups(Protocol):
 
 @dataclass(eq=False)
 class GroupsOfJoins:
-    """What joins of headroom have added."""
+    """The groups of joins of headroom."""
 
     groups: list[JointGroups] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class HeldAmounts:
-    """What consumers hold: a row for each amount; and the group of each consumer that is in one."""
+    """The amounts that consumers hold, a row for each, and the group of each consumer that is in one."""
 
     rows: Sequence[Mapping[str, Any]] = ()
     groups: Mapping[Id, JointGroup] = field(default_factory=dict)

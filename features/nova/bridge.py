@@ -35,7 +35,7 @@ ASKED = (SELECT_HOSTS, topics.RELEASE, *MIRROR_ASKS)
 
 @dataclass(frozen=True)
 class BridgePart:
-    """What a join of Nova adds to the bridge, as `part(bus)` of its module `nova_bridge` returns."""
+    """The addition of a join to the bridge, as `part(bus)` of its module `nova_bridge` returns."""
 
     join_group: JoinGroup  # adds a server group of Nova to a query for hosts
     asks: tuple[Query[Any, Any], ...]
