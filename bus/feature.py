@@ -47,7 +47,7 @@ their names, and each may be missing:
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
     nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
-    plan_additions  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
+    added_to_plans  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
                  join of capacity_plans adds
     repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
                  (`features.quality_replay.repeated_conditions`)

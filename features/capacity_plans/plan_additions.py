@@ -16,6 +16,6 @@ async def completed(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) 
     """Return the answer to a plan with what all joins add; `asker` returns the function that sends a query.
     `project`: the instances are those of this project; empty: of no particular one.
     """
-    for join in modules("plan_additions"):
+    for join in modules("added_to_plans"):
         answer = await join.added(asker, answer, plan, project)
     return answer

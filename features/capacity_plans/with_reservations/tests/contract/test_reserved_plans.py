@@ -4,7 +4,7 @@ import pytest
 
 from bus.requests import Flavor
 from features.capacity_plans.tests.support.plans import load_joins, nothing_known
-from features.capacity_plans.with_reservations import plan_additions
+from features.capacity_plans.with_reservations import added_to_plans
 from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound, ReservedSlot
 from tests.support.ids import uid
 from tests.support.visited_room import a_visited_room
@@ -15,7 +15,7 @@ FAILOVER = Reservation(
 
 
 async def test_a_plan_names_reserved_capacity_that_counts_as_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_joins(monkeypatch, plan_additions)
+    load_joins(monkeypatch, added_to_plans)
     named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
     slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
     slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
