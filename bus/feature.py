@@ -1,7 +1,8 @@
 """The declaration of a feature: of a folder below `features/`, which `berth` runs because it is in its list.
 
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
-their names, and each may be missing:
+their names, and each may be missing. A folder `with_NAME` may have the same modules (except `feature`): they
+are loaded only if the feature NAME is in the list, too, and their parts of workers are made last:
 
     messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
                  (`bus.parts`). Messages of the types BEGINNINGS begin a trace. PAGE_ASKS are the queries of
