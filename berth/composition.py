@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth import worker_roles
-from berth.features import OWN, add_messages, features, module_of, modules, packages, parts_of
+from berth.features import OWN, add_messages, features, modules, packages, parts_of, worker_of
 from berth.settings import Settings, names_a_file
 from berth.worker_roles import Role
 from bus import topics
@@ -235,9 +235,7 @@ def create_workers(
     simulated machines. `workers` creates ferries.
     """
     if (feature := worker_roles.OF_FEATURES.get(role.worker)) is not None:
-        made = module_of(feature, "processes")
-        assert made is not None, feature
-        return [made.make(role.worker, settings, bus, store)]
+        return [worker_of(feature, role.worker, settings, bus, store)]
     if role.worker in OWN:
         assert store is not None
         return _with_store(role, settings, bus, store, shared)

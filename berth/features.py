@@ -6,10 +6,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from bus import acts, context, decisions, invalid_requests, parts, topics
 from bus.feature import Feature, FeatureProcess, PartNeeds
+
+T = TypeVar("T")
 
 FEATURES = (
     "nova_filters",
@@ -66,7 +68,7 @@ def add_messages() -> None:
     for feature in features():
         decisions.add_reasons(feature.reasons)
         decisions.WAKES.update(feature.wakes)
-        if (messages := module_of(feature, "messages")) is not None:
+        for messages in modules_of(feature, "messages"):
             topics.add(messages)
             context.BEGINNINGS.update(type_.__name__ for type_ in getattr(messages, "BEGINNINGS", ()))
             for owner, part in getattr(messages, "PARTS", {}).items():
@@ -115,6 +117,41 @@ def module_of(feature: Feature, module: str) -> ModuleType | None:
     return _module_named(f"{package_of(feature)}.{module}")
 
 
+def modules_of(feature: Feature, module: str) -> list[ModuleType]:
+    """Import the modules with this name of a feature and of its joins."""
+    found = (_module_named(f"{package}.{module}") for package in (package_of(feature), *joins_of(feature)))
+    return [module for module in found if module is not None]
+
+
+def joins_of(feature: Feature) -> tuple[str, ...]:
+    """Return the packages `with_NAME` of a feature for which NAME is in the list."""
+    return tuple(f"{package_of(feature)}.{join}" for join in _joins_in(folder_of(feature)))
+
+
+@cache
+def _joins_in(folder: Path) -> tuple[str, ...]:
+    joins = (f"with_{name}" for name in FEATURES)
+    # git leaves the folder of a deleted join behind, with the bytecode of Python
+    return tuple(join for join in joins if any((folder / join).glob("*.py")))
+
+
+def commands_of(feature: Feature, panel: str) -> dict[str, str]:
+    """Return the commands that a feature has in a panel of `berth --help`, with their modules. A command of a
+    join counts only if both features are in the list.
+    """
+    return {
+        name: f"{package_of(feature)}.{module}"
+        for name, module in feature.commands.get(panel, {}).items()
+        if _is_listed(feature, module)
+    }
+
+
+def _is_listed(feature: Feature, module: str) -> bool:
+    """Return whether a module that a declaration names is not that of a join, or both features are listed."""
+    folder = module.partition(".")[0]
+    return not folder.startswith("with_") or folder in _joins_in(folder_of(feature))
+
+
 @cache  # looking for a module that is missing takes a millisecond
 def _module_named(name: str) -> ModuleType | None:
     try:
@@ -136,13 +173,42 @@ def processes() -> Iterator[tuple[Feature, FeatureProcess]]:
     """Yield the processes that features declare, each with its feature."""
     for feature in features():
         for process in feature.processes:
-            yield feature, process
+            if _is_listed(feature, process.module):
+                yield feature, process
+
+
+def meters() -> Iterator[tuple[str, str]]:
+    """Yield the modules with metrics of all features and joins, each with the process that serves them."""
+    for feature in features():
+        for module, process in feature.meters:
+            if _is_listed(feature, module.removeprefix(f"{package_of(feature)}.")):
+                yield module, process
+
+
+def worker_of(feature: Feature, process: str, *arguments: Any) -> Any:
+    """Return the worker of a process that a feature declares. `arguments` are those of `make` after the
+    first one.
+    """
+    [module] = [each.module for each in feature.processes if each.name == process]
+    return import_module(f"{package_of(feature)}.{module}").make(process, *arguments)
 
 
 def modules(name: str) -> list[Any]:
-    """Import and return the modules with this name of all features that have one."""
-    found = (module_of(feature, name) for feature in features())
-    return [module for module in found if module is not None]
+    """Import and return the modules with this name of all features and joins that have one."""
+    return [module for feature in features() for module in modules_of(feature, name)]
+
+
+def added(kind: type[T], name: str) -> list[T]:
+    """Return what features and joins add to a command or page of another feature: the values PART of their
+    modules with this name. The other feature defines `kind`, the type of these values. Raise ImportError,
+    with the name of the module, if the value is missing or has another type.
+    """
+    found = []
+    for module in modules(name):
+        if not isinstance(part := getattr(module, "PART", None), kind):
+            raise ImportError(f"{module.__name__}: PART is no {kind.__name__}")
+        found.append(part)
+    return found
 
 
 def declared(name: str) -> list[Any]:
@@ -183,15 +249,24 @@ def http_rules() -> dict[str, str]:
 
 def parts_of(worker: str, needs: PartNeeds, settings: Any) -> list[Any]:
     """Return the parts of all features for a worker (placement, scheduler, conductor, agent or metal), in the
-    order of the list. A part is made after those of the features that it needs, and gets what these offer.
+    order of the list, the parts of its joins after each feature. A part is made after those of the features
+    that it needs, and gets what these offer. The parts of joins are made last.
     """
     made: dict[str, Any] = {}
-    for feature in _after_needed(features()):
-        if (module := module_of(feature, worker)) is not None:
+
+    def make(feature: Feature, package: str) -> None:
+        if (module := _module_named(f"{package}.{worker}")) is not None:
             own = None if feature.settings is None else settings.of(feature.settings)
-            made[feature.name] = module.part(needs, own)
-            needs.offers.add(*made[feature.name].offers)
-    return [made[name] for name in FEATURES if name in made]
+            made[package] = module.part(needs, own)
+            needs.offers.add(*made[package].offers)
+
+    for feature in _after_needed(features()):
+        make(feature, package_of(feature))
+    for feature in features():
+        for package in joins_of(feature):
+            make(feature, package)
+    packages = [package for each in features() for package in (package_of(each), *joins_of(each))]
+    return [made[package] for package in packages if package in made]
 
 
 def _after_needed(listed: Sequence[Feature]) -> list[Feature]:
@@ -207,6 +282,20 @@ def _after_needed(listed: Sequence[Feature]) -> list[Feature]:
     for feature in listed:
         add(feature)
     return list(ordered.values())
+
+
+def taken_along(name: str) -> tuple[str, ...]:
+    """Return the features that cannot run without a feature, in the order of the list."""
+    taken = {name}
+    for feature in _after_needed(features()):
+        if not taken.isdisjoint(feature.needs):
+            taken.add(feature.name)
+    return tuple([each.name for each in features() if each.name in taken and each.name != name])
+
+
+def joined_by(feature: Feature) -> tuple[str, ...]:
+    """Return the listed features that a feature joins."""
+    return tuple([join.removeprefix("with_") for join in _joins_in(folder_of(feature))])
 
 
 # The packages that have tables in each worker's database, as `bus.sql.migrations` names them.

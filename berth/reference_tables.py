@@ -10,7 +10,8 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from berth.choice import extension_functions, policy, rule_options
-from berth.features import add_messages, features, http_rules
+from berth.features import add_messages, features, http_rules, joined_by, taken_along
+from berth.features import meters as meters_of_features
 from berth.placement_http import api_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit
@@ -113,7 +114,6 @@ class Meter:
 
 
 def meters() -> list[Meter]:
-    of_features = [meter for feature in features() for meter in feature.meters]
     return [
         Meter(
             base._name + ("_total" if base._type == "counter" else ""),
@@ -122,7 +122,7 @@ def meters() -> list[Meter]:
             base._documentation,
             by,
         )
-        for module, by in (*MODULES.items(), *of_features)
+        for module, by in (*MODULES.items(), *meters_of_features())
         for base in metrics_of(module)
     ]
 
@@ -142,18 +142,25 @@ def metrics_of(module: str) -> Iterator[MetricWrapperBase]:
 
 
 def listed_features() -> list[dict[str, str]]:
+    """Return for each feature what it is, needs and joins, and the features that its deletion takes along."""
     return [
-        {"feature": feature.name, "says": feature.says, "needs": ", ".join(feature.needs)}
+        {
+            "feature": feature.name,
+            "says": feature.says,
+            "needs": ", ".join(feature.needs),
+            "joins": ", ".join(joined_by(feature)),
+            "takes along": ", ".join(taken_along(feature.name)),
+        }
         for feature in features()
     ]
 
 
 def listed_features_markdown() -> str:
     rows = [
-        (f"[{row['feature']}](features/{row['feature']}/README.md)", row["says"], row["needs"])
-        for row in listed_features()
+        (f"[{name}](features/{name}/README.md)", *facts)
+        for name, *facts in (row.values() for row in listed_features())
     ]
-    return markdown_table(("feature", "it", "needs"), rows)
+    return markdown_table(("feature", "it", "needs", "joins", "its deletion takes along"), rows)
 
 
 def reasons() -> list[dict[str, str]]:

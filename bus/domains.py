@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.vocabulary import END, Contended, Id, Message, Missing, SmallMap, Tagged, Text, Value, Whole
+from bus.vocabulary import END, FREE, Contended, Id, Message, Missing, SmallMap, Tagged, Text, Value, Whole
 
 Level = Annotated[
     str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
+]
+LevelOrNone = Annotated[
+    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty"), FREE
 ]
 Label = Annotated[
     str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END, description="a text without spaces at its ends")

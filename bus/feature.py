@@ -1,7 +1,8 @@
 """The declaration of a feature: of a folder below `features/`, which `berth` runs because it is in its list.
 
 A feature's folder has a module `feature` with the value FEATURE. Other modules and folders have meanings by
-their names, and each may be missing:
+their names, and each may be missing. A folder `with_NAME` may have the same modules (except `feature`): they
+are loaded only if the feature NAME is in the list, too, and their parts of workers are made last:
 
     messages     its messages, topics and queries. PARTS has its parts of messages of the kernel
                  (`bus.parts`). Messages of the types BEGINNINGS begin a trace. PAGE_ASKS are the queries of
@@ -34,7 +35,8 @@ their names, and each may be missing:
     agent_queues  `gateway(cell, bus, removed)` returns the worker that reads the queues which the agents of a
                  cell share, and `sharing(agent, bus)` an agent's worker without queues of its own
     processes    `make(process, settings, bus, store)` returns a worker of a process that the feature
-                 declares; `check(settings, refuse)` checks its settings
+                 declares, unless the process names another module; `check(settings, refuse)` checks its
+                 settings
     commands     its commands, as the Typer `commands`; the declaration names this and further modules
     operators    `bus(settings, transport)` returns the connection of an operator whose RabbitMQ user the
                  feature has made, or None for other users
@@ -45,17 +47,19 @@ their names, and each may be missing:
     explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
-    what_if_options  OPTIONS is a dataclass of options that it adds to `berth what-if`. The method
-                 `answer(cli, options, question)` answers in place of a scheduler and returns the exit code,
-                 or None if none of the options is given
-    what_if_output  `additions(bus, answer)` returns what it adds to the output of `berth what-if`
-    dry_runs     `supposed(bus, moves, closed)` returns what would become of moves, for their --dry-run
-    made_room    `reserve(bus, request, ...)` reserves capacity that a plan of moves has made free
+    nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
+    added_to_plans  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
+                 join of capacity_plans adds
+    repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
+                 (`features.quality_replay.repeated_conditions`)
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
+    what_if_part  and other names that a feature defines (dry_runs, made_room, tested_changes): PART is what a
+                 feature that needs the other one, or a join with it, adds to its commands. The other feature
+                 defines the type of PART (`berth.features.added`)
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
                  in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,
@@ -93,6 +97,9 @@ class FeatureProcess:
     name: str
     runs_with: Callable[[Any], bool]
     has_database: bool = False
+    module: str = (
+        "processes"  # of the feature; in a folder `with_NAME` the process exists only if NAME is listed
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +113,7 @@ class Feature:
     clouds: tuple[str, ...] = ()  # settings that name an entry of clouds.yaml with a user of Keystone
     processes: tuple[FeatureProcess, ...] = ()
     # panel of `berth --help` → command or group of commands → module of the feature that defines it;
-    # "GROUP NAME" is a command that the feature adds to a group of the kernel
+    # "GROUP NAME" is a command that the feature adds to a group of the kernel, or a join to its feature's
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # command → a meaning of its exit code 1
     command_groups: Mapping[str, str] = field(default_factory=dict)  # group → description
@@ -114,7 +121,8 @@ class Feature:
     reasons: tuple[ReasonTable, ...] = ()  # codes of decisions and refusals
     # code of a refused claim → the change that lets a waiting request be tried again
     wakes: Mapping[str, str] = field(default_factory=dict)
-    meters: tuple[tuple[str, str], ...] = ()  # a module with metrics, and the process that serves them
+    # a module with metrics, also of a join, and the process that serves them
+    meters: tuple[tuple[str, str], ...] = ()
     examples: tuple[tuple[str, Any], ...] = ()  # settings with which all of its processes run
 
 

@@ -171,6 +171,9 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     # project → its fraction of the resources of all requests that were evaluated in the last minute
     shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
     holds: LongList[HeldHost] = ()  # for which requests the query's hosts (`on`) are held
+    # project → weight of its share while requests are backlogged; "": the default of all projects, which is 1
+    # if it is missing. Empty if the query names `requests`
+    weights: LargeMap[Text, Count] = field(default_factory=dict)
 
 
 class FindDecision(Message, frozen=True, kw_only=True):

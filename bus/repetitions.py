@@ -28,6 +28,13 @@ def differing(first: BuildRequested, second: BuildRequested) -> tuple[str, ...]:
     return tuple([name for name in _COMPARED if getattr(first, name) != getattr(second, name)])
 
 
+def refused_repetition(first: BuildRequested, second: BuildRequested) -> BuildConflict | None:
+    """Return the refusal of the request `second` if the first request of its id has other content."""
+    if not (fields := differing(first, second)):
+        return None
+    return conflict(first.request, first.instances, fields, second.reply_to)
+
+
 def scheme_of(*more: str) -> str:
     """Return the start of digests. Digests with different starts cannot be compared: the releases or features
     that made them know other fields, or the texts `more` differ.

@@ -16,6 +16,7 @@ from scheduler_worker.core.order import (
     CANCELLED,
     CANCELLED_CODE,
     DELETED,
+    ENDED_BEFORE,
     LONGEST_PAUSE,
     MAX_CHOICES_EACH,
     SOON,
@@ -79,6 +80,7 @@ from scheduler_worker.dependencies import (
     together,
 )
 from scheduler_worker.explanations import Explanations
+from scheduler_worker.host_arrays import HostArrays, accepting, active_instances, amounts_on_host
 from scheduler_worker.hosts import HostBook, KnownHosts, Roster
 from scheduler_worker.owners import Owners
 from scheduler_worker.placing import (
@@ -86,7 +88,7 @@ from scheduler_worker.placing import (
     Fallback,
     FallbackAnswer,
     Orders,
-    PlacingOutcome,
+    RequestIntake,
     Scheduler,
     SchedulerPart,
     all_helps,

@@ -28,21 +28,22 @@ from bus.messages import (
     BuildCancelled,
     BuildCancelRequested,
     BuildDeleteRequested,
+    BuildPlaced,
     BuildRequested,
     HostFailed,
     HostReported,
 )
 from bus.projects import ClientQuery
-from bus.protocol import ask_each
+from bus.protocol import Intake, ask_each
 from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
-from bus.repetitions import scheme_of
+from bus.repetitions import refused_repetition, scheme_of
 from bus.vocabulary import Allocations, Id, Message
-from bus.worker import On, WorkerRows
+from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts, mappings_of
 from scheduler_worker.core.demand import Shape, shape_of
-from scheduler_worker.core.events import Need
+from scheduler_worker.core.events import Need, TakenOver
 from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
 from scheduler_worker.core.order import (
     BUILD,
@@ -268,7 +269,8 @@ class Orders:
         """Return a waiting request's order with its search updated for the present aggregates, cells and
         excluded hosts."""
         if order.verdict.invalid:
-            return self.begin(order.request, order.times.retried_for, order.purpose)
+            begun = self.begin(order.request, order.times.retried_for, order.purpose)
+            return msgspec.structs.replace(begun, times=order.times, parts=order.parts)
         try:
             anew = self._read(order.request).attempts
         except Unreadable:  # a host that the request names was deleted since it was parsed
@@ -369,7 +371,7 @@ Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
 # What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
 # perhaps with a longer reason, to the next fallback.
-FallbackAnswer = events.Chosen | events.TakenOver | Order
+FallbackAnswer = events.Chosen | TakenOver | Order
 
 
 class Fallback:
@@ -377,12 +379,28 @@ class Fallback:
     effect; features derive their fallbacks from it, and replace the methods that they need.
     """
 
+    def taken(self, request: Id) -> BuildRequested | None:
+        """Return a request that the fallback has taken over, with its instances that have not ended; None:
+        it has not taken this request over.
+        """
+        return None
+
+    async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
+        """Return for each order of a new request the order, or `TakenOver` if the fallback takes it over
+        without a search, because equal requests came before it. A request taken over is stored already.
+        """
+        return orders
+
     async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
         """Return for each order what the fallback did with it. The verdict of an order has its shortages or
         the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
-        these claims are refused, the order is searched again, and the fallbacks are asked again.
+        these claims are refused, the order is searched again, and the fallbacks are asked again. A request
+        taken over is stored already. An order with a final reason in its verdict ends with this reason.
         """
         return orders
+
+    def placed(self, orders: Sequence[Order]) -> None:
+        """Count the orders of new requests of which instances got hosts, at the end of their batch."""
 
     async def parts_of(
         self, order: Order, instances: Sequence[Id], placing: "Scheduler"
@@ -419,6 +437,15 @@ class Fallback:
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestIntake:
+    """The sequence in which new build requests are placed. `inbox`: None: as they arrive."""
+
+    inbox: Intake | None = None
+    prefetch: int = 0  # messages without acknowledgement that the inbox may have; 0: as without an inbox
+    calls: int = 0  # concurrent batches in addition to those of the settings
+
+
 # Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
 BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
 
@@ -431,8 +458,7 @@ class SchedulerPart:
     fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
     client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
     builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
-    # Rows that replace the rows of the kernel or of other features for the same messages.
-    replaces: tuple[On, ...] = ()
+    intake: RequestIntake | None = None  # at most one feature has one
     rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
     offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
 
@@ -530,14 +556,40 @@ class Scheduler:
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[PlacingOutcome]:
         """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
         orders = self.begin(requests)
-        later = postponed(orders, self.clock)
-        ends = iter(
-            await self.place([order for order, late in zip(orders, later, strict=True) if late is None])
-        )
-        return [
-            self.outcome(order.request.request, next(ends)) if late is None else late
-            for order, late in zip(orders, later, strict=True)
-        ]
+        outcomes: list[PlacingOutcome | None] = list(postponed(orders, self.clock))
+        new: list[tuple[int, Order]] = []
+        for index, order in enumerate(orders):
+            if outcomes[index] is not None:
+                continue
+            if (first := self.taken(order.request.request)) is None:
+                new.append((index, order))
+            elif (refused := refused_repetition(first, order.request)) is not None:
+                outcomes[index] = (refused,)
+            else:  # an earlier delivery may not have published the ends of other instances
+                ended = [instance for instance in order.instances if instance not in first.instances]
+                new.append((index, order.ended_before(tuple(ended))))
+        ends = await self.place_new([order for _, order in new])
+        for (index, order), end in zip(new, ends, strict=True):
+            outcomes[index] = self.outcome(order.request.request, end)
+        placed = [order for order, outcome in zip(orders, outcomes, strict=True) if _gives_hosts(outcome)]
+        for fallback in self.fallbacks:
+            fallback.placed(placed)
+        return [() if outcome is None else outcome for outcome in outcomes]
+
+    def taken(self, request: Id) -> BuildRequested | None:
+        """Return a request that a fallback has taken over, with the instances that have not ended."""
+        found = (fallback.taken(request) for fallback in self.fallbacks)
+        return next((first for first in found if first is not None), None)
+
+    async def place_new(self, orders: Sequence[Order]) -> list[events.End]:
+        """Place orders of new requests, like `place`, unless a fallback takes them over without a search."""
+        answers: list[Order | TakenOver] = list(orders)
+        for fallback in self.fallbacks:
+            left = [answer for answer in answers if isinstance(answer, Order)]
+            received = iter(await fallback.receive(left))
+            answers = [next(received) if isinstance(answer, Order) else answer for answer in answers]
+        ends = iter(await self.place([answer for answer in answers if isinstance(answer, Order)]))
+        return [next(ends) if isinstance(answer, Order) else answer for answer in answers]
 
     def begin(
         self, requests: Sequence[BuildRequested], purpose: Purpose = BUILD, *, again: bool = False
@@ -606,9 +658,9 @@ class Scheduler:
             case events.DeadLetterRequest(why=why):
                 self.retries.end(request)
                 return Poison(why)
-            case events.TakenOver():  # the feature publishes what follows
+            case TakenOver(messages=messages):  # the feature publishes what follows
                 self.retries.end(request)
-                return ()
+                return messages
 
     def _take(self, progress: _OrderInProgress, event: events.Event) -> None:
         for pick in event.picks if isinstance(event, events.Chosen) else ():
@@ -680,7 +732,7 @@ class Scheduler:
                         left.append(each)
                     case events.Chosen():
                         self._take(each, answer)
-                    case events.TakenOver():
+                    case TakenOver():
                         each.end, each.need = answer, None
         for each in left:
             self._take(each, events.Passed())
@@ -788,6 +840,10 @@ class Scheduler:
         fences = [each.order.fences() for each in placed]
         for each, answer in zip(placed, await self.ending.fence(fences), strict=True):
             self._take(each, answer)
+
+
+def _gives_hosts(outcome: PlacingOutcome | None) -> bool:
+    return isinstance(outcome, list | tuple) and any(isinstance(each, BuildPlaced) for each in outcome)
 
 
 def _needing(placed: Sequence[_OrderInProgress], need: Need) -> list[_OrderInProgress]:

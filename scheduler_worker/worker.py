@@ -1,7 +1,7 @@
 """Declares the messages that the scheduler consumes and publishes, its replies to queries, and its timers."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bus import topics
 from bus.candidates import CandidateSource
@@ -19,7 +19,7 @@ from scheduler_worker.explanations import Explanations
 from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
 from scheduler_worker.hosts import SAYS_SECONDS, DemandRecords, HostRecords, KnownHosts
 from scheduler_worker.owners import Owners
-from scheduler_worker.placing import Orders, PlacingOutcome, Scheduler
+from scheduler_worker.placing import Orders, PlacingOutcome, RequestIntake, Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
 
@@ -95,6 +95,7 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     explanations = Explanations(database, scheduler)
     requests = NewRequests(scheduler, RefusalRecords(database, scheduler.clock))
     cancelling = Cancelling(scheduler.ending, scheduler.fallbacks)
+    intake = intake_of(scheduler.parts)
     worker = Worker(
         "scheduler",
         announces=ANNOUNCED,
@@ -104,9 +105,11 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
                 requests.place_many,
                 emits=PLACED_EMITS,
                 batch=options.batch,
-                concurrency=options.concurrency,
+                concurrency=options.concurrency + intake.calls,
                 on_unroutable=scheduler.ending.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
+                intake=intake.inbox,
+                prefetch=intake.prefetch,
             ),
             on(topics.HOST_REPORTED, scheduler.handle, private=True),
             on(topics.BUILD_CANCEL, cancelling.cancel, emits=[topics.BUILD_CANCELLED, topics.BUILD_DELETE]),
@@ -134,7 +137,12 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
         ],
         starts=[given.loaded, records.load, scheduler.opened],
     )
-    worker = worker.with_rows([part.rows for part in scheduler.parts])
-    replaced = {row.address.key: row for part in scheduler.parts for row in part.replaces}
-    consumes = [replaced.pop(row.address.key, row) for row in worker.consumes]
-    return replace(worker, consumes=[*consumes, *replaced.values()])
+    return worker.with_rows([part.rows for part in scheduler.parts])
+
+
+def intake_of(parts: Sequence[SchedulerPart]) -> RequestIntake:
+    """Return the intake of the feature that orders new requests; without one, in the order of arrival."""
+    intakes = [part.intake for part in parts if part.intake is not None]
+    if len(intakes) > 1:
+        raise ValueError("only one feature may order the intake of build requests")
+    return intakes[0] if intakes else RequestIntake()

@@ -82,11 +82,11 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("features")
 def features_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show every feature of this berth, and which other features it needs."""
+    """Show every feature of this berth, the features that it needs and joins, and those that need it."""
     from berth.reference_tables import listed_features, listed_features_markdown
 
     facts, text = listed_features(), listed_features_markdown() if markdown else None
-    show(as_json, text, facts, _table_of(facts, ("feature", "says", "needs")))
+    show(as_json, text, facts, _table_of(facts, ("feature", "says", "needs", "joins", "takes along")))
 
 
 @commands.command("roles")

@@ -5,6 +5,7 @@ source text of the modules, without loading the modules.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from berth.features import features, package_of
+from berth.features import commands_of, features
 
 # panel → command → its module, in the order in which they are shown
 _MODULES = {
@@ -89,17 +90,19 @@ def _listed() -> Iterator[Listed]:
     """Yield all commands, panel by panel: those of the kernel, then those of features."""
     for panel in dict.fromkeys([*_MODULES, *(panel for feature in features() for panel in feature.commands)]):
         of_features = [
-            (feature, name, f"{package_of(feature)}.{file}")
+            (feature, name, module)
             for feature in features()
-            for name, file in feature.commands.get(panel, {}).items()
+            for name, module in commands_of(feature, panel).items()
         ]
+        added: defaultdict[str, tuple[tuple[str, str], ...]] = defaultdict(tuple)
+        for _, command, module in of_features:
+            group, _, name = command.rpartition(" ")
+            added[group] += ((name, module),)
         for name, file in _MODULES.get(panel, {}).items():
-            added = [(command.split(), module) for _, command, module in of_features]
-            of_group = tuple((words[1], module) for words, module in added if words[:-1] == [name])
-            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""), of_group)
+            yield Listed(name, f"berth.commands.{file}", panel, _GROUPS.get(name, ""), added[name])
         for feature, name, module in of_features:
             if " " not in name:
-                yield Listed(name, module, panel, feature.command_groups.get(name, ""))
+                yield Listed(name, module, panel, feature.command_groups.get(name, ""), added[name])
 
 
 COMMANDS = tuple(_listed())

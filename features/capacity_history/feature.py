@@ -5,7 +5,6 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="capacity_history",
     says="records used, free, stranded and waiting capacity over time, and forecasts when it is used up",
-    needs=("waiting",),
     commands={"Builds": {"capacity": "commands"}},
     command_groups={
         "capacity": "Used, free, stranded and waiting capacity over time"

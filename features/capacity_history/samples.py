@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import structs
@@ -13,12 +13,17 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.sql.database import Database
+from bus.sql.statement import Transaction
 from features.capacity_history import store as stored
 from features.capacity_history.messages import CapacityFound, CapacityKind, CapacitySample, FindCapacity
 from scheduler_worker.extension import Alternative, Scheduler
 
 USUAL = ("VCPU", "MEMORY_MB", "DISK_GB")
 UNNAMED = "custom"  # name of the flavor of a `berth boot` with amounts instead of a flavor
+
+
+# Returns requests that wait for capacity, each with the number of instances that wait for the like.
+FindWaiting = Callable[[Transaction], Awaitable[Sequence[tuple[BuildRequested, int]]]]
 
 
 class CapacitySampler:
@@ -29,6 +34,7 @@ class CapacitySampler:
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
         self._database = database
+        self.waiting: list[FindWaiting] = []  # of joins
 
     async def find(self, query: FindCapacity) -> CapacityFound:
         async with self._database.read_single() as tx:
@@ -42,13 +48,15 @@ class CapacitySampler:
         async with self._database.read() as tx:
             if await stored.has_sample(tx, at):
                 return
-            waiting = await stored.waiting(tx)
+            waiting = [each for find in self.waiting for each in await find(tx)]
         samples = await self._samples(float(at), waiting)
         async with self._database.write() as tx:
             await stored.add(tx, samples)
             await stored.merge(tx, now)
 
-    async def _samples(self, at: float, waiting: list[tuple[BuildRequested, int]]) -> list[CapacitySample]:
+    async def _samples(
+        self, at: float, waiting: Sequence[tuple[BuildRequested, int]]
+    ) -> list[CapacitySample]:
         flavors = {name_of(each): each.asked for each in self._scheduler.flavors.latest()}
         waits: Counter[tuple[CapacityKind, str, str]] = Counter()
         for request, instances in waiting:

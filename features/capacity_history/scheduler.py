@@ -11,7 +11,8 @@ CHECK_SECONDS = 60.0  # between two checks whether the sample of the present int
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     sampler = CapacitySampler(needs.scheduler, needs.database)
     return SchedulerPart(
+        offers=(sampler,),
         rows=WorkerRows(
             answers=[answers(CAPACITY, sampler.find)], timers=[every(CHECK_SECONDS, sampler.store)]
-        )
+        ),
     )

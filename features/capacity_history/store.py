@@ -5,11 +5,8 @@ from typing import Any
 
 from msgspec import structs
 
-from bus import parts
-from bus.messages import BuildRequested
 from bus.sql.statement import Transaction, sql
 from features.capacity_history.messages import CapacityFound, CapacitySample, FindCapacity
-from features.waiting.tables.queued import WAITS
 
 # Each: seconds between samples, and seconds until they are replaced by means over the next longer interval.
 SPANS = ((300, 2 * 86400), (3600, 60 * 86400), (86400, 3 * 366 * 86400))
@@ -45,13 +42,6 @@ _MERGE = sql(f"""
     GROUP BY 2, kind, name, zone ON CONFLICT (span, at, kind, name, zone) DO NOTHING
 """)
 _PRUNE = sql("DELETE FROM capacity_samples WHERE span = :span AND at < CAST(:before AS bigint)")
-_WAITING = sql(f"""
-    SELECT p.message, k.instances FROM (SELECT kind, min(request) AS request, sum(instances) AS instances
-    FROM queued WHERE {WAITS} AND move = '' GROUP BY kind) k
-    JOIN queued p ON p.request = k.request AND p.digest = 0
-""")
-
-_request = parts.stored_decoder(BuildRequested).decode
 
 
 async def has_sample(tx: Transaction, at: int) -> bool:
@@ -86,10 +76,3 @@ async def merge(tx: Transaction, now: float) -> None:
         if longer:
             await _MERGE(tx, longer=longer, span=span, before=before)
         await _PRUNE(tx, span=span, before=before)
-
-
-async def waiting(tx: Transaction) -> list[tuple[BuildRequested, int]]:
-    """Return one request of each equivalence class that waits for capacity, and how many instances of the
-    class wait.
-    """
-    return [(_request(row["message"]), int(row["instances"])) for row in await _WAITING(tx)]

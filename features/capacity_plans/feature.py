@@ -5,6 +5,5 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="capacity_plans",
     says="computes how many instances of a mix of flavors would fit, also on other hosts",
-    needs=("reservations", "quotas"),
     pages={"/what-if/capacity": "Capacity"},
 )

@@ -26,9 +26,8 @@ from control_room.pages.frame import (
 from control_room.queries import NO_ANSWER, known_hosts
 from control_room.shared_data import SharedData
 from features.capacity_plans.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
-from features.capacity_plans.core.planning import PlanAnswer, planned, with_quota, with_reserved
-from features.quotas.messages import QUOTAS, FindQuotas
-from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
+from features.capacity_plans.core.planning import PlanAnswer, planned
+from features.capacity_plans.plan_additions import completed
 
 SECONDS = 3600.0  # age up to which an answer is shown without computing it again
 HOSTS_SECONDS = 5.0  # age up to which hosts read from placement are used
@@ -132,20 +131,15 @@ class CapacityPages(PageGroup):
             raise InvalidPlan(f"the project has {MOST_NAME} characters at most")
         async with self._planning:
             hosts = await self._hosts.get(None)
-            reserved = await every_reservation(self._context.queries.asker(RESERVATIONS), FindReservations())
             stop = threading.Event()
             try:
                 async with asyncio.timeout(LONGEST):
                     answer = await asyncio.to_thread(planned, hosts, plan, stop.is_set)
-                    answer = with_reserved(answer, reserved)
             except TimeoutError:
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
                 stop.set()  # the thread would continue after a cancellation
-        if project:
-            [quota] = (await self._context.queries.asker(QUOTAS)(FindQuotas(project=project))).quotas
-            answer = with_quota(answer, plan, quota)
-        return answer
+        return await completed(self._context.queries.asker, answer, plan, project)
 
 
 def _fields(request: Request) -> dict[str, str]:

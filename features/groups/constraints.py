@@ -1,14 +1,10 @@
 """Constraints on the domains of several instances, such as their racks: pack and spread."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
+from bus.domains import LevelOrNone
+from bus.vocabulary import Amount, Value
 
-from bus.vocabulary import END, FREE, Amount, Value
-
-LevelOrNone = Annotated[
-    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty"), FREE
-]
 Strength = Literal["required", "preferred"]
 
 

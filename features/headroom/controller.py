@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
@@ -19,8 +18,8 @@ from bus.packing import ProviderPacking
 from bus.parts import ClaimParts, replaced_by
 from bus.resources import is_bare_metal
 from bus.vocabulary import UNSAID_ID, Allocations
-from features.groups.messages import groups_of
 from features.headroom import held_sizes
+from features.headroom.held_sizes import HeldAmounts, JointGroups
 from features.headroom.messages import FindHeadroom, Headroom, HeadroomFound
 from features.headroom.plan import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, headroom
 from features.reservations import store as stored
@@ -39,8 +38,6 @@ HOST = "host"  # the level of domains that are single hosts
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
 
-Rows = Sequence[Mapping[str, Any]]  # what consumers hold, from the database
-
 log = logging.getLogger(__name__)
 
 
@@ -49,6 +46,7 @@ class HeadroomController(PlacementOperations):
     """Adjusts the slots of failover reservations that name levels, after changes of hosts or instances."""
 
     claims: ClaimOperations
+    joint: Sequence[JointGroups]
     kept: bool | None = field(default=None, init=False)  # what the metric shows; None: no slots were adjusted
     _changed: bool = field(default=True, init=False)
     _last: Sequence[Reservation] = field(default=(), init=False)  # reservations at the last call of `adjust`
@@ -64,16 +62,18 @@ class HeadroomController(PlacementOperations):
         query's claims.
         """
         managed = await self._managed()
-        rows = await self._rows() if managed else ()
-        found = [await self._found(reservation, rows, query.claims) for reservation in managed]
+        held = await self._held() if managed else HeldAmounts()
+        found = [await self._found(reservation, held, query.claims) for reservation in managed]
         return HeadroomFound(headrooms=tuple(found))
 
-    async def _found(self, reservation: Reservation, rows: Rows, claims: Sequence[ConsumerClaim]) -> Headroom:
-        state = await self._state(reservation, rows)
+    async def _found(
+        self, reservation: Reservation, held: HeldAmounts, claims: Sequence[ConsumerClaim]
+    ) -> Headroom:
+        state = await self._state(reservation, held)
         plan = await _plan(state)
         lacking_then: tuple[str, ...] = ()
         if claims and not plan.lacking:
-            lacking_then = (await _plan(await self._after(state, reservation, rows, claims))).lacking
+            lacking_then = (await _plan(await self._after(state, reservation, held, claims))).lacking
         return Headroom(
             reservation=reservation,
             kept=plan.holds,
@@ -104,13 +104,13 @@ class HeadroomController(PlacementOperations):
         results.
         """
         await self.log.memory.fresh()
-        plan = await _plan(await self._state(reservation, await self._rows()))
+        plan = await _plan(await self._state(reservation, await self._held()))
         if plan.remove:
             await self._remove(plan.remove)
         for at in range(0, len(plan.add), SLOTS_AT_ONCE):
             await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
         if plan.add or plan.remove:
-            plan = await _plan(await self._state(reservation, await self._rows()))
+            plan = await _plan(await self._state(reservation, await self._held()))
         return plan
 
     async def _managed(self) -> list[Reservation]:
@@ -119,14 +119,14 @@ class HeadroomController(PlacementOperations):
             found = await stored.find(tx, FindReservations(use=FAILOVER))
         return [each for each in found if each.levels and each.state(now) == "active"]
 
-    async def _rows(self) -> Rows:
+    async def _held(self) -> HeldAmounts:
         async with self.database.read() as tx:
-            return await held_sizes.read(tx)
+            return await held_sizes.read(tx, self.joint)
 
-    async def _state(self, reservation: Reservation, rows: Rows) -> HeadroomState:
-        """Return the present state of a headroom; `rows` has what consumers hold."""
+    async def _state(self, reservation: Reservation, amounts: HeldAmounts) -> HeadroomState:
+        """Return the present state of a headroom; `amounts` has what consumers hold."""
         # in a thread, as in `_plan`: for 100,000 instances it takes a second
-        held = await asyncio.to_thread(held_sizes.sizes, rows, reservation.id)
+        held = await asyncio.to_thread(held_sizes.sizes, amounts, reservation.id)
         index, (instances, slots, groups) = self.log.memory.index, held
         instances = [each for each in instances if not _on_bare_metal(index, each)]
         levels = reservation.levels
@@ -135,19 +135,21 @@ class HeadroomController(PlacementOperations):
         return HeadroomState(*_hosts(index, slots), instances, slots, domains, unknown, groups)
 
     async def _after(
-        self, state: HeadroomState, reservation: Reservation, rows: Rows, claims: Sequence[ConsumerClaim]
+        self,
+        state: HeadroomState,
+        reservation: Reservation,
+        held: HeldAmounts,
+        claims: Sequence[ConsumerClaim],
     ) -> HeadroomState:
-        """Return the state of a headroom after hypothetical claims; `state` and `rows` are from before them.
+        """Return the state of a headroom after hypothetical claims; `state` and `held` are from before them.
         The packing of `state` is changed.
 
-        Only the claiming instances, the members of their server groups and the preempted instances change.
+        Only the claiming instances, the members of their groups and the preempted instances change.
         """
         index = self.log.memory.index
         async with self.database.read() as tx:
-            claimed = await held_sizes.of_claims(tx, claims, index.rows)
-        joined = groups_of(claims)
-        members = [row for row in rows if row["group_uuid"] in joined] if joined else []
-        changed, _, groups = held_sizes.sizes([*members, *claimed], reservation.id)
+            claimed = await held_sizes.of_claims(tx, claims, index.rows, self.joint)
+        changed, _, groups = held_sizes.sizes(held.with_groups_of(claimed), reservation.id)
         victims = {id_ for claim in claims for id_ in replaced_by(claim.parts)}
         left = victims | {each.consumer for each in changed}
         instances = [each for each in state.instances if each.consumer not in left]

@@ -5,7 +5,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="headroom",
     says="keeps capacity for the failure of hosts",
-    needs=("reservations", "groups"),
+    needs=("reservations",),
     commands={"Builds": {"headroom": "commands"}},
     command_groups={
         "headroom": "Capacity that is kept for the loss of any one host or rack"

@@ -8,22 +8,18 @@ import typer
 from msgspec import structs
 
 from berth.commands.hosts import picture
-from berth.commands.options import Commands, option, positional
+from berth.commands.options import Commands, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.commands.why import Explained, Known, known_records, show_records
 from berth.operations.cells import uuid_of
-from berth.settings import BadSetting
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of, totals
 from control_room.core.words import amounts_text, several
-from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
-from features.capacity_plans.core.planning import planned
-from features.capacity_plans.plan_output import show_plan
 from features.history.past import PastCloud
-from features.history.reading import PastTime, StateHistory, hosts_of, moment_of, providers_of
+from features.history.reading import PastTime, StateHistory, moment_of, providers_of
 from placement_worker.extension import Tree
 
 commands = Commands()
@@ -46,12 +42,14 @@ def at_time(
     context.obj = moment_of(time, Clock().now())
 
 
-async def _state(cli: Cli, moment: PastTime) -> PastCloud:
+async def state_at(cli: Cli, moment: PastTime) -> PastCloud:
+    """Return the state of placement at a past time."""
     async with cli.bus("at") as bus:
         return await StateHistory(bus, moment).state()
 
 
-def _heading(cli: Cli, cloud: PastCloud, moment: PastTime) -> None:
+def show_heading(cli: Cli, cloud: PastCloud, moment: PastTime) -> None:
+    """Print the last change before a past time, except with --json."""
     if not cli.as_json:
         last = f"change {cloud.number} of {moment_text(cloud.at)}"
         cli.line(f"{moment.text}: the last change was {last}", "dim")
@@ -74,8 +72,8 @@ async def show(
     Example: `berth at 2h show host-7` lists the instances that host-7 had two hours ago.
     """
     moment: PastTime = context.obj
-    cloud = await _state(cli, moment)
-    _heading(cli, cloud, moment)
+    cloud = await state_at(cli, moment)
+    show_heading(cli, cloud, moment)
     if not name:
         _show_all(cli, cloud)
         return
@@ -135,40 +133,6 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
         cli.say.print(plain_table(("consumer", "type", "project", "holds"), rows))
 
 
-@at.command("capacity")
-async def capacity(
-    context: typer.Context,
-    cli: Cli,
-    mix: Annotated[
-        list[str],
-        positional(
-            "A flavor, N of it in each mix: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT",
-            metavar="[Nx]CLASS:AMOUNT,...",
-        ),
-    ],
-    zone: str = option("", "Only hosts of this zone."),
-    cell: str = option("", "Only hosts of this cell."),
-) -> int:
-    """Show how many instances of a flavor, or of a mix of flavors, would have fitted on the hosts at that
-    time.
-
-    The instances are counted by amounts and traits, without filters, as by `berth what-if --mix`.
-    """
-    moment: PastTime = context.obj
-    try:
-        plan = parse_plan(mix, (), (), zone, cell)
-        cloud = await _state(cli, moment)
-        answer = planned(hosts_of(cloud), plan)
-    except InvalidPlan as bad:
-        raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
-    _heading(cli, cloud, moment)
-    if cli.as_json:
-        cli.value({"number": cloud.number, "at": cloud.at, "plan": answer.now}, "")
-    else:
-        show_plan(answer, cli)
-    return 0 if answer.now.mixes else 1
-
-
 @at.command("why")
 async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
     """Explain a decision as of a past time: attempts, moves and refusals after that time are left out.
@@ -182,7 +146,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
         cloud = await StateHistory(bus, moment).state()
         known = await known_records(cli.settings, bus, id_)
     then = moment.at if moment.number is None else cloud.at
-    _heading(cli, cloud, moment)
+    show_heading(cli, cloud, moment)
     consumer = cloud.consumers.get(id_)
     trees = [] if consumer is None else cloud.trees_of(consumer)
     past = _as_of(known, then, trees[0].host if trees else "")

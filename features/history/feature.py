@@ -5,8 +5,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="history",
     says="archives all changes of placement, and shows its state at a past time",
-    needs=("capacity_plans",),
-    commands={"Inspect and check": {"at": "commands"}},
+    commands={"Inspect and check": {"at": "commands", "at capacity": "with_capacity_plans.commands"}},
     exit_codes={"at capacity": "it did not fit"},
     command_groups={
         "at": "The state of placement at a past time, and decisions as of then (features/history/README.md):"

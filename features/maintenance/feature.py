@@ -21,5 +21,5 @@ FEATURE = Feature(
         ("features.maintenance.evacuations", "scheduler"),
     ),
     settings=MaintenanceSettings,
-    needs=("moves", "reservations"),
+    needs=("moves",),
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, structs
 
 from bus.acts import Act, Requested, describe, sent
+from bus.domains import LevelOrNone
 from bus.topics import ANYONE, Query
 from bus.vocabulary import (
     Amount,
@@ -21,7 +22,6 @@ from bus.vocabulary import (
     Value,
     Whole,
 )
-from features.groups.constraints import LevelOrNone
 from features.moves.messages import MoveOfPlan
 
 MOST_HOSTS = 1000  # in one window

@@ -37,10 +37,10 @@ from features.moves.host_traits import cause_trait, close_host, open_host
 from features.moves.messages import EmptiedHost, Emptying, MoveKind, MoveRequested, PlanOfMoves, StopPlan
 from features.moves.plans import MovePlans
 from features.moves.supposed_moves import MoveEvaluation, SupposedMove, why_not, without_host
-from features.reservations.messages import RESERVATION
 from scheduler_worker.extension import CellQueries, PlacementQueries
 
 CAUSE = "maintenance"
+SLOT = "RESERVATION"  # type of consumers that hold capacity and have no guest
 TRAIT = cause_trait(CAUSE)
 ESTIMATE_SECONDS = 300.0  # seconds after which the instances of a host that is not drained yet are read again
 ESTIMATES_A_STEP = 50
@@ -266,7 +266,7 @@ class _WindowStep:
         tree = (await self.all.placement.providers(FindProviders(in_tree=root, parts=()))).providers
         question = FindAllocations(providers=tuple(provider.id for provider in tree))
         consumers = (await self.all.placement.allocations(question)).consumers
-        return sum(consumer.type != RESERVATION for consumer in consumers)
+        return sum(consumer.type != SLOT for consumer in consumers)
 
     async def _plan(self, departing: Mapping[Id, HostDeparture]) -> float:
         """Close the hosts that must begin to drain, and mark the late hosts. Return when drains begin; 0 if

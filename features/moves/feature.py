@@ -6,7 +6,6 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="moves",
     says="migrates, resizes, evacuates, shelves and rebuilds instances, also between cells",
-    needs=("groups",),
     commands={
         "Moves": {
             **dict.fromkeys(("move", "resize", "shelve", "unshelve", "rebuild"), "commands.moves"),

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from berth.features import modules
+from berth.features import added
 from berth.operations.cells import builds_by_uuid, check_to_cell, named
 from berth.operations.host_states import check_host_names, host_named
-from berth.operations.publishing import PATIENCE, checked, each_message, publish, within
+from berth.operations.publishing import PATIENCE, checked, each_message, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused, Unavailable, Unroutable
-from bus.messages import Attempt, BuildCancelled, BuildCancelRequested
+from bus.messages import Attempt
 from bus.parts import waits_for
 from bus.queries import BuildStands, FindWaiting, WaitingRequest
 from bus.requests import BuildSpec, Flavor
@@ -39,7 +39,7 @@ from features.moves.messages import (
     PhaseOver,
     Steering,
 )
-from features.moves.supposed_moves import SupposedMove
+from features.moves.supposed_moves import DryRuns, SupposedMove
 
 # Requests moves as a client, and returns the result of each move even if messages are lost.
 
@@ -346,13 +346,11 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[SupposedMove]:
-    """Return for each move what would become of it now, as the feature answers that has the module
-    `dry_runs`; raise BadSetting without such a feature. Of AT_ONCE moves, each is evaluated as if the earlier
-    moves were done. No move may go to a host in `closed`.
+    """Return for each move what would become of it now (`DryRuns`); raise BadSetting if no feature evaluates
+    moves. No move may go to a host in `closed`.
     """
-    for module in modules("dry_runs"):
-        answers: list[SupposedMove] = await module.supposed(bus, moves, closed)
-        return answers
+    for dry_runs in added(DryRuns, "dry_runs"):
+        return list(await dry_runs.supposed(bus, moves, closed))
     raise BadSetting("--dry-run: no feature of this berth evaluates moves")
 
 
@@ -376,25 +374,7 @@ def flavor_changed(
     return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])
 
 
-CANCEL_SECONDS = 30.0  # time limit for a scheduler to confirm a cancellation
 ANSWER_SECONDS = 5.0  # time limit for a cell to accept or refuse
-
-
-async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a move (`request` is its id) that waits for capacity; return the scheduler's reply. A move that
-    has got a host in the meantime continues.
-    """
-    name = f"steer-{Clock().uuid()[:8]}"
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    otherwise = (
-        f"no scheduler answered within {CANCEL_SECONDS:g} s that {request} does not wait any more;"
-        " a scheduler that returns will still end it"
-    )
-    try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        return await within(CANCEL_SECONDS, answers.get(), otherwise)
-    finally:
-        await answers.stop()
 
 
 async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:

@@ -30,12 +30,11 @@ from bus.claims import (
 )
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unroutable
 from bus.messages import BuildRequested
-from bus.parts import DecisionParts
+from bus.parts import DecisionParts, RequestParts
 from bus.protocol import Ask
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Consumer, FindAllocations, Provider
 from bus.vocabulary import Contended, Id, portions
-from features.groups.messages import GROUPS, FindGroups
 from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
 from features.moves.core.start import (
@@ -47,6 +46,7 @@ from features.moves.core.start import (
     MoveStart,
     MoveState,
     NotYet,
+    PartsOfMoves,
     SeenThrough,
     Stopped,
     asked_by,
@@ -79,13 +79,13 @@ from scheduler_worker.extension import (
     ComeAgain,
     DeadLetterRequest,
     Ending,
-    HostLimit,
     Order,
     PlacementQueries,
     RuleError,
     Scheduler,
     Verdict,
     decisions,
+    events,
     log,
     place_of,
     postponed,
@@ -99,7 +99,6 @@ from scheduler_worker.extension import (
 
 BUILDS_ASKED = 100  # build ids in one query to a cell
 MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases
-GROUPS_ASKED = 500  # groups in one query to placement
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -122,6 +121,7 @@ class MoveLookups:
     cells: CellQueries
     find_moves: Ask[FindMoves, MovesFound]
     options: Any = None  # of the scheduler's requests, with which features check them
+    parts_of: list[PartsOfMoves] = field(default_factory=list)  # of joins of other features
 
     async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
         wrong = [misread(request, self.options) for request in requests]
@@ -132,11 +132,12 @@ class MoveLookups:
         ]
         starts = [result for result in results if isinstance(result, MoveStart)]
         roots = await self._roots(starts)
-        groups = await self._groups(starts)
+        parts = [await parts_of(starts) for parts_of in self.parts_of]
         for index, start in enumerate(results):
             if isinstance(start, MoveStart):
                 root = roots.get(start.source.root) if start.source else None
-                start = structs.replace(start, group=groups.get(start.asked.build))
+                added = RequestParts(*[found.get(start.asked.build) for found in parts])
+                start = structs.replace(start, parts=added)
                 if root is not None and start.asked.kind == "evacuate":
                     start = start.leaving_zones(self._zones(root))
                 barred = stuck(start, root)
@@ -224,21 +225,6 @@ class MoveLookups:
         aggregates = self.source.aggregates
         metadata = [aggregates[uuid].metadata for uuid in root.aggregates if uuid in aggregates]
         return {root.zone, *(each[ZONE] for each in metadata if ZONE in each)}
-
-    async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
-        builds = {start.asked.build for start in starts if start.seeks and start.keep}
-        made = {start.asked.build: start for start in starts if start.group is not None}
-        questions = [FindGroups(members=some) for some in portions(builds, GROUPS_ASKED)]
-        if made:
-            ids = tuple(dict.fromkeys(start.group for start in made.values() if start.group))
-            questions.append(FindGroups(ids=ids))
-        answers = [await self.placement.ask(GROUPS)(question) for question in questions]
-        found = {group.id: group for answer in answers for group in answer.groups}
-        groups = {build: group.id for group in found.values() for build in group.members if build in builds}
-        for build, start in made.items():
-            if start.group in found and found[start.group].project == start.spec.project:
-                groups[build] = start.group
-        return groups
 
 
 def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:
@@ -374,6 +360,7 @@ class MoveUndoing:
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = MoveMessages | Retry | Poison
 
+Place = Callable[[Sequence[Order]], Awaitable[Sequence[events.End]]]
 StoreRefusals = Callable[[Sequence[decisions.StoredRefusal]], Awaitable[None]]
 
 PLANNED = Counter(
@@ -389,21 +376,16 @@ class RequestedMove:
 
     asked: MoveRequested
     state: MoveState = field(init=False)
-    limit: HostLimit | None = None  # hosts that it may not use, because they are held for other requests
+    # for a move that waits in another feature: returns its order with what this feature adds to it
+    narrowed: Callable[[Order], Order] | None = None
     waited: float = 0.0  # how long the move has waited, if this evaluation is its last
     order: Order | None = None
-    behind: bool = False  # True if no search was made, because earlier requests of its class wait
 
     def __post_init__(self) -> None:
         self.state = MoveState(self.asked)
 
     def take(self, event: MoveEvent) -> None:
         self.state = step_of_start(self.state, event)
-
-
-Aside = Callable[[RequestedMove, Order], bool]  # returns whether the search for a move is skipped
-# stores moves that may wait for capacity
-StoresWaiting = Callable[[Sequence[RequestedMove]], Awaitable[None]]
 
 
 class MovePlacing:
@@ -419,19 +401,13 @@ class MovePlacing:
         self._store_refusals = store_refusals
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        """Begin or refuse new moves. Return for each its messages, `Retry` or `Poison`."""
-        return await self.place_new([RequestedMove(request) for request in requests])
-
-    async def place_new(
-        self,
-        batch: Sequence[RequestedMove],
-        aside: Aside | None = None,
-        store_waiting: StoresWaiting | None = None,
-    ) -> list[MoveOutcome]:
-        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move.
-        `aside` returns whether the search for a move is skipped, and `store_waiting` stores those that may
-        wait.
+        """Begin or refuse new moves, or let a fallback take them over. Return for each its messages, `Retry`
+        or `Poison`.
         """
+        batch = [RequestedMove(request) for request in requests]
+        for requested in batch:
+            if self.scheduler.taken(requested.asked.move) is not None:  # a fallback has it already
+                requested.take(SeenThrough())
         new = [requested for requested in batch if requested.state.end is None]
         for requested, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -440,11 +416,10 @@ class MovePlacing:
                 requested.take(Stopped(found.barred, found.start))
             else:
                 self._postpone(requested, found.barred.why)
-        await self.begin(new, aside)
-        if store_waiting is not None:
-            await store_waiting(
-                [requested for requested in new if requested.state.taken is not None or requested.behind]
-            )
+        await self.begin(new)
+        for requested in new:
+            if requested.state.taken is not None:
+                requested.take(SeenThrough())
         await self.finish(new)
         return [self._settled(requested) for requested in batch]
 
@@ -471,9 +446,9 @@ class MovePlacing:
                 requested.take(found)
         return [unknown.get(requested.asked.move) for requested in batch]
 
-    async def begin(self, batch: Sequence[RequestedMove], aside: Aside | None = None) -> None:
+    async def begin(self, batch: Sequence[RequestedMove]) -> None:
         ready = [(requested, requested.state.start) for requested in batch if requested.state.begins]
-        await self._seek([requested for requested, start in ready if start and start.seeks], aside)
+        await self._seek([requested for requested, start in ready if start and start.seeks])
         staying = [requested for requested, start in ready if start and not start.seeks]
         await self.check_rebuilds([requested for requested in staying if requested.asked.kind == "rebuild"])
         allowed = [(requested, STARTED) for requested in staying if requested.state.barred is None]
@@ -517,25 +492,27 @@ class MovePlacing:
         self.scheduler.retries.begin(requested.asked.move)
         requested.take(ComeAgain(least, most, why))
 
-    async def _seek(self, batch: Sequence[RequestedMove], aside: Aside | None) -> None:
+    async def _seek(self, batch: Sequence[RequestedMove]) -> None:
         orders = self._started(batch)
         later = postponed(orders, self.scheduler.clock)
-        trying = []
+        new, waiting = list[tuple[RequestedMove, Order]](), list[tuple[RequestedMove, Order]]()
         for requested, order, late in zip(batch, orders, later, strict=True):
             requested.order = order
             if late is not None:
                 requested.take(ComeAgain(late.after, late.after, str(late)))
-            elif order.verdict.invalid or aside is None or not aside(requested, order):
-                retried_for = max(order.times.retried_for, requested.waited)
-                order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
-                trying.append(
-                    (requested, order if requested.limit is None else order.limited(requested.limit))
-                )
-        await self.place(trying)
+                continue
+            retried_for = max(order.times.retried_for, requested.waited)
+            order = structs.replace(order, times=structs.replace(order.times, retried_for=retried_for))
+            if requested.narrowed is None:
+                new.append((requested, order))
+            else:
+                waiting.append((requested, requested.narrowed(order)))
+        await self.place(new, self.scheduler.place_new)
+        await self.place(waiting)
 
-    async def place(self, trying: Sequence[tuple[RequestedMove, Order]]) -> None:
+    async def place(self, trying: Sequence[tuple[RequestedMove, Order]], place: Place | None = None) -> None:
         if trying:
-            ends = await self.scheduler.place([order for _, order in trying])
+            ends = await (place or self.scheduler.place)([order for _, order in trying])
             for (requested, _), end in zip(trying, ends, strict=True):
                 if isinstance(end, ComeAgain):
                     self.scheduler.retries.begin(requested.asked.move)

@@ -1,12 +1,9 @@
 """The part of moves in a scheduler: their claims, handovers between cells, and plans of moves."""
 
-from collections.abc import Awaitable, Callable, Sequence
-
 from bus import topics
 from bus.projects import ClientQuery, FindOwners, FindProjects, NotAllowed, ProjectMember, is_of
 from bus.protocol import Ask
-from bus.worker import On, WorkerRows, answers, every, on, on_many, prune_period
-from features.groups.messages import GROUPS
+from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
 from features.moves.messages import (
@@ -27,7 +24,7 @@ from features.moves.messages import (
     MoveRequested,
     MovesFound,
 )
-from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing
+from features.moves.placing import MoveLookups, MovePlacing
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 
@@ -47,22 +44,6 @@ def of_clients(moves: Ask[FindMoves, MovesFound]) -> ClientQuery:
     return ClientQuery(FindMoves, find)
 
 
-def requested_moves(
-    placing: MovePlacing,
-    place_many: Callable[[Sequence[MoveRequested]], Awaitable[Sequence[MoveOutcome]]],
-    concurrency: int,
-) -> On:
-    """Return the row of requested moves, which `place_many` begins, refuses or lets wait."""
-    return on_many(
-        MOVE_REQUESTED,
-        place_many,
-        emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
-        on_unroutable=placing.undoing.undo_placed,
-        undeliverable_after=TRIES_UNDELIVERABLE,
-        concurrency=concurrency,
-    )
-
-
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database, keep = needs.scheduler, needs.database, needs.options.keep
     placement, clock = scheduler.placement, scheduler.clock
@@ -75,14 +56,21 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     plans = MovePlans(database, find_moves, scheduler.source, clock, needs.publish)
     plans.add_kind(HostEmptying(placement, needs.cells, scheduler.source, clock))
     return SchedulerPart(
-        offers=(placing, plans),
+        offers=(lookups, placing, plans),
         client_queries={"moves": of_clients(find_moves)},
         builds_of=(lookups.builds_of,),
         rows=WorkerRows(
-            asks=(GROUPS, FIND_MOVES),
+            asks=(FIND_MOVES,),
             announces=frozenset({MovePlaced, MoveRefused, MoveRequested}),
             consumes=[
-                requested_moves(placing, placing.place_many, needs.options.concurrency),
+                on_many(
+                    MOVE_REQUESTED,
+                    placing.place_many,
+                    emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
+                    on_unroutable=placing.undoing.undo_placed,
+                    undeliverable_after=TRIES_UNDELIVERABLE,
+                    concurrency=needs.options.concurrency,
+                ),
                 on_many(
                     MOVE_HALF,
                     handovers.handle_many,

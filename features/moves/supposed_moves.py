@@ -4,12 +4,15 @@ A drain's dry run, the dry run of a maintenance window and the windows themselve
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import structs
 
 from bus.decisions import Decision
+from bus.delivery.runner import Bus
 from bus.queries import Instance
+from bus.resources import Provider
 from bus.vocabulary import Id
 from features.moves.messages import MoveRequested
 
@@ -44,6 +47,17 @@ class SupposedMove(Protocol):
 
     @property
     def decision(self) -> Decision: ...
+
+
+@dataclass(frozen=True)
+class DryRuns:
+    """Evaluates moves for `--dry-run` of commands: PART of the module `dry_runs` of the feature that can.
+
+    `supposed`: returns for each move what would become of it now. Of AT_ONCE moves, each is evaluated as if
+    the earlier moves were done. No move may go to one of the closed hosts.
+    """
+
+    supposed: Callable[[Bus, Sequence[MoveRequested], Sequence[Provider]], Awaitable[Sequence[SupposedMove]]]
 
 
 class MoveEvaluation:

@@ -1,15 +1,16 @@
 """The bridge's worker: it serves Nova's scheduler RPC and mirrors Nova's hosts."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import HostReported
+from bus.topics import Query
 from bus.worker import Worker
-from features.groups.messages import EDIT_GROUP
 from features.nova.core.translation import BridgeOptions
 from features.nova.databases import NovaDatabases
 from features.nova.messages import SELECT_HOSTS
@@ -17,7 +18,7 @@ from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.client import RpcClient
 from features.nova.oslo.server import RpcAddress, RpcServer
-from features.nova.scheduling import NovaScheduling, SchedulingQueries
+from features.nova.scheduling import JoinGroup, NovaScheduling, SchedulingQueries
 
 SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again
 FALLBACK_TIMEOUT = 600.0
@@ -29,7 +30,15 @@ MIRROR_ASKS = (
     topics.AGGREGATES,
     topics.EDIT_AGGREGATE,
 )
-ASKED = (SELECT_HOSTS, EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
+ASKED = (SELECT_HOSTS, topics.RELEASE, *MIRROR_ASKS)
+
+
+@dataclass(frozen=True)
+class BridgePart:
+    """The addition of a join to the bridge, as `part(bus)` of its module `nova_bridge` returns."""
+
+    join_group: JoinGroup  # adds a server group of Nova to a query for hosts
+    asks: tuple[Query[Any, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +53,15 @@ class FollowedNova:
     fallback: RpcAddress | None = None  # of a nova-scheduler for requests that berth cannot judge
 
 
-def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
+def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock, parts: Sequence[BridgePart] = ()) -> Worker:
     """Return the worker that answers Nova's scheduler RPC and copies Nova's cells, hosts and aggregates."""
     mirror = mirror_of(nova.databases, bus, clock)
     client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
     scheduling = NovaScheduling(
         SchedulingQueries(
             select=bus.asker(SELECT_HOSTS, timeout=SELECT_TIMEOUT),
-            make_group=bus.asker(EDIT_GROUP),
             release=bus.asker(topics.RELEASE),
+            join_group=parts[0].join_group if parts else None,
             fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
             still_waits=nova.databases.still_waits,
         ),
@@ -68,7 +77,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
         stops.append(client.close)
     return Worker(
         "nova_bridge",
-        asks=ASKED,
+        asks=(*ASKED, *(query for part in parts for query in part.asks)),
         starts=[mirror.refresh],
         runs=[mirror.run, server.run, *([nova.notifications.run] if nova.notifications else [])],
         stops=stops,

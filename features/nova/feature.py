@@ -15,16 +15,17 @@ def _observes(nova: NovaSettings) -> bool:
 FEATURE = Feature(
     name="nova",
     says="schedules for a real Nova in place of nova-scheduler, or compares its decisions with berth's",
-    needs=("groups", "what_if"),
     settings=NovaSettings,
     processes=(
         FeatureProcess(name="nova", runs_with=_serves),
-        FeatureProcess(name="nova-shadow", runs_with=_observes, has_database=True),
+        FeatureProcess(
+            name="nova-shadow", runs_with=_observes, has_database=True, module="with_what_if.processes"
+        ),
     ),
     commands={"Other systems": {"nova": "commands"}},
     command_groups={"nova": "A Nova that berth serves or observes (features/nova/README.md)."},
     pages={"/nova": "Nova"},
-    meters=(("features.nova.shadow", "nova-shadow"),),
+    meters=(("features.nova.with_what_if.shadow", "nova-shadow"),),
     examples=(
         ("nova_amqp_url", "amqp://127.0.0.1/nova"),
         ("nova_notification_amqp_url", "amqp://127.0.0.1/nova"),

@@ -1,8 +1,9 @@
-"""Makes the workers and database readers that connect berth to Nova; imported only if Nova is in use."""
+"""Makes the bridge and the readers of Nova's databases; imported only if Nova is in use."""
 
 from collections.abc import Callable
 
 from berth.configuration import check_broker_url
+from berth.features import modules
 from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -19,20 +20,11 @@ from features.nova.inspection import NovaInspection
 from features.nova.notifying import SchedulerNotifications
 from features.nova.oslo.server import RpcAddress
 from features.nova.settings import NovaSettings
-from features.nova.shadow import ShadowedNova, nova_shadow
-from ironic_sync.extension import ForeignListener
-
-# A shadow that is stopped permanently must not fill Nova's RabbitMQ: then its queue is deleted.
-SHADOW_QUEUE_SECONDS = 86400.0
-SHADOW_QUEUE_MESSAGES = 20_000  # about 150 MB
 
 
 def make(process: str, settings: Settings, bus: Bus, store: Database | None) -> Worker:
-    """Return the worker of a process: of the bridge, or of shadow mode, which has a database."""
-    if process == "nova":
-        return bridge(settings, bus)
-    assert store is not None
-    return shadow(settings, bus, store)
+    """Return the worker of the bridge."""
+    return bridge(settings, bus)
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -106,42 +98,15 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
         FollowedNova(
             rpc=_address(conf, nova.amqp_url),
             databases=databases(settings, bus.clock),
-            options=_options(conf),
+            options=bridge_options(conf),
             wait=nova.wait,
             notifications=_notifications(nova, conf, bus.clock),
             fallback=_address(conf, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
         ),
         bus,
         bus.clock,
+        [join.part(bus) for join in modules("nova_bridge")],
     )
-
-
-def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
-    """Return the worker that compares the hosts that Nova's own scheduler chose with berth's choices."""
-    nova, conf = settings.of(NovaSettings), nova_options(settings)
-    if not nova.notification_amqp_url:
-        raise BadSetting(
-            "nova_notification_amqp_url is not set: it names the RabbitMQ of Nova's notifications"
-        )
-    notifications = ForeignListener(
-        nova.notification_amqp_url,
-        exchange=conf.exchange,
-        keys=[f"{topic}.*" for topic in conf.notification_topics],
-        queue=f"{settings.bus.exchange}.nova_shadow",  # separate: other consumers miss no message
-        name="berth nova-shadow",
-        made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
-        " [oslo_messaging_notifications] and notification_format = versioned or both in [notifications]",
-        kept_seconds=SHADOW_QUEUE_SECONDS,
-        most_messages=SHADOW_QUEUE_MESSAGES,
-        clock=bus.clock,
-    )
-    followed = ShadowedNova(
-        notifications=notifications,
-        databases=databases(settings, bus.clock),
-        options=_options(conf),
-        topics=conf.notification_topics,
-    )
-    return nova_shadow(followed, store, bus, bus.clock)
 
 
 def _notifications(nova: NovaSettings, conf: NovaConf, clock: Clock) -> SchedulerNotifications | None:
@@ -158,7 +123,7 @@ def _notifications(nova: NovaSettings, conf: NovaConf, clock: Clock) -> Schedule
     return SchedulerNotifications(publisher, options, clock)
 
 
-def _options(conf: NovaConf) -> BridgeOptions:
+def bridge_options(conf: NovaConf) -> BridgeOptions:
     return BridgeOptions(
         alternates=conf.max_attempts - 1, default_zone=conf.default_zone, routed_networks=conf.routed_networks
     )

@@ -14,7 +14,6 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unavailable
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
-from features.groups.messages import GroupEditAnswered, GroupEditRequested, MakeGroup
 from features.nova.core.cloud import DISCOVER
 from features.nova.core.request_spec import MalformedSpec, RequestSpec, decoded
 from features.nova.core.scheduler_notifications import Phase
@@ -23,6 +22,7 @@ from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
     NoSuchDestination,
+    NovaGroup,
     Translated,
     translated,
 )
@@ -38,6 +38,8 @@ TEMPORARY_FOR = 30.0  # seconds for which a query is repeated if no host fits fo
 LONGEST_PAUSE = 5.0  # between two evaluations of a call that waits for capacity
 # Casts in which nova-compute reports its instances; ignored, because placement has the usage of hosts.
 IGNORED = ("update_instance_info", "delete_instance_info", "sync_instance_info")
+JoinGroup = Callable[[HostsAsked, NovaGroup], Awaitable[HostsAsked]]
+NO_GROUPS = "its server group: this berth has no server groups (features/groups)"
 _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved", "chosen", "io_ops"})
 
 
@@ -48,8 +50,9 @@ class SchedulingQueries:
     """
 
     select: Ask[HostsAsked, HostsAnswered]
-    make_group: Ask[GroupEditRequested, GroupEditAnswered]
     release: Ask[ReleaseRequested, ReleaseAnswered]
+    # adds a server group of Nova to a query; None: no feature knows server groups
+    join_group: JoinGroup | None = None
     # forwards a call that berth cannot judge to a nova-scheduler; None: there is none
     fallback: Callable[[RpcCall], Awaitable[object]] | None = None
     # whether Nova still waits for hosts of the given instances; None: unknown, so each call is answered
@@ -76,7 +79,6 @@ class NovaScheduling:
         self._wait = wait  # seconds that a call may wait for capacity
         # queues the notifications that Nova's scheduler publishes when a call starts or ends
         self._notify = notify or (lambda call, phase: None)
-        self._groups: set[str] = set()  # server groups that exist in placement
 
     async def answer(self, call: RpcCall) -> RpcResult:
         if call.namespace == "baseapi":
@@ -142,8 +144,8 @@ class NovaScheduling:
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Translate an RPC call to a query to berth's scheduler, and create the server group that the query
-        needs; if the call names an unknown host, read Nova's databases and retry.
+        """Translate an RPC call to a query to berth's scheduler, with the server group that it names; if the
+        call names an unknown host, read Nova's databases and retry.
         """
 
         def translate() -> Translated:
@@ -161,14 +163,11 @@ class NovaScheduling:
         except NoSuchDestination:
             await self._mirror.refresh()
             found = translate()
-        if found.group is not None:
-            await self._make_group(found.group)
-        return found.question
-
-    async def _make_group(self, group: MakeGroup) -> None:
-        if group.group not in self._groups:
-            await self._queries.make_group(GroupEditRequested(edit=group))
-            self._groups.add(group.group)
+        if found.group is None:
+            return found.question
+        if self._queries.join_group is None:
+            raise CannotJudge(NO_GROUPS)
+        return await self._queries.join_group(found.question, found.group)
 
     async def _placed(self, question: HostsAsked) -> HostsAnswered:
         """Return the answer of berth's scheduler; repeat the query if the scheduler asks for a retry or does

@@ -7,14 +7,13 @@ from msgspec import structs
 
 from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.vocabulary import Id
-from features.groups.core.joined_group import group_of_alternative
 from features.moves.core.start import MoveStart, asked_by
 from features.moves.messages import MoveRequested
 from features.moves.placing import MoveLookups
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from features.planning.core.usable_after import UsableAfterMoves
+from features.planning.joint_rules import JointPlacing
 from features.planning.messages import PlannedStep
-from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
 from scheduler_worker.core.extension import Held, Shape, Weigher, shape_of
 from scheduler_worker.extension import (
     AllHosts,
@@ -22,8 +21,11 @@ from scheduler_worker.extension import (
     CellQueries,
     ChoicePolicy,
     Choosing,
+    HostArrays,
     Order,
     Scheduler,
+    active_instances,
+    amounts_on_host,
 )
 
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
@@ -41,6 +43,7 @@ class CloudReading:
     cells: CellQueries
     cold: bool  # instances are stopped to be moved (cold migration)
     fixed: Collection[Id]  # instances that must not move
+    joint: JointPlacing
     hosts: set[str] = field(default_factory=set)  # roots of the hosts whose instances were read
     starts: dict[Id, MoveStart] = field(default_factory=dict)
     orders: dict[Id, Order] = field(default_factory=dict)
@@ -94,8 +97,8 @@ class CloudReading:
             at = self.scheduler.source.position(start.source.root) if start.source is not None else None
             if at is None:
                 continue
-            alone, alternative = group_of_alternative(alternative) is None, _of_any_source(alternative)
-            kind = self.scheduler.policy.kind(alternative) if alone else build
+            is_joint, alternative = self.joint.concerns(alternative), _of_any_source(alternative)
+            kind = build if is_joint else self.scheduler.policy.kind(alternative)
             if kind not in accepted:
                 accepted[kind] = arrays.accepting(choosing, alternative)
             instance = self._movable(start, arrays, accepted[kind])
@@ -130,8 +133,8 @@ class CloudReading:
 
     def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
         held = amounts_of(start, self.scheduler.source.sharing)
-        group = group_of_alternative(self.orders[start.asked.build].preferred)
-        apart = group.id if group is not None and group.policy == "anti-affinity" else None
+        preferred = self.orders[start.asked.build].preferred
+        apart = self.joint.of(preferred).apart(preferred)
         lives = not self.cold and not any(
             name in DEVICES or name.startswith(_PASSED_THROUGH) for name in held
         )

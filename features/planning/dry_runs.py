@@ -6,7 +6,7 @@ from bus.delivery.runner import Bus
 from bus.resources import Provider
 from bus.vocabulary import portions
 from features.moves.messages import MoveRequested
-from features.moves.supposed_moves import AT_ONCE
+from features.moves.supposed_moves import AT_ONCE, DryRuns
 from features.planning.messages import WHAT_IF_MOVES, WhatIfMoves
 from features.what_if.messages import WhatIfAnswered
 
@@ -24,3 +24,6 @@ async def supposed(
     for some in portions(moves, AT_ONCE):
         answers += (await ask(WhatIfMoves(moves=some, closed=roots))).answers
     return answers
+
+
+PART = DryRuns(supposed)

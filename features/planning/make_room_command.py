@@ -9,7 +9,7 @@ from berth.commands.builds import boot_options, print_notes
 from berth.commands.decision_output import print_funnel
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, complain, write_json
-from berth.features import modules
+from berth.features import added
 from berth.operations.boot_options import (
     BootOptions,
     boot_request,
@@ -31,6 +31,7 @@ from features.moves.commands.moves import MovePrinter
 from features.moves.messages import MoveKind, MoveOfPlan
 from features.moves.plan_requests import outcome_of
 from features.planning.messages import MOST_MOVES, PlannedStep, PlanRoom, RoomGoal, RoomPlanned
+from features.planning.reserving import MODULE, MadeRoom
 from features.planning.room_requests import RoomListener, RoomMade, make_room, plan_room
 
 commands = Commands()
@@ -80,7 +81,7 @@ async def make_room_command(
     reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
     if reserve and request.parts.sections:
         raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
-    if reserve and not modules("made_room"):
+    if reserve and not added(MadeRoom, MODULE):
         raise BadSetting("--reserve: no feature of this berth reserves capacity")
     if HOST in within:
         raise BadSetting("--in host=: name a host with --host")

@@ -15,16 +15,13 @@ from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
 from bus.vocabulary import Id
-from features.groups.core.domain_rules import required_constraints
-from features.groups.core.joined_group import group_of_alternative
-from features.groups.core.members import domain_rules
 from features.moves.placing import MovePlacing
 from features.planning.cloud_reading import CloudReading, of_any_source, usable_weigher
 from features.planning.core.make_room import RoomPlan, plan_room
 from features.planning.core.moved_cloud import CloudState
-from features.planning.core.room_demand import DomainLimit, RoomDemand, RoomPart
+from features.planning.core.room_demand import RoomDemand, RoomPart
+from features.planning.joint_rules import JointPlacing
 from features.planning.messages import PlannedStep, PlanRoom, RoomPlanned
-from features.preemption.host_arrays import accepting
 from features.what_if.messages import PlacedThere
 from features.what_if.questions import PATIENCE, WhatIfs
 from scheduler_worker.core.extension import shape_of
@@ -36,6 +33,7 @@ from scheduler_worker.extension import (
     OrderSection,
     Pick,
     Scheduler,
+    accepting,
     on_closed,
     only_on,
     sections_of,
@@ -72,17 +70,21 @@ class _Question:
 
 
 class RoomPlanner:
-    def __init__(self, what_ifs: WhatIfs, placing: MovePlacing, cells: CellQueries) -> None:
+    def __init__(
+        self, what_ifs: WhatIfs, placing: MovePlacing, cells: CellQueries, joint: JointPlacing
+    ) -> None:
         self._what_ifs = what_ifs
         self._placing = placing
         self._cells = cells
+        self._joint = joint
 
     @property
     def scheduler(self) -> Scheduler:
         return self._placing.scheduler
 
     def reading(self, cold: bool, fixed: Sequence[Id]) -> CloudReading:
-        return CloudReading(self.scheduler, self._placing.lookups, self._cells, cold, frozenset(fixed))
+        lookups, cells = self._placing.lookups, self._cells
+        return CloudReading(self.scheduler, lookups, cells, cold, frozenset(fixed), self._joint)
 
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
         answer = await self._answer(asked)
@@ -178,18 +180,13 @@ class RoomPlanner:
             amounts = np.array([float(asked.get(name, 0)) for name in classes])
             shape = shape_of(part.alternative.question)
             parts.append(RoomPart(amounts, hosts, len(part.instances), (shape,)))
-        group = group_of_alternative(order.preferred)
-        if group is None:
-            return RoomDemand(parts)
-        if group.policy == "affinity":  # all of them on one host
+        joint = self._joint.of(order.preferred)
+        if joint.on_one_host(order.preferred):
             amounts = np.sum([part.amounts * part.count for part in parts], axis=0)
             hosts = np.logical_and.reduce([part.accepted for part in parts])
             shapes = tuple(shape for part in parts for shape in part.shapes * part.count)
             return RoomDemand([RoomPart(amounts, hosts, shapes=shapes)])
-        rules = domain_rules(choosing, group, required_constraints(group))
-        limits = [DomainLimit(level.ids.copy(), most, rules.counts(level)) for level, most in rules.spreads]
-        packed = np.where(rules.open_to(), rules.domains, 0) if rules.packs else None
-        return RoomDemand(parts, limits, packed)
+        return RoomDemand(parts, *joint.domains(order.preferred, choosing))
 
     async def _read_more(self, question: _Question, cloud: CloudState, demand: RoomDemand, most: int) -> bool:
         """Read the instances of the `most` hosts with the best chances as targets, and of hosts that could be
@@ -254,8 +251,7 @@ class RoomPlanner:
         """Place the instances on their targets, as if the moves were done; None if any does not fit."""
         order, placed = question.order, list[PlacedThere]()
         instances = [instance for part in _parts(order) for instance in part.instances]
-        group = group_of_alternative(order.preferred)
-        if group is not None and group.policy == "affinity":
+        if self._joint.of(order.preferred).on_one_host(order.preferred):
             targets = [root for root in targets for _ in instances]
         on = dict[Id, list[Id]]()
         for instance, root in zip(instances, targets, strict=False):

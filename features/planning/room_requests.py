@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from berth.features import modules
+from berth.features import added
 from berth.operations.request_sense import asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -16,6 +16,7 @@ from control_room.core.words import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, start_plan
 from features.planning.messages import PLAN_ROOM, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of
+from features.planning.reserving import MODULE, MadeRoom
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 RESERVE_SECONDS = 60.0  # in which the client must have reserved the capacity
@@ -109,7 +110,7 @@ async def _reserved(bus: Bus, goal: RoomGoal, seconds: float) -> tuple[Any, str]
     if not seconds:
         return None, ""
     request, targets = goal.query.request, goal.found.targets
-    [made_room] = modules("made_room")
+    [made_room] = added(MadeRoom, MODULE)
     try:
         reservation, lacking = await made_room.reserve(
             bus,

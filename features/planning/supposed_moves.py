@@ -1,56 +1,30 @@
 """Answers what-if questions about moves. Chooses hosts as for moves, but claims nothing."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from bus.decisions import Decision
 from bus.vocabulary import Id, portions
-from features.groups.core.joined_group import JoinedGroup, group_of_alternative
-from features.moves.core.start import Barred, MoveStart, Stopped, asked_by
+from features.moves.core.start import Barred, Stopped, asked_by
 from features.moves.messages import MoveRequested
 from features.moves.placing import MovePlacing, RequestedMove
 from features.moves.supposed_moves import AT_ONCE, MoveEvaluation
+from features.planning.joint_rules import JointPlacing, Moved
 from features.planning.messages import WhatIfMoves, WhatIfMovesAnswered
 from features.what_if.messages import PlacedThere, WhatIfAnswered
 from features.what_if.questions import WhatIfs
-from scheduler_worker.extension import Alternative, HostLimit, Order
-
-
-@dataclass(slots=True)
-class _SupposedHosts:
-    """The hosts that members of server groups would have after the moves of a what-if question; a move is
-    added when its destination is found.
-    """
-
-    members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
-    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots
-
-    def goes(self, start: MoveStart, roots: tuple[Id, ...]) -> None:
-        if start.group is not None:
-            self.members.setdefault(start.group, {})[start.asked.build] = roots
-            if start.keep is not None:
-                self.left.setdefault(start.group, {})[start.keep] = tuple(start.current_roots)
-
-    def seen_by(self, order: Order) -> Order:
-        def changed(alternative: Alternative) -> Alternative:
-            if (group := group_of_alternative(alternative)) is None:
-                return alternative
-            members = {**group.members, **self.members.get(group.id, {})}
-            left = {**group.left, **self.left.get(group.id, {})}
-            return alternative.with_part(JoinedGroup(group.on_hosts(members, left)))
-
-        return order.changed(changed)
+from scheduler_worker.extension import HostLimit
 
 
 class WhatIfsOfMoves(MoveEvaluation):
     """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
-    def __init__(self, what_ifs: WhatIfs, placing: MovePlacing) -> None:
+    def __init__(self, what_ifs: WhatIfs, placing: MovePlacing, joint: JointPlacing) -> None:
         self._scheduler = placing.scheduler
         self._what_ifs = what_ifs
         self._placing = placing
+        self._joint = joint
 
     async def supposed(
         self, moves: Sequence[MoveRequested], closed: Collection[Id]
@@ -77,7 +51,7 @@ class WhatIfsOfMoves(MoveEvaluation):
 
     async def _chosen(self, batch: list[RequestedMove], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
         starts = [start for requested in batch if (start := requested.state.start) is not None]
-        supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
+        supposing, moved = self._what_ifs.supposing(), list[Moved]()
         answers: dict[int, WhatIfAnswered] = {}
         closed = HostLimit(
             "reserved",
@@ -91,10 +65,12 @@ class WhatIfsOfMoves(MoveEvaluation):
                 unreadable = Decision(code="unreadable")
                 answers[id(requested)] = WhatIfAnswered(fits=False, refusal=invalid, decision=unreadable)
                 continue
-            order = emptied.seen_by(order.limited(closed))
+            order = order.limited(closed).changed(
+                lambda alternative: self._joint.of(alternative).after(moved, alternative)
+            )
             answer, _ = await self._what_ifs.chosen(order, question.best, supposing)
             if answer.fits:
-                emptied.goes(start, tuple(placed.root for placed in answer.placed))
+                moved.append((start, tuple([placed.root for placed in answer.placed])))
                 if answers:
                     answer = structs.replace(answer, best=(), decision=Decision())
             answers[id(requested)] = answer

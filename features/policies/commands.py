@@ -1,23 +1,24 @@
 """`berth rules test` tests changes of filters and weighers on recorded decisions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
+from berth.features import added
 from berth.operations.boot_options import seconds_since
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 from control_room.core.words import several
-from features.policies.policy_changes import changed_policy
-from features.policies.policy_tests import Gathered, PolicyTest, RepeatedDecision, recorded_decisions, tested
-from features.policies.quota_trials import with_quotas
-from features.quotas.edits import check_resources, quotas_of
+from features.policies.decisions import RepeatedDecision
+from features.policies.policy_changes import FORMS, changed_policy
+from features.policies.policy_tests import Gathered, PolicyTest, recorded_decisions, tested
+from features.policies.stored_changes import MODULE, ChangesPart
 
 commands = Commands()
 rules = Commands(name="rules")
@@ -33,10 +34,7 @@ _SAYS = {
 }
 
 
-CHANGES = (
-    "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
-    " near=NUMBER"
-)
+_FORMS_OF_OTHERS = [part.forms for part in added(ChangesPart, MODULE) if part.forms]
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class PolicyTestOptions:
     since: str = option("7d", "Decisions of this time: 90s, 30m, 12h, 7d.")
     changes: list[str] | None = option(
         None,
-        f"{CHANGES}, quota.PROJECT.RESOURCE=LIMIT, priority.NAME.preempts=true (or .value=N, .budget=N),"
-        " reservation.NAME=none (or =NxCLASS:AMOUNT,...), or a settings file; may be repeated.",
+        f"{', '.join((FORMS, *_FORMS_OF_OTHERS))}, or a settings file; may be repeated.",
         "--with",
         metavar="CHANGE",
     )
@@ -62,10 +59,10 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     Example: `berth rules test --since 7d --with weights.ram=-1`. Without --with, the settings of this command
     are tested against the policy of the running schedulers: run it before you restart them.
 
-    A change of multipliers, `subset`, `near` and priority classes alone is tested with the hosts and values
-    that each decision recorded: its best hosts at that time. Any other change, each request that got no host
-    and, with changed classes, each that preempted instances is tested with the PRESENT hosts, with and
-    without the change: the state of all hosts at that time is not recorded.
+    A change of multipliers, `subset` and `near` alone is tested with the hosts and values that each decision
+    recorded: its best hosts at that time. Any other change whose effect the record does not show, and each
+    request that got no host, is tested with the PRESENT hosts, with and without the change: the state of all
+    hosts at that time is not recorded.
     An instance that still exists is tried as one more instance. Nothing is claimed. Changed limits are tested
     on the decisions of each project, the oldest first.
 
@@ -75,17 +72,15 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     since = max(Clock().now() - seconds_since(options.since), 0.0)
     async with cli.bus("rules test") as bus:
         try:
-            await check_resources(bus, {name for limits in changed.quotas.values() for name in limits})
-            changed = replace(changed, trial=await changed.stored.completed(bus, changed.trial))
+            changed = await changed.completed(bus)
             found = await _gathered(bus, cli, since, options)
             with progress_bar() as bar:
                 shown = bar.add_task("decisions", total=len(found.decisions))
                 decisions = await tested(
                     bus, found.decisions, changed, lambda several: bar.advance(shown, several)
                 )
-            if changed.quotas:
-                quotas = await quotas_of(bus, None)
-                decisions = with_quotas(found.decisions, decisions, quotas, changed.quotas)
+            for stored in changed.stored:
+                decisions = await stored.repeated(bus, found.decisions, decisions)
         except (OperationRefused, Unavailable, Unroutable) as problem:
             complain.print(escape(printable(f"the test is not possible: {problem}")), style="red")
             return NOT_POSSIBLE
@@ -136,5 +131,5 @@ def _table(decisions: Sequence[RepeatedDecision]) -> Table:
 
 
 def _after(decision: RepeatedDecision) -> str:
-    preempts = f", preempts {several(decision.preempts, 'instance')}" if decision.preempts else ""
-    return f"{decision.after}{preempts}" if decision.after else "-"
+    replaces = f", replaces {several(decision.replaces, 'instance')}" if decision.replaces else ""
+    return f"{decision.after}{replaces}" if decision.after else "-"

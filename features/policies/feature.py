@@ -5,6 +5,6 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="policies",
     says="tries other filters, weighers and limits on recorded requests",
-    needs=("what_if", "reservations"),
+    needs=("what_if",),
     commands={"Inspect and check": {"rules test": "commands"}},
 )

@@ -6,8 +6,7 @@ from msgspec import Meta, field
 
 from bus.messages import BuildRequested
 from bus.topics import ANYONE, Query
-from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, ShortList, Text, Value, Whole
-from features.preemption.messages import PriorityClass
+from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, Text, Value, Whole
 
 MOST_TRIED = 20  # requests in one query
 
@@ -22,10 +21,8 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
     options: LargeMap[Text, Annotated[str, Meta(max_length=4000)]] = field(default_factory=dict)  # as JSON
     subset: Whole = 1
     near: Number = 0.0
-    # all priority classes; None: the stored classes, but without preemption
-    priorities: ShortList[PriorityClass] | None = None
-    without_reservations: ShortList[Id] = ()  # reservations whose undrawn capacity counts as free
-    reserves: ShortList[BuildRequested] = ()  # additional reservations, as requests that get hosts first
+    # what else the trial supposes: its subject, such as `reservations` → as JSON
+    supposes: LargeMap[Text, Annotated[str, Meta(max_length=1_000_000)]] = field(default_factory=dict)
 
 
 class TryPolicy(Message, frozen=True, kw_only=True):
@@ -42,7 +39,7 @@ class TrialChoice(Value, frozen=True, kw_only=True):
     hosts: LongList[Text] = ()  # the hosts' names
     why: Cause = ""  # why there is no host
     code: Text = ""  # why there is no host: a reason code (docs/reasons.md)
-    preempts: Whole = 0  # number of instances that the request would preempt
+    replaces: Whole = 0  # number of instances whose place the request would take
 
 
 class TrialResult(Value, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Parses changes of the scheduling policy, such as `weights.ram=2`, and applies them to settings."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,16 @@ from msgspec import structs
 
 from berth.choice import policy, rule_options
 from berth.configuration import read
+from berth.features import added
 from berth.settings import BadSetting, Settings
+from bus.delivery.runner import Bus
 from features.policies.messages import TrialPolicy
-from features.policies.stored_policy_changes import StoredChanges
-from features.quotas.edits import parsed_limits, project_to_edit
-from features.quotas.messages import WEIGHT
+from features.policies.stored_changes import MODULE, ChangesPart, StoredChanges
 from scheduler_worker.extension import BadChoice, filter_names, with_changes
 
-_FORMS = (
-    "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
-    " quota.PROJECT.RESOURCE=LIMIT, priority.NAME.OPTION=VALUE, reservation.NAME=none,"
-    " reservation.NAME=NxCLASS:AMOUNT,..."
-)
-_NOT_RECORDED = (
-    "weights of projects (fair share) decide when a request is served, not where, and the backlog of that"
-    " time is not recorded"
+FORMS = (
+    "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
+    " near=NUMBER"
 )
 
 
@@ -35,9 +30,12 @@ class ChangedPolicy:
     trial: TrialPolicy
     # The changed multipliers, `near` and `subset`; None: other values are changed, too
     only_numbers: "ChangedNumbers | None" = None
-    # project ("": the default) → changed limits; empty: quotas are not tested
-    quotas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    stored: StoredChanges = field(default_factory=StoredChanges)
+    stored: Sequence[StoredChanges] = ()  # changes of what other features store
+
+    async def completed(self, bus: Bus) -> "ChangedPolicy":
+        """Return this with what the stored changes let the scheduler suppose."""
+        supposes = {each.subject: text for each in self.stored if (text := await each.supposed(bus))}
+        return replace(self, trial=structs.replace(self.trial, supposes=supposes))
 
 
 @dataclass
@@ -56,23 +54,21 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
     files = [change for change in changes if "=" not in change]
     for path in files:
         if not Path(path).is_file():
-            raise BadSetting(f"--with {path}: no such file, and no change: {_FORMS}")
+            raise BadSetting(f"--with {path}: no such file, and no change: {_forms()}")
         scheduler = read(file=Path(path), environment={}).settings.scheduler
         settings = structs.replace(settings, scheduler=scheduler)
     present = policy(settings)
     filters = filter_names(settings.scheduler.filters or None, rule_options(settings))
     weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
     options: dict[str, dict[str, Any]] = rule_options(settings)
-    quotas: dict[str, dict[str, int]] = {}
-    stored, numbers, others = StoredChanges(), ChangedNumbers(), bool(files) or not changes
+    stored = [part.make() for part in added(ChangesPart, MODULE)]
+    numbers, others = ChangedNumbers(), bool(files) or not changes
     subset, near = settings.scheduler.subset, settings.scheduler.near
     for change in changes:
         name, equals, value = change.partition("=")
         first, _, rest = name.partition(".")
-        if not equals or stored.take(change):
+        if not equals or _is_taken(change, stored):
             continue
-        if first in ("weight", "share") or (first == "quota" and rest.endswith(f".{WEIGHT}")):
-            raise BadSetting(f"--with {change}: {_NOT_RECORDED}")
         if first == "weights" and rest:
             numbers.multipliers[rest] = weighers[rest] = _number(change, value)
         elif name == "subset":
@@ -81,22 +77,28 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
             numbers.near = near = _number(change, value)
         elif name == "rules.filters":
             filters, others = _filters(filters, value), True
-        elif first == "quota" and "." in rest:
-            project, _, resource = rest.rpartition(".")
-            limits = quotas.setdefault(project_to_edit(project), {})
-            limits |= parsed_limits([f"{resource}={value}"])
         elif first == "rules" and "." in rest:
             rule, _, option = rest.partition(".")
             options.setdefault(rule, {})[option] = _value(value)
             others = True
         else:
-            raise BadSetting(f"--with {change}: is not one of: {_FORMS}")
+            raise BadSetting(f"--with {change}: is not one of: {_forms()}")
     trial = TrialPolicy(
         filters=tuple(filters), weighers=weighers, subset=subset, near=near,
         options={name: msgspec.json.encode(given).decode() for name, given in options.items()},
     )  # fmt: skip
-    others = others or stored.of_reservations
-    return ChangedPolicy(trial, None if others else numbers, quotas, stored)
+    return ChangedPolicy(trial, None if others else numbers, [each for each in stored if each.taken])
+
+
+def _is_taken(change: str, stored: Sequence[StoredChanges]) -> bool:
+    taker = next((each for each in stored if each.take(change)), None)
+    if taker is not None:
+        taker.taken += 1
+    return taker is not None
+
+
+def _forms() -> str:
+    return ", ".join([FORMS, *(part.forms for part in added(ChangesPart, MODULE) if part.forms)])
 
 
 def _filters(present: Sequence[str], value: str) -> list[str]:

@@ -4,17 +4,17 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
-import msgspec
 from msgspec import structs
 
+from berth.features import added
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
 from berth.operations.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import parts, topics
-from bus.decisions import FindRefused, Record, RefusedBuild
+from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
@@ -22,6 +22,7 @@ from bus.parts import replaced_by
 from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
 from bus.vocabulary import portions
 from features.policies.core.policy_replay import reweighed
+from features.policies.decisions import RecordedDecision, RepeatedDecision, Source, Verdict
 from features.policies.messages import (
     MOST_TRIED,
     TRY_POLICY,
@@ -31,7 +32,7 @@ from features.policies.messages import (
     TryPolicy,
 )
 from features.policies.policy_changes import ChangedPolicy
-from features.waiting.messages import WaitPart
+from features.policies.stored_changes import MODULE, ChangesPart
 
 EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
@@ -39,43 +40,7 @@ EVERY: tuple[InstanceStatus, ...] = (
 RELEASED = ("shelved", "error", "deleted")  # instances without allocations
 SECONDS = 60.0  # time limit for an answer to a query
 _BUILDS = 100  # in one query
-_PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = parts.encoder(order="deterministic").encode
-
-Source = Literal["record", "present hosts", "hosts of then"]
-Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
-
-
-@dataclass(frozen=True)
-class RecordedDecision:
-    """A recorded decision: the request, when it was decided, the chosen host, and the decision record."""
-
-    build: str
-    at: float
-    request: BuildRequested
-    host: str = ""  # empty: it got no host
-    root: str = ""
-    record: Record | None = None
-    amounts: Mapping[str, int] = field(default_factory=dict)  # of the build or refused request
-    instances: int = 1
-    exists: bool = False  # the instance still has its allocations
-    preempts: bool = False  # it preempted instances
-
-
-class RepeatedDecision(msgspec.Struct, frozen=True):
-    """A recorded decision, and its host without (`before`) and with (`after`) the changed policy."""
-
-    build: str
-    project: str
-    flavor: str
-    at: float
-    recorded: str  # the host that it got; empty: no host
-    before: str
-    after: str
-    verdict: Verdict
-    by: Source
-    why: str = ""  # why it gets no host
-    preempts: int = 0  # instances that it would preempt with the change
 
 
 @dataclass(frozen=True)
@@ -134,7 +99,7 @@ async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecis
                     RecordedDecision(
                         build.build, at[build.build], request, chosen.host, chosen.root, record,
                         summed(chosen.choice.allocations.values()), exists=there,
-                        preempts=bool(replaced_by(build.placed.parts)),
+                        replaces=bool(replaced_by(build.placed.parts)),
                     )
                 )  # fmt: skip
     return found
@@ -145,10 +110,9 @@ async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDec
     for build in builds:
         decided = await ask(FindDecision(id=build.build))
         if decided.request is not None and decided.request.instances:
-            parts = decided.request.parts
-            if (waits := parts.get(WaitPart)) is not None:
-                parts = parts.having(structs.replace(waits, wait=""))
-            request = structs.replace(decided.request, parts=parts, alternates=0)
+            request = structs.replace(decided.request, alternates=0)
+            for part in added(ChangesPart, MODULE):
+                request = part.as_tried(request)
             count, amounts = len(request.instances), asked_amounts(request)
             found.append(
                 RecordedDecision(build.build, build.since, request, amounts=amounts, instances=count)
@@ -181,7 +145,7 @@ async def tested(
     on_tested(len(results))
     representatives = [equal[0].request for equal in left.values()]
     equals = iter(left.values())
-    most = _PREEMPTING if changed.stored.priorities else MOST_TRIED
+    most = min((each.at_once for each in changed.stored), default=MOST_TRIED)
     for some in portions(representatives, most):
         for result in await _tried(bus, changed.trial, some):
             for decision in (same := next(equals)):
@@ -209,7 +173,11 @@ def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedD
     needs.
     """
     numbers, record = changed.only_numbers, decision.record
-    if numbers is None or record is None or (decision.preempts and changed.stored.priorities):
+    if (
+        numbers is None
+        or record is None
+        or not all(each.shows_in_record(decision) for each in changed.stored)
+    ):
         return None
     again = reweighed(decision.build, record, numbers.multipliers, numbers.subset, numbers.near)
     if again is None or again.host is None:
@@ -232,7 +200,7 @@ def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> Rep
         verdict = "placed" if trial.roots else "none"
     hosts = _named(present), _named(trial)
     tested = _tested(decision, hosts, verdict, by, trial.why if verdict == "nowhere" else "")
-    return structs.replace(tested, preempts=trial.preempts)
+    return structs.replace(tested, replaces=trial.replaces)
 
 
 def _named(choice: TrialChoice) -> str:

@@ -3,11 +3,10 @@
 from bus.worker import WorkerRows, answers
 from features.policies.messages import TRY_POLICY
 from features.policies.trials import PolicyTrials
-from features.preemption.victim_search import VictimSearch
 from features.what_if.questions import WhatIfs
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
-    trials = PolicyTrials(needs.of(WhatIfs), needs.of(VictimSearch))
+    trials = PolicyTrials(needs.of(WhatIfs))
     return SchedulerPart(offers=(trials,), rows=WorkerRows(answers=[answers(TRY_POLICY, trials.answer)]))

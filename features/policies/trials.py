@@ -1,9 +1,9 @@
 """Evaluates recorded requests with the present policy and with a changed one, on the present hosts."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,83 +12,88 @@ from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.vocabulary import Allocations, Id, cause_of
 from features.policies.messages import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
-from features.preemption.priorities import Priorities
-from features.preemption.victim_search import VictimSearch
-from features.reservations.messages import RESERVATIONS, FindReservations, every_reservation
-from features.waiting.messages import priority_of
-from features.what_if.messages import WhatIfAnswered
-from features.what_if.preempting import WhatIfsPreempting
-from features.what_if.questions import PATIENCE, WhatIfs
-from features.what_if.supposing import Supposing
-from scheduler_worker.extension import BadChoice, ChoicePolicy, Order
+from features.what_if.messages import WhatIf, WhatIfAnswered
+from features.what_if.questions import PATIENCE, Supposed, WhatIfs
+from scheduler_worker.extension import Alternative, BadChoice, ChoicePolicy, Order
 
 TRIES = 3  # attempts to evaluate a request with both policies on the same state of the hosts
-_NO_RESERVATION = "reservation"  # reason code if the trial supposes the request's reservation to be removed
 
 _options = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class _Side:
-    """The present policy or the policy on trial: how it chooses hosts, with its hypothetical reservations."""
+class Removed(NamedTuple):
+    """Why requests that use only some held capacity get no host: the trial supposes it to be removed."""
 
-    def __init__(
-        self, what_ifs: WhatIfs, supposed: Supposing, removed: Sequence[Id], victims: VictimSearch | None
-    ) -> None:
-        self._what_ifs = what_ifs
-        self._supposed = supposed
-        self._removed = removed
-        self._preempting = WhatIfsPreempting(what_ifs, victims) if victims is not None else None
+    why: str
+    code: str  # reason code
 
-    async def reserve(self, request: BuildRequested) -> str:
-        """Choose hosts for a hypothetical reservation; return why too few hosts fit, or "" on success."""
-        answer = await self._answer(request)
-        slots = f"all {len(request.instances)} slots of reservation {request.flavor.name}"
-        return "" if answer.fits else f"no hosts for {slots}: {_why(answer)}"
+
+class Side:
+    """The present policy or the policy on trial: how it chooses hosts, with its hypothetical choices. What
+    else a trial supposes is added before the first choice; the steps of `what_ifs` follow each choice.
+    """
+
+    def __init__(self, what_ifs: WhatIfs) -> None:
+        self.what_ifs = what_ifs
+        self.free: list[Allocations] = []  # counts as free
+        # id of held capacity (`Restriction`) → why requests that use only this capacity get no host
+        self.removed: dict[Id, Removed] = {}
+        # requests whose instances get hosts before all others, each with what it is, for users
+        self.first: list[tuple[BuildRequested, str]] = []
+
+    async def begin(self) -> str:
+        """Choose the hosts of the first requests; return why too few hosts fit, or "" on success."""
+        self._supposed = self.what_ifs.supposing(self.free)
+        for request, name in self.first:
+            _, answer = await self._chosen(request)
+            if not answer.fits:
+                return f"no hosts for {name}: {_why(answer)}"
+        return ""
 
     async def choice(self, request: BuildRequested) -> TrialChoice:
         before = self._supposed.several
-        answer = await self._answer(request)
+        order, answer = await self._chosen(request)
         self._supposed.forget(before)
-        if (
-            priority_of(request.parts)
-            and not answer.fits
-            and not answer.refusal
-            and self._preempting is not None
-        ):
-            answer = await self._preempting.preempting(request, answer, limited=False)
+        for suppose in self.what_ifs.steps:
+            if not answer.refusal:
+                supposed = Supposed(WhatIf(request=request, replacing=True), order, answer)
+                answer = (await suppose(supposed)).answer
         if not answer.fits:
             return TrialChoice(why=_why(answer), code=answer.decision.code)
         placed = sorted(answer.placed, key=lambda there: there.root)
         roots, hosts = ([getattr(there, name) for there in placed] for name in ("root", "host"))
-        return TrialChoice(roots=tuple(roots), hosts=tuple(hosts), preempts=len(answer.victims))
+        return TrialChoice(roots=tuple(roots), hosts=tuple(hosts), replaces=len(answer.replaced))
 
-    async def _answer(self, request: BuildRequested) -> WhatIfAnswered:
-        [order] = await self._what_ifs.scheduler.resolved([request])
-        order = self._without_removed(order)
-        if order.verdict.invalid or not order.attempts:
-            refusal = order.verdict.invalid or "its reservation is removed"
-            code = "unreadable" if order.verdict.invalid else _NO_RESERVATION
-            return WhatIfAnswered(fits=False, refusal=refusal, decision=Decision(code=code))
-        answer, _ = await self._what_ifs.chosen(order, 1, self._supposed)
-        return answer
+    async def _chosen(self, request: BuildRequested) -> tuple[Order, WhatIfAnswered]:
+        [order] = await self.what_ifs.scheduler.resolved([request])
+        if order.verdict.invalid:
+            unreadable = Decision(code="unreadable")
+            return order, WhatIfAnswered(fits=False, refusal=order.verdict.invalid, decision=unreadable)
+        kept = [attempt for attempt in order.attempts if self._removed(attempt) is None]
+        if not kept and (removed := next(filter(None, map(self._removed, order.attempts)), None)):
+            refused = WhatIfAnswered(fits=False, refusal=removed.why, decision=Decision(code=removed.code))
+            return order, refused
+        order = msgspec.structs.replace(order, attempts=tuple(kept))
+        answer, order = await self.what_ifs.chosen(order, 1, self._supposed)
+        return order, answer
 
-    def _without_removed(self, order: Order) -> Order:
-        kept = tuple(
-            attempt
-            for attempt in order.attempts
-            if not any((r := each.restriction) is not None and r.id in self._removed for each in attempt)
-        )
-        return msgspec.structs.replace(order, attempts=kept)
+    def _removed(self, attempt: Sequence[Alternative]) -> Removed | None:
+        drawn = (each.restriction.id for each in attempt if each.restriction is not None)
+        return next((self.removed[id_] for id_ in drawn if id_ in self.removed), None)
+
+
+# Adds what a trial supposes, given as JSON, to the side of the present policy and to the one on trial.
+SupposeTrial = Callable[[str, Side, Side], Awaitable[None]]
 
 
 class PolicyTrials:
     """Answers which hosts requests would get with another policy. What-if questions wait until a trial has
-    ended.
+    ended. Joins of this feature add to `supposing` what else a trial can suppose, by subject.
     """
 
-    def __init__(self, what_ifs: WhatIfs, victims: VictimSearch | None) -> None:
+    def __init__(self, what_ifs: WhatIfs) -> None:
         self._what_ifs = what_ifs
-        self._victims = victims
+        self.supposing: dict[str, SupposeTrial] = {}
 
     async def answer(self, question: TryPolicy) -> PolicyTried:
         tried = question.policy
@@ -96,36 +101,31 @@ class PolicyTrials:
             policy = tried_policy(self._what_ifs.scheduler.policy, tried)
         except BadChoice as problem:
             return PolicyTried(refusal=cause_of(str(problem)))
-        if tried.priorities is not None and self._victims is None:
-            return PolicyTried(refusal="changes of priorities are tried on the present hosts only")
-        if tried.priorities is not None and (tried.without_reservations or tried.reserves):
-            return PolicyTried(refusal="changes of priorities and of reservations are tried one at a time")
+        if unknown := [subject for subject in tried.supposes if subject not in self.supposing]:
+            return PolicyTried(refusal=f"changes of {', '.join(unknown)} are not tried here")
+        if len(tried.supposes) > 1:
+            several = " and of ".join(tried.supposes)
+            return PolicyTried(refusal=f"changes of {several} are tried one at a time")
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
                 present, trial = await self._sides(policy, tried)
-                for request in tried.reserves:
-                    if why := await trial.reserve(request):
-                        return PolicyTried(refusal=cause_of(why))
+                if why := await present.begin() or await trial.begin():
+                    return PolicyTried(refusal=cause_of(why))
                 results = [await self._both(request, present, trial) for request in question.requests]
                 return PolicyTried(results=tuple(results))
         except TimeoutError:
             return PolicyTried(refusal=f"there was no answer within {PATIENCE:g} s")
+        except NOT_JSON as problem:
+            return PolicyTried(refusal=cause_of(f"what the trial supposes cannot be read: {problem}"))
 
-    async def _sides(self, policy: ChoicePolicy, tried: TrialPolicy) -> tuple[_Side, _Side]:
-        what_ifs, victims, tried_victims = self._what_ifs, None, None
-        scheduler = what_ifs.scheduler.with_policy(policy)
-        if tried.priorities is not None and self._victims is not None:
-            victims = self._victims
-            tried_victims = victims.on_trial(Priorities(tried.priorities))
-        trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
-        if removed:
-            ask = scheduler.placement.ask(RESERVATIONS)
-            found = await every_reservation(ask, FindReservations(ids=removed))
-            free = [slot.held for slots in found.slots.values() for slot in slots if slot.held]
-        present = _Side(what_ifs, what_ifs.supposing(), (), victims)
-        return present, _Side(trial, trial.supposing(free), removed, tried_victims)
+    async def _sides(self, policy: ChoicePolicy, tried: TrialPolicy) -> tuple[Side, Side]:
+        scheduler = self._what_ifs.scheduler
+        present, trial = Side(WhatIfs(scheduler)), Side(WhatIfs(scheduler.with_policy(policy)))
+        for subject, text in tried.supposes.items():
+            await self.supposing[subject](text, present, trial)
+        return present, trial
 
-    async def _both(self, request: BuildRequested, present: _Side, trial: _Side) -> TrialResult:
+    async def _both(self, request: BuildRequested, present: Side, trial: Side) -> TrialResult:
         source = self._what_ifs.scheduler.source
         for _ in range(TRIES):
             seen = source.seen
@@ -160,4 +160,4 @@ def _why(answer: WhatIfAnswered) -> str:
     hosts.
     """
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
-    return answer.refusal or answer.no_preemption or next(iter(last), "no host fits")
+    return answer.refusal or next(iter((*answer.notes, *last)), "no host fits")

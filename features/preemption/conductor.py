@@ -12,8 +12,10 @@ def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
     def rows(builds: CellBuilds) -> WorkerRows:
         return WorkerRows(consumes=[on_many(vacated, builds.receive_many, emits=builds.effects)])
 
+    victims = VictimCourse()
     return ConductorPart(
-        courses=(VictimCourse(), PreemptorCourse()),
+        courses=(victims, PreemptorCourse()),
+        offers=(victims,),
         effects=(BUILD_VACATE, BUILD_PREEMPTED),
         repeats=(BUILD_VACATE,),
         rows=rows,

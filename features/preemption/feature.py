@@ -6,7 +6,7 @@ from bus.feature import Feature
 FEATURE = Feature(
     name="preemption",
     says="builds of higher priority replace instances on their host",
-    needs=("moves", "waiting"),
+    needs=("waiting",),
     commands={"Hosts": {"priority": "commands"}},
     command_groups={
         "priority": "Priority classes: requests that may preempt instances (features/preemption/README.md)."

@@ -30,6 +30,7 @@ from features.waiting.messages import Priority
 
 BUDGET_SECONDS = 3600.0  # the period of the budget of a project
 MOST_LATEST = 1000  # preemptions in one answer
+SHELVED = "shelved"  # why placement retires a preempted instance that is shelved
 REQUEUE_WAIT = "7d"  # how long a preempted instance waits for another host
 
 

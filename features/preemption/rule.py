@@ -13,9 +13,8 @@ from bus.claims import CLEANUP, Choice, ClaimRequested, ConsumerClaim, Retired, 
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Allocations, common, without
-from features.moves.messages import SHELVED
 from features.preemption import store as preemptions
-from features.preemption.messages import Preemption, Preempts, Victim
+from features.preemption.messages import SHELVED, Preemption, Preempts, Victim
 from placement_worker.extension import Book, ClaimRule, ClaimScope, ClaimWorld, Holder, Unread
 
 VICTIMS = Counter(

@@ -1,8 +1,7 @@
 """The part of preemption in a scheduler: the search for victims, and the priority classes."""
 
-from bus.worker import WorkerRows, answers, every, on
-from features.moves.messages import MOVE_REQUESTED
-from features.preemption.messages import BUILD_PREEMPTED, EDIT_PRIORITY, PREEMPTIONS, PRIORITIES
+from bus.worker import WorkerRows, answers, every
+from features.preemption.messages import EDIT_PRIORITY, PREEMPTIONS, PRIORITIES
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
@@ -18,7 +17,6 @@ def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
         offers=(victims,),
         rows=WorkerRows(
             asks=(PREEMPTIONS,),
-            consumes=[on(BUILD_PREEMPTED, victims.requeue, emits=[MOVE_REQUESTED])],
             answers=[answers(PRIORITIES, priorities.find), answers(EDIT_PRIORITY, priorities.edit)],
             timers=[every(REFRESH_SECONDS, priorities.refresh, at_once=True)],
         ),

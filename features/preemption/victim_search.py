@@ -5,7 +5,6 @@ arrays, and checks them by the evaluation that places the request.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from uuid import UUID, uuid5
 
 import numpy as np
 from msgspec import structs
@@ -13,28 +12,16 @@ from msgspec import structs
 from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
-from bus.parts import MoveParts
 from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, common, joined, portions
-from features.groups.core.domain_rules import Constraints, required_constraints
-from features.groups.core.joined_group import group_of_alternative
-from features.groups.core.members import domain_rules
-from features.moves.messages import MoveRequested
+from features.preemption.core.domain_limits import DomainLimits, LimitsOf
 from features.preemption.core.preempting_claims import Replaces
 from features.preemption.core.preempting_parts import PreemptingParts
 from features.preemption.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
-from features.preemption.host_arrays import HostArrays, active_instances, amounts_on_host
-from features.preemption.messages import (
-    PREEMPTIONS,
-    REQUEUE_WAIT,
-    BuildPreempted,
-    FindPreemptions,
-    PriorityClass,
-    Victim,
-)
+from features.preemption.messages import PREEMPTIONS, FindPreemptions, PriorityClass, Victim
 from features.preemption.priorities import Priorities
-from features.waiting.messages import WaitPart, priority_of
+from features.waiting.messages import priority_of
 from scheduler_worker.extension import (
     PLACEMENT_ASKED,
     CellQueries,
@@ -43,10 +30,13 @@ from scheduler_worker.extension import (
     ClaimPart,
     Fallback,
     HasReservations,
+    HostArrays,
     Order,
     Pick,
     RuleError,
     Scheduler,
+    active_instances,
+    amounts_on_host,
     only_on,
     sections_of,
 )
@@ -121,12 +111,16 @@ class VictimSearch(Fallback):
     """The fallback that finds instances to preempt for requests that fit no host."""
 
     def __init__(self, classes: Priorities, cells: CellQueries) -> None:
+        self.limits_of: LimitsOf = _without_limits  # a join may replace it
+        self.requeues = False  # whether a join requests hosts for preempted instances again
         self._classes = classes
         self._cells = cells
 
     def on_trial(self, classes: Priorities) -> "VictimSearch":
         """Return a search with other priority classes, for one question."""
-        return VictimSearch(classes, self._cells)
+        search = VictimSearch(classes, self._cells)
+        search.limits_of, search.requeues = self.limits_of, self.requeues
+        return search
 
     def polls(self, request: BuildRequested) -> bool:
         return self._classes.of(request) is not None and not bars_preemption(request)
@@ -134,6 +128,9 @@ class VictimSearch(Fallback):
     def class_of(self, request: BuildRequested) -> PriorityClass | None:
         """Return the class that permits a request to preempt instances; None: it may not."""
         return None if bars_preemption(request) else self._classes.of(request)
+
+    def class_of_priority(self, priority: int) -> PriorityClass | None:
+        return self._classes.by_value.get(priority)
 
     def why_barred(self, request: BuildRequested) -> str:
         """Return why a request preempts nothing although its class permits it; empty if it may."""
@@ -175,22 +172,6 @@ class VictimSearch(Fallback):
             victims[each.by] = (*victims.get(each.by, ()), each.victim)
         return {instance: (Replaces(some),) for instance, some in victims.items()}
 
-    async def requeue(self, preempted: BuildPreempted) -> MoveRequested | None:
-        """Return the request to unshelve an instance that was preempted, as soon as capacity is free; None if
-        its priority class does not provide for it.
-        """
-        if not preempted.requeued:
-            return None
-        return MoveRequested(
-            move=str(uuid5(UUID(preempted.build), f"requeued after {preempted.by}")),
-            build=preempted.build,
-            kind="unshelve",
-            cell=preempted.cell,
-            parts=MoveParts(
-                WaitPart(wait=REQUEUE_WAIT, priority=preempted.priority, since=preempted.requested)
-            ),
-        )
-
     async def find(
         self,
         order: Order,
@@ -203,17 +184,21 @@ class VictimSearch(Fallback):
         """
         permitted_by = self.class_of(order.request)
         budget = 0 if permitted_by is None else permitted_by.budget
-        search = _Search(placing, self._cells, self._classes)
+        search = _Search(placing, self._cells, self)
         return await search.find(order, budget, supposing, batch or _Batch())
+
+
+def _without_limits(choosing: Choosing, order: Order) -> DomainLimits | None:
+    return None
 
 
 class _Search:
     """A search for the victims of orders."""
 
-    def __init__(self, scheduler: Scheduler, cells: CellQueries, classes: Priorities) -> None:
+    def __init__(self, scheduler: Scheduler, cells: CellQueries, fallback: VictimSearch) -> None:
         self._scheduler = scheduler
         self._cells = cells
-        self._classes = classes
+        self._fallback = fallback
 
     async def find(
         self, order: Order, budget: int, supposing: HasReservations | None, batch: _Batch
@@ -265,12 +250,11 @@ class _Search:
         accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
         demands = np.array([arrays.vector(each.asked) for each in alternatives])
         accepted &= np.array([arrays.fits_empty(demand) for demand in demands])
-        group = group_of_alternative(order.alternative)
-        rules = domain_rules(choosing, group, Constraints() if group is None else required_constraints(group))
-        accepted &= rules.open_to()
+        limits = self._fallback.limits_of(choosing, order) or DomainLimits.none(len(arrays.free))
+        accepted &= limits.is_open
         if not accepted.any(axis=1).all():
             return None
-        return PreemptingParts(parts, rules, arrays, demands, accepted)
+        return PreemptingParts(parts, limits, arrays, demands, accepted)
 
     async def _read(
         self, hosts: Sequence[PlacedHost], reading: _Reading, below: int, excluding: Set[Id]
@@ -295,7 +279,7 @@ class _Search:
                     reading.on.setdefault(instance.root, []).append(self._victim(instance))
 
     def _victim(self, instance: Instance) -> Victim:
-        its_class = self._classes.by_value.get(priority_of(instance.parts))
+        its_class = self._fallback.class_of_priority(priority_of(instance.parts))
         return Victim(
             build=instance.build,
             generation=instance.generation or 0,
@@ -303,7 +287,7 @@ class _Search:
             holder=holder_consumer(instance.build, instance.attempt),
             priority=priority_of(instance.parts),
             grace=its_class.grace if its_class else 0.0,
-            requeue=its_class.requeue if its_class else False,
+            requeue=its_class.requeue and self._fallback.requeues if its_class else False,
         )
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:

@@ -12,8 +12,7 @@ from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from control_room.core.words import several
-from features.policies.commands import CHANGES
-from features.policies.policy_changes import changed_policy
+from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.trials import tried_policy
 from features.quality_replay.period import PeriodOutcome, RecordedArrival, RecordedPeriod
 from features.quality_replay.reading import UNKNOWN, read_period
@@ -35,7 +34,7 @@ class QualityOptions:
     )
     changes: list[str] | None = option(
         None,
-        f"Compare with the settings and these changes together: {CHANGES}; may be repeated.",
+        f"Compare with the settings and these changes together: {FORMS}; may be repeated.",
         "--with",
         metavar="CHANGE",
     )
@@ -89,8 +88,9 @@ def policies(settings: Settings, profiles: Sequence[str], changes: Sequence[str]
     found |= {name: policy(settings.having(placement_profile=name)) for name in named if name != present}
     if changes:
         changed = changed_policy(settings, changes)
-        if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
-            raise BadSetting("--with: quotas, priority classes and reservations are not replayed")
+        if changed.stored:
+            names = " and ".join(each.subject for each in changed.stored)
+            raise BadSetting(f"--with: {names} are not replayed")
         try:
             found[f"{present} with {' '.join(changes)}"] = tried_policy(in_force, changed.trial)
         except BadChoice as problem:
@@ -162,7 +162,8 @@ def unknown_of(
     yield (
         "all hosts count as up and idle: loads, cached images, running builds and failures are not recorded"
     )
-    for name, sentence in UNKNOWN.items():
+    sentences = UNKNOWN | {each.unknown: each.sentence for each in period.conditions}
+    for name, sentence in sentences.items():
         if number := period.unknown[name]:
             yield f"{number:,} {sentence}"
     if gained := max(each.gained for each in outcomes.values()):

@@ -11,8 +11,8 @@ from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor
 from bus.vocabulary import Allocations, Id
-from features.groups.messages import ServerGroup
 from features.history.past import PastCloud
+from features.quality_replay.repeated_conditions import RepeatedCondition
 from placement_worker.extension import Index, Tree
 
 UNNAMED = "custom"  # name of the flavor of a `berth boot` with amounts
@@ -75,7 +75,7 @@ class RecordedPeriod:
     events: Sequence[Event]
     # of the consumers at the begin, so that the demand is known: consumer → its request
     earlier: Mapping[Id, BuildRequested] = field(default_factory=dict)
-    groups: Mapping[Id, ServerGroup] = field(default_factory=dict)  # which requests name
+    conditions: Sequence[RepeatedCondition] = ()
     recorded: PeriodOutcome | None = None
     unknown: Counter[str] = field(default_factory=Counter)  # name in UNKNOWN → how often
 

@@ -4,7 +4,7 @@ schedulers.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -31,7 +31,6 @@ from bus.queries import BuildsFound, DecisionFound, FindBuilds, FindDecision, Fi
 from bus.replication import ConsumerChange
 from bus.requests import Flavor, ResourceGroup
 from bus.vocabulary import UNSAID_ID, Allocations, Id, portions, totals
-from features.groups.messages import GROUPS, FindGroups, GroupPart, ServerGroup, group_of
 from features.history.messages import HISTORY, FindHistory, LoggedCommit, SnapshotPart
 from features.history.past import PastCloud
 from features.history.reading import SECONDS, PastTime, StateHistory, follow
@@ -44,6 +43,7 @@ from features.quality_replay.period import (
     RecordedPeriod,
     label_of,
 )
+from features.quality_replay.repeated_conditions import RepeatedCondition, read_conditions
 from placement_worker.extension import Index, packed, unpacked
 
 OnRead = Callable[[str, int], None]  # arguments: changes or records, and how many more of them were read
@@ -57,14 +57,14 @@ WAITING = {"", "line", "backlog", "crashed"}  # codes of requests that were not 
 _encode = parts.encoder(order="deterministic").encode
 
 # What a replay cannot repeat → the sentence that says so, with the number of times.
-UNKNOWN: Mapping[str, str] = {
+UNKNOWN: dict[str, str] = {
     "holders": "consumers are reservations, or other things than instances: they are replayed by their"
     " amounts, on any host",
     "no_record": "instances have no record: they are replayed by the amounts that they got, on any host",
     "other_amounts": "instances got other amounts than their record says (a resize, or ports with resources):"
     " they are replayed by these amounts",
-    "conditions": "instances had a topology or a reservation: they are replayed without it",
-    "no_group": "instances joined a server group that was deleted since: they are replayed without it",
+    "conditions": "instances had a condition that is not repeated, such as a topology or a reservation: they"
+    " are replayed without it",
     "roles": "instances without a host were of requests with roles: they are left out",
     "other_reasons": "instances were refused for other reasons than a lack of capacity, such as a quota, or"
     " hosts that were down: they are left out",
@@ -224,8 +224,8 @@ async def _completed(
     records |= {id_: found.request for id_, found in external.items() if found.request is not None}
     unplaced = await _without_host(bus, changes.begin, until, on_read)
     asked = [each.decided.request for each in unplaced if each.decided.request is not None]
-    groups = await _groups(bus, [*records.values(), *asked])
-    requests = KnownRequests(groups, unknown)
+    conditions = await read_conditions(bus, [*records.values(), *asked])
+    requests = KnownRequests(conditions, unknown)
     unknown["external"] = len(external)
 
     events: list[Event] = []
@@ -247,7 +247,7 @@ async def _completed(
             for id_, state in at_begin.items()
             if id_ in records or state.type in INSTANCE_TYPES
         },
-        groups=groups,
+        conditions=conditions,
         unknown=unknown,
     )
     arrivals = [event for event in events if isinstance(event, RecordedArrival)]
@@ -262,8 +262,8 @@ async def _completed(
 class KnownRequests:
     """Makes requests for the replay from recorded ones; one object for all that differ only in their ids."""
 
-    def __init__(self, groups: Collection[Id], unknown: Counter[str]) -> None:
-        self._groups = groups
+    def __init__(self, conditions: Sequence[RepeatedCondition], unknown: Counter[str]) -> None:
+        self._conditions = conditions
         self._unknown = unknown
         self._known: dict[bytes, tuple[BuildRequested, Mapping[str, int]]] = {}
 
@@ -272,8 +272,7 @@ class KnownRequests:
         return self._plain(request)[0]
 
     def _plain(self, request: BuildRequested) -> tuple[BuildRequested, Mapping[str, int]]:
-        group = group_of(request.parts)
-        kept = [part for part in request.parts if isinstance(part, GroupPart) and group in self._groups]
+        kept = [part for part in request.parts if any(each.repeats(part) for each in self._conditions)]
         request = structs.replace(request, parts=RequestParts(*kept), alternates=0, reply_to="")
         key = _encode(structs.replace(request, request="", instances=()))
         known = self._known.get(key)
@@ -315,10 +314,13 @@ class KnownRequests:
         return arrivals
 
     def _count_conditions(self, request: BuildRequested, instances: int) -> None:
-        group = group_of(request.parts)
-        if group is not None and group not in self._groups:
-            self._unknown["no_group"] += instances
-        if any(part.limits_hosts and not isinstance(part, GroupPart) for part in request.parts):
+        others = list(request.parts)
+        for each in self._conditions:
+            judged = [part for part in others if each.judges(part)]
+            others = [part for part in others if not each.judges(part)]
+            if not all(map(each.repeats, judged)):
+                self._unknown[each.unknown] += instances
+        if any(part.limits_hosts for part in others):
             self._unknown["conditions"] += instances
 
 
@@ -377,13 +379,4 @@ async def _without_host(bus: Bus, begin: float, until: float, on_read: OnRead) -
         answer = decided.get(request.request, nothing)
         instances = answer.request.instances if answer.request is not None else request.builds
         found.append(Unplaced(max(request.since, begin), instances, answer))
-    return found
-
-
-async def _groups(bus: Bus, requests: Iterable[BuildRequested]) -> dict[Id, ServerGroup]:
-    ask = bus.asker(GROUPS)
-    ids = dict.fromkeys(id_ for each in requests if (id_ := group_of(each.parts)))
-    found: dict[Id, ServerGroup] = {}
-    for some in portions(ids, 100):
-        found |= {group.id: group for group in (await ask(FindGroups(ids=some))).groups}
     return found

@@ -22,7 +22,6 @@ from bus.replication import ProviderChange
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.topics import Query
 from bus.vocabulary import Allocations, Id
-from features.groups.messages import GROUPS, FindGroups, GroupClaim, GroupsFound, group_of
 from features.quality_replay.period import (
     Event,
     HostChange,
@@ -39,12 +38,11 @@ from scheduler_worker.extension import ChoicePolicy, PlacementQueries
 
 
 class ReplayedPlacement(InstantPlacement):
-    """Placement as it would be in a replay: hosts that change, allocations by consumer, and server groups."""
+    """Placement as it would be in a replay: hosts that change, allocations by consumer, and the
+    objects of repeated conditions."""
 
     def __init__(self, period: RecordedPeriod) -> None:
         super().__init__(period.cloud.index())
-        self._groups = period.groups
-        self._members: defaultdict[Id, set[Id]] = defaultdict(set)  # server group → consumers
         self._trees: dict[str, Tree] = {tree.root: tree for tree in period.cloud.trees()}
         self._deleted: set[str] = set()  # roots of deleted hosts that still have instances
         self.held: dict[Id, Allocations] = {}
@@ -53,9 +51,7 @@ class ReplayedPlacement(InstantPlacement):
         for consumer, state in period.cloud.consumers.items():
             self._hold(consumer, state.allocations)
             self.in_use.put(consumer, state.allocations, period.begin)
-        for consumer, request in period.earlier.items():
-            if group := group_of(request.parts):
-                self._members[group].add(consumer)
+        self._objects = [each.replayed(period.earlier, self._hosts_of) for each in period.conditions]
 
     def _hold(self, consumer: Id, allocations: Allocations) -> None:
         self.held[consumer] = allocations
@@ -79,8 +75,8 @@ class ReplayedPlacement(InstantPlacement):
     def _grant(self, order: ClaimRequested) -> list[Claimed]:
         for claim in order.claims:
             self.put(claim.consumer, claim.choices[0].allocations)
-            if (joined := claim.parts.get(GroupClaim)) is not None:
-                self._members[joined.group].add(claim.consumer)
+            for objects in self._objects:
+                objects.granted(claim)
         return [Claimed(choice=0, generation=1, number=self.index.seen) for _ in order.claims]
 
     def follow(self, change: HostChange) -> list[str]:
@@ -132,21 +128,15 @@ class ReplayedPlacement(InstantPlacement):
         ]  # fmt: skip
         return ProvidersFound(providers=tuple(found))
 
-    async def groups(self, question: FindGroups) -> GroupsFound:
-        found = []
-        for id_ in question.ids:
-            if (group := self._groups.get(id_)) is not None:
-                on = {member: self._roots_of(member) for member in self._members[id_] & self.held.keys()}
-                found.append(group.on_hosts(on, {}))
-        return GroupsFound(groups=tuple(found))
-
-    def _roots_of(self, consumer: Id) -> Sequence[str]:
+    def _hosts_of(self, consumer: Id) -> Sequence[str]:
         rows = self.index.rows
-        return sorted({rows[id_].root for id_ in self.held[consumer] if id_ in rows})
+        return sorted({rows[id_].root for id_ in self.held.get(consumer, ()) if id_ in rows})
 
     def queries(self) -> PlacementQueries:
+        answers = {query.name: answer for objects in self._objects for query, answer in objects.answers}
+
         def ask(query: Query[Any, Any]) -> Ask[Any, Any]:
-            return self.groups if query.name == GROUPS.name else self.unused
+            return answers.get(query.name, self.unused)
 
         return replace(super().queries(), allocations=self.allocations, ask=ask)
 

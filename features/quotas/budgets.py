@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bus.claims import ConsumerClaim
 from bus.vocabulary import Allocations
-from features.quotas.messages import DEFAULT, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
+from features.quotas.messages import DEFAULT, INSTANCES, UNLIMITED, OverQuota, over_quota
 
 Amounts = Mapping[str, int]
 Parts = Mapping[str, Counter[str]]  # for a moved instance: each of its consumers → amounts that it holds
@@ -33,24 +33,13 @@ class QuotaLimits:
         return {**self.own(DEFAULT), **self.own(project)}
 
     def of(self, project: str) -> dict[str, int]:
-        """Return the limits that can refuse a claim of the project: without the resources that are unlimited,
-        and without the fair-share weight.
-        """
+        """Return the limits that can refuse a claim of the project: without unlimited resources."""
         limits = self.effective(project).items()
-        return {name: limit for name, limit in limits if limit != UNLIMITED and name != WEIGHT}
-
-    @property
-    def weights(self) -> dict[str, int]:
-        """Return the weights for fair shares by project; the key of the default is ""."""
-        return {project: limits[WEIGHT] for project, limits in self.by_project.items() if WEIGHT in limits}
+        return {name: limit for name, limit in limits if limit != UNLIMITED}
 
     def rows(self) -> set[LimitRow]:
         listed = self.by_project.items()
         return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
-
-    @property
-    def weight_rows(self) -> set[LimitRow]:
-        return {(project, WEIGHT, weight) for project, weight in self.weights.items()}
 
     def limited(self, projects: Iterable[str]) -> list[str]:
         """Return the given projects that have a limit, each once and sorted."""
@@ -120,5 +109,5 @@ def growth_of(after: Counter[str], was: Counter[str]) -> dict[str, int]:
 
 
 def unknown_resources(names: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return the names that are neither one of `known` nor `instances` or the weight."""
-    return tuple(sorted(name for name in names if name not in known and name not in (INSTANCES, WEIGHT)))
+    """Return the names that are neither one of `known` nor `instances`."""
+    return tuple(sorted(name for name in names if name not in known and name != INSTANCES))

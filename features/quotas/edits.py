@@ -60,13 +60,9 @@ def project_to_edit(name: str) -> str:
 
 async def set_quota(bus: Bus, project: str, limits: dict[str, int]) -> Quota:
     """Set limits of a project ("": of the default quota) and return its quota; raise OperationRefused if
-    placement refuses, BadSetting if a limit is invalid.
+    placement refuses.
     """
-    try:
-        edit = SetQuota(project=project, limits=limits)
-    except ValueError as problem:
-        raise BadSetting(str(problem)) from None
-    return await _edit(bus, edit)
+    return await _edit(bus, SetQuota(project=project, limits=limits))
 
 
 async def unset_quota(bus: Bus, project: str, resources: Sequence[str]) -> Quota:

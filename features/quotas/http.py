@@ -35,9 +35,7 @@ from placement_worker.http.extension import (
 
 
 class QuotaLimitsGiven(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Limits to set, by resource class, `instances` or `server_group_members`; -1 means unlimited. The name
-    `weight` is no limit, but the project's weight for its fair share while requests are backlogged.
-    """
+    """Limits to set, by resource class, `instances` or `server_group_members`; -1 means unlimited."""
 
     limits: Annotated[dict[Text, Limit], Meta(min_length=1, max_length=500)]
 
@@ -75,10 +73,7 @@ async def show_quota(call: ApiCall) -> ApiAnswer:
 
 async def set_quota(call: ApiCall) -> ApiAnswer:
     limits = (await call.decoded(QuotaLimitsGiven)).limits
-    try:
-        edit = SetQuota(project=_project(call), limits=limits)
-    except ValueError as problem:
-        raise errors.bad_request(f"limits: {problem}") from None
+    edit = SetQuota(project=_project(call), limits=limits)
     return json_answer(_shown(await _edit(call, edit)))
 
 

@@ -25,8 +25,7 @@ from bus.vocabulary import (
 OVER_QUOTA = "quota"  # reason code
 INSTANCES = "instances"
 GROUP_MEMBERS = "server_group_members"  # members of one server group
-WEIGHT = "weight"  # not a limit, but the project's weight for its share while requests are backlogged
-COUNTS = (INSTANCES, GROUP_MEMBERS, WEIGHT)  # names that are no resource class
+COUNTS = (INSTANCES, GROUP_MEMBERS)  # names that are no resource class
 UNLIMITED = -1
 DEFAULT = ""  # in place of a project id: the default limits, for projects without a limit
 NAME_OF_DEFAULT = "default"  # the default limits' name for users
@@ -152,7 +151,7 @@ def shares_of(quota: Quota) -> list[ProjectShare]:
             limit=None if (limit := quota.effective.get(name, -1)) < 0 else limit,
             is_default=name in quota.effective and name not in quota.limits,
         )
-        for name in sorted((quota.effective.keys() | quota.used.keys()) - {WEIGHT})
+        for name in sorted(quota.effective.keys() | quota.used.keys())
     ]
 
 
@@ -163,16 +162,12 @@ class SetQuota(Tagged, frozen=True, kw_only=True):
     project: ProjectOrDefault = DEFAULT
     limits: Limits
 
-    def __post_init__(self) -> None:
-        if self.limits.get(WEIGHT, 1) < 1:
-            raise ValueError(f"{WEIGHT}: at least 1, not {self.limits[WEIGHT]}")
-
 
 class UnsetQuota(Tagged, frozen=True, kw_only=True):
     """An edit that deletes limits of a project, so that the default applies again."""
 
     project: ProjectOrDefault = DEFAULT
-    resources: LongList[Text] = ()  # empty: all limits, but not the weight
+    resources: LongList[Text] = ()  # empty: all limits
 
 
 QuotaEdit = SetQuota | UnsetQuota
@@ -197,7 +192,6 @@ class FindQuotas(Message, frozen=True, kw_only=True):
 
     project: ProjectOrDefault | None = None
     used: bool = False
-    weights: bool = False  # True: return only the weights of all projects that have one, on one page
     after: Text = ""  # only projects after this one, sorted by id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
@@ -232,10 +226,10 @@ EDIT_QUOTA = Query(
 PAGE_ASKS = (QUOTAS, EDIT_QUOTA)
 
 
-# The acts on limits and weights of projects.
+# The acts on limits of projects.
 
 
-ACTS = (Act("quota", "admin", "limits and weights of projects", sent(EDIT_QUOTA)),)
+ACTS = (Act("quota", "admin", "limits of projects", sent(EDIT_QUOTA)),)
 REQUESTED: Mapping[type[Message], Requested] = {
     QuotaEditRequested: Requested(
         state=lambda message: (QUOTAS, FindQuotas(project=message.edit.project)),

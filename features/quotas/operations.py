@@ -32,12 +32,6 @@ class QuotaOperations(PlacementOperations):
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
         async with self.database.read() as tx:
             _, limits = await stored_limits.read_limits(tx)
-            if query.weights:
-                weights = [
-                    quotas.Quota(project=project, limits={quotas.WEIGHT: weight})
-                    for project, weight in sorted(limits.weights.items())
-                ]
-                return quotas.QuotasFound(quotas=tuple(weights), source=self.source)
             if query.project is not None:
                 projects: Sequence[str] = (query.project,)
             else:
@@ -64,8 +58,7 @@ class QuotaOperations(PlacementOperations):
     @again(lambda *_: quotas.QuotaEditAnswered(result=Contended()))
     async def edit(self, order: quotas.QuotaEditRequested) -> quotas.QuotaEditAnswered:
         edit = order.edit
-        named = {*edit.limits} if isinstance(edit, quotas.SetQuota) else {*edit.resources}
-        if self.source == "keystone" and named != {quotas.WEIGHT}:
+        if self.source == "keystone":
             return quotas.QuotaEditAnswered(result=quotas.QuotaSourceIsKeystone())
         if isinstance(edit, quotas.SetQuota):
             async with self.database.read() as tx:
@@ -84,11 +77,8 @@ class QuotaOperations(PlacementOperations):
             if isinstance(edit, quotas.SetQuota):
                 after = {**before, **edit.limits}
             else:
-                after = {
-                    name: before[name]
-                    for name in before
-                    if (name not in edit.resources if edit.resources else name == quotas.WEIGHT)
-                }
+                left = before if edit.resources else ()
+                after = {name: before[name] for name in left if name not in edit.resources}
             changed = await self._replace(
                 tx, limits, QuotaLimits({**limits.by_project, project: after}).rows()
             )
@@ -97,16 +87,16 @@ class QuotaOperations(PlacementOperations):
 
     @again()
     async def replace_all(self, limits: Limits) -> bool:
-        """Replace the limits of all projects and the default, but no weights; return whether any changed."""
+        """Replace the limits of all projects and the default; return whether any changed."""
         wanted = QuotaLimits(limits).rows()
         async with self.database.read() as tx:
             _, current = await stored_limits.read_limits(tx)
-        if current.rows() == wanted | current.weight_rows:
+        if current.rows() == wanted:
             return False
         async with changing(self.database, self.book) as tx:
             await new_rules_edition(tx)
             _, current = await stored_limits.read_limits(tx)
-            return await self._replace(tx, current, wanted | current.weight_rows)
+            return await self._replace(tx, current, wanted)
 
     async def _replace(self, tx: Transaction, current: QuotaLimits, wanted: set[LimitRow]) -> bool:
         """Store the limits `wanted` in place of the limits `current`; return whether a limit was changed."""

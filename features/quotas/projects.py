@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bus.queries import Instance, InstancesFound, WaitingFound
 from control_room.core.now import Reply
-from features.quotas.messages import DEFAULT, UNLIMITED, WEIGHT, ProjectShare, Quota, QuotasFound, shares_of
+from features.quotas.messages import DEFAULT, UNLIMITED, ProjectShare, Quota, QuotasFound, shares_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ def projects_listed(
         return ProjectsListed(found.problem or default.problem)
     counts = waiting.answer.by_project if waiting.answer else None
     backlog, served = (waiting.answer.backlog, waiting.answer.shares) if waiting.answer else ({}, {})
+    weights = waiting.answer.weights if waiting.answer else {}
     return ProjectsListed(
         problem="",
         default=[limit for quota in default.answer.quotas for limit in _limits(quota)],
@@ -56,7 +57,7 @@ def projects_listed(
                 quota.project,
                 shares_of(quota),
                 None if counts is None else counts.get(quota.project, 0),
-                weight=quota.effective.get(WEIGHT, 1),
+                weight=weights.get(quota.project, weights.get(DEFAULT, 1)),
                 backlog=backlog.get(quota.project, 0),
                 share=served.get(quota.project, 0.0),
             )

@@ -12,8 +12,8 @@ from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 from control_room.core.words import duration
 from features.history.reading import moment_of
-from features.policies.commands import CHANGES, NOT_POSSIBLE, show_test
-from features.policies.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
+from features.policies.commands import NOT_POSSIBLE, show_test
+from features.policies.policy_changes import FORMS, ChangedNumbers, ChangedPolicy, changed_policy
 from features.policies.policy_tests import recorded_decisions
 from features.replay.replay import Replay, ReplayResult
 
@@ -28,7 +28,7 @@ _TIMES = "2026-03-29T14:30 (UTC, or with an offset), or how long ago (90s, 30m, 
 class ReplayOptions:
     begin: str = option("1h", f"Begin of the period: {_TIMES}", "--from", metavar="TIME")
     end: str = option("0s", f"End of the period: {_TIMES}", "--to", metavar="TIME")
-    changes: list[str] | None = option(None, f"{CHANGES}; may be repeated.", "--with", metavar="CHANGE")
+    changes: list[str] | None = option(None, f"{FORMS}; may be repeated.", "--with", metavar="CHANGE")
     project: str = option("", "Only decisions of this project.")
     allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
     limit: int = option(1000, "The number of decisions, the newest.", min=1)
@@ -78,10 +78,10 @@ def policy_of(settings: Settings, changes: list[str]) -> ChangedPolicy:
     made again from its record alone.
     """
     changed = changed_policy(settings, changes)
-    if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
+    if changed.stored:
+        names = " and ".join(each.subject for each in changed.stored)
         raise BadSetting(
-            "quotas, priority classes and reservations of a past time are not recorded: `berth rules test`"
-            " tests them on the present ones"
+            f"{names} of a past time are not recorded: `berth rules test` tests them on the present ones"
         )
     return changed if changes else replace(changed, only_numbers=ChangedNumbers())
 

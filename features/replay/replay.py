@@ -16,15 +16,10 @@ from bus.replication import ConsumerChange
 from features.history.messages import LoggedCommit
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, follow
+from features.policies.decisions import RecordedDecision, RepeatedDecision
 from features.policies.messages import TrialPolicy, TrialResult, TryPolicy
 from features.policies.policy_changes import ChangedPolicy
-from features.policies.policy_tests import (
-    PolicyTest,
-    RecordedDecision,
-    RepeatedDecision,
-    from_record,
-    on_hosts,
-)
+from features.policies.policy_tests import PolicyTest, from_record, on_hosts
 from features.policies.trials import PolicyTrials
 from features.what_if.questions import WhatIfs
 from placement_worker.extension import Index, unpacked
@@ -71,7 +66,7 @@ class PastScheduler:
         self._instances = Counter(root for each in cloud.consumers.values() for root in self._roots_of(each))
         placement, time = _PastPlacement(self._index, bus), SteppedTime(Clock().now())
         self._cloud = InstantCloud(placement, policy(settings), settings, time=time)
-        self._trials = PolicyTrials(WhatIfs(self._cloud.scheduler), None)
+        self._trials = PolicyTrials(WhatIfs(self._cloud.scheduler))
         self._unreported = set(self._index.trees)
 
     def _roots_of(self, consumer: ConsumerChange | None) -> set[str]:

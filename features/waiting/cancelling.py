@@ -5,16 +5,14 @@ from collections.abc import Sequence
 import msgspec
 
 from bus.context import resumed
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildUnplaceable
-from bus.vocabulary import Id
-from features.moves.core.start import refused
-from features.moves.messages import MoveRefused
-from features.moves.placing import refusal_of
+from bus.messages import BuildCancelled, BuildCancelRequested
+from bus.vocabulary import Id, Message
 from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from features.waiting.tables.queued import FoundQueued, QueuedRequest
 from scheduler_worker.extension import (
     CANCELLED,
+    CANCELLED_CODE,
     Cancellation,
     CancelResults,
     Ending,
@@ -39,7 +37,8 @@ class CancelledWaits:
 
     async def _waiting(self, build: Id) -> FoundQueued | None:
         async with self._store.database.read() as tx:
-            return await queued.find(tx, build)
+            found = await queued.find(tx, build)
+        return None if found is None or not self._store.can_read(found.queued) else found
 
     async def _end_wait(self, asked: BuildCancelRequested, found: FoundQueued) -> CancelResults:
         message = found.queued.message
@@ -62,22 +61,17 @@ class CancelledWaits:
     ) -> CancelResults:
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
-        if placed and found.queued.start is not None:
-            why = "it does not wait any more: it has just started, or was refused"
+        if placed and found.queued.subject is not None:
+            why = self._store.purpose_of(found.queued).not_waiting
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._steps.pass_on(asked, fenced, bool(fenced.ended), why)
         return self._steps.answer(asked, bool(fenced.ended) or not placed, why)
 
-    async def _ended(self, found: FoundQueued, fenced: Fenced) -> BuildUnplaceable | MoveRefused:
-        message, start = found.queued.message, found.queued.start
-        decision = msgspec.structs.replace(found.queued.decision, code="cancelled")
-        if start is not None:
-            why = fenced.before.get(message.request, CANCELLED)
-            refusal = refused(start.asked, why, "cancelled", decision)
-            if why != CANCELLED:  # the move ended before, for another reason
-                refusal = refused(start.asked, why, "")
-            await self._store.refusals.add([refusal_of(start.asked, message, refusal)])
-            return refusal
+    async def _ended(self, found: FoundQueued, fenced: Fenced) -> Message:
+        if found.queued.subject is not None:
+            return await self._store.purpose_of(found.queued).cancelled(found.queued, fenced)
+        message = found.queued.message
+        decision = msgspec.structs.replace(found.queued.decision, code=CANCELLED_CODE)
         end = unplaceable(message, tuple(fenced.ended), CANCELLED, decision)
         await self._store.refusals.add_builds([(message, [end])])
         return end

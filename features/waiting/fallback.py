@@ -2,25 +2,54 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.messages import BuildCancelRequested
+from bus.messages import BuildCancelRequested, BuildRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingFound
 from bus.vocabulary import Id
+from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.messages import wait_of
 from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
+from features.waiting.results import Evaluation
+from features.waiting.store import WaitingStore
 from scheduler_worker.extension import CancelResults, Fallback, Order, Scheduler, TakenOver
 
 
 class WaitingFallback(Fallback):
-    """The fallback that takes orders of requests that may wait; callers of `Scheduler.place` store them."""
+    """The fallback that stores requests which may wait, and takes them over."""
 
-    def __init__(self, owner: WaitingOwner, cancelling: CancelledWaits) -> None:
+    def __init__(
+        self, store: WaitingStore, arrivals: Arrivals, owner: WaitingOwner, cancelling: CancelledWaits
+    ) -> None:
+        self._store = store
+        self._arrivals = arrivals
         self._owner = owner
         self._cancelling = cancelling
 
+    def taken(self, request: Id) -> BuildRequested | None:
+        entry = self._store.requests.get(request)
+        return None if entry is None else entry.message
+
+    async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
+        return await self._arrivals.receive(orders)
+
     async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[TakenOver | Order]:
-        return [TakenOver(waits_of(order)) if _waits(order) else order for order in orders]
+        """Store the new requests among the orders; those that wait already stay in the queue."""
+        answers: list[TakenOver | Order] = list(orders)
+        new: list[int] = []
+        for index, order in enumerate(orders):
+            if _waits(order):
+                if order.part(Evaluation) is not None:
+                    answers[index] = TakenOver(waits_of(order))
+                else:
+                    new.append(index)
+        for index, answer in zip(new, await self._arrivals.store([orders[at] for at in new]), strict=True):
+            answers[index] = answer
+        return answers
+
+    def placed(self, orders: Sequence[Order]) -> None:
+        if self._store.requests:
+            self._store.on_placed(orders)
 
     async def cancel(self, asked: BuildCancelRequested) -> CancelResults | None:
         return await self._cancelling.cancel(asked)

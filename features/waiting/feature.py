@@ -8,7 +8,6 @@ FEATURE = Feature(
     name="waiting",
     says="lets requests without a host wait for free capacity",
     settings=WaitingSettings,
-    needs=("moves", "quotas"),
     commands={"Builds": {"waiting": "commands"}, "Hosts": {"share": "shares"}},
     command_groups={
         "share": "Weights of projects while requests are backlogged (features/waiting/fair-share.md)."

@@ -90,7 +90,7 @@ class HeldHosts(Narrowing):
             if hold is None:
                 return "offered to waiting requests now"
             of = f"of project {project}" if hold.project == project else "of another project"
-            what = "move" if hold.move else "request"
+            what = hold.purpose or "request"
             until = f"it gets a host, at most until {moment_text(hold.until)}"
             since = f"since {moment_text(hold.since)}"
             return f"reserved for waiting {what} {hold.request} {of} {since} until {until}"
@@ -109,7 +109,7 @@ class HeldHosts(Narrowing):
                     since=own.since + passed,
                     until=entry.until,
                     zone=own.zone,
-                    move=entry.start is not None,
+                    purpose=entry.subject.purpose if entry.subject is not None else "",
                 )
         return found
 
@@ -129,7 +129,7 @@ def contender_of(order: Order, now: float) -> Contender:
 
 
 def sharing_project(order: Order) -> str:
-    """Return the project whose share decides the turn of an order; none for moves."""
+    """Return the project whose share decides the turn of an order; none for an order that boots nothing."""
     return order.request.project if order.purpose.boots else ""
 
 

@@ -1,14 +1,15 @@
-"""Parts of messages about waiting for capacity."""
+"""Parts of messages about waiting for capacity, and messages that edit the weights of projects."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from bus.messages import BuildCancelRequested, BuildRequested
-from bus.parts import MoveParts, Part, PlacedParts, RequestParts
-from bus.vocabulary import Seconds, Wait, seconds_of
-from features.moves.messages import SEEKING, MoveRequested
+from bus.acts import Act, Requested, sent
+from bus.messages import BuildCancelRequested
+from bus.parts import Part, PlacedParts, RequestParts
+from bus.topics import ANYONE, Query
+from bus.vocabulary import Message, Seconds, Tagged, Wait, seconds_of
 
 CRASHED = "crashed"  # reason code
 
@@ -41,12 +42,7 @@ class WaitPart(Part, frozen=True, kw_only=True):
             return None
         return PlacedWait(priority=self.priority, since=waits_since)
 
-    def contradiction(self, request: BuildRequested | MoveRequested, options: Any = None) -> str:
-        if isinstance(request, MoveRequested):
-            if self.wait and request.kind not in SEEKING:
-                return f"wait: a {request.kind} needs no room"
-            if self.wait and request.to_cell:
-                return "wait: a move to another cell cannot wait for capacity; request it again later"
+    def contradiction(self, request: Any, options: Any = None) -> str:
         if options is not None and seconds_of(self.wait) > options.max_wait:
             most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
             return f"wait: {self.wait}, {most}"
@@ -80,5 +76,43 @@ def priority_of(parts: RequestParts | PlacedParts) -> int:
     return 0 if part is None else part.priority
 
 
-PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, MoveParts: WaitPart, PlacedParts: PlacedWait}
+DEFAULT = ""  # in place of a project's id: all projects without a weight of their own
+NAME_OF_DEFAULT = "default"  # its name for users
+
+ProjectOrDefault = Annotated[str, Meta(max_length=255)]
+Weight = Annotated[int, Meta(ge=1, le=10**6)]
+
+
+class WeightEditRequested(Message, frozen=True, kw_only=True):
+    """A request to set or delete the weight of a project, which decides its share of a backlog."""
+
+    project: ProjectOrDefault
+    weight: Weight | None = None  # None: delete the weight, so that the default applies
+
+
+class WeightEdited(Tagged, frozen=True, kw_only=True):
+    project: ProjectOrDefault
+    weight: Weight | None = None
+    changed: bool = False
+
+
+class WeightEditAnswered(Message, frozen=True, kw_only=True):
+    result: WeightEdited
+
+
+EDIT_WEIGHT = Query(
+    "scheduler.weight",
+    WeightEditRequested,
+    WeightEditAnswered,
+    "set or delete the weight of a project, or the default weight",
+    ANYONE,
+    "scheduler",
+)
+ACTS = (Act("share", "admin", "weights of projects", sent(EDIT_WEIGHT)),)
+REQUESTED: Mapping[type[Message], Requested] = {
+    WeightEditRequested: Requested(id=lambda message: "" if message.project else NAME_OF_DEFAULT)
+}
+DONE = (WeightEdited,)
+
+PARTS: Mapping[type, type[Part]] = {RequestParts: WaitPart, PlacedParts: PlacedWait}
 PAGE_PUBLISHES = (BuildCancelRequested,)

@@ -14,7 +14,6 @@ from bus.parts import DecisionParts
 from bus.queries import DecisionFound, FindWaiting, HeldHost, WaitingFound, WaitingRequest
 from bus.sql.statement import Transaction
 from bus.vocabulary import Id
-from features.moves.messages import DecidedMove
 from features.waiting.core.reserved_hosts import Root, StoredHold
 from features.waiting.core.shares import shares_of
 from features.waiting.messages import priority_of
@@ -22,6 +21,7 @@ from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import RequestBacklog
 from features.waiting.start_estimates import Listed
 from features.waiting.tables import listing, queued
+from features.waiting.tables import weights as weights_table
 from features.waiting.tables.queued import Depth, FoundQueued, OtherScheduler, QueuedRequest
 
 log = logging.getLogger(__name__)
@@ -212,6 +212,7 @@ class WaitingOwner:
             kinds = await listing.kinds(tx, question.project, KINDS)
             roster = await queued.roster(tx)
             backlogged = {} if question.requests else await queued.new_counts(tx)
+            weights = {} if question.requests else await weights_table.weights(tx)
         end = question.after + len(found)
         return WaitingFound(
             waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
@@ -221,6 +222,7 @@ class WaitingOwner:
             more=end if not question.requests and end < count else None,
             by_project=by_project,
             backlog=backlogged,
+            weights=weights,
             shares=shares_of(_served(scheduler.served) for scheduler in roster if scheduler.served),
             holds=tuple(held for held in self.held(roster) if held.root in question.on),
         )
@@ -234,9 +236,10 @@ class WaitingOwner:
         """Return which capacity a request lacks while it waits. If it does not wait, return the decision
         `ended` with the hosts that it names and that are held for waiting requests.
         """
-        async with self._store.database.read() as tx:
+        store = self._store
+        async with store.database.read() as tx:
             found = await queued.find(tx, id_)
-            if found is None:
+            if found is None or not store.can_read(found.queued):
                 held = held_named(ended.decision, self.held(await queued.roster(tx)))
                 return structs.replace(ended, held=held)
             entry = found.queued
@@ -246,14 +249,14 @@ class WaitingOwner:
         return DecisionFound(
             known=True,
             request=entry.message,
-            builds=entry.message.instances if entry.start is None else (entry.start.asked.build,),
+            builds=entry.message.instances if entry.subject is None else (entry.subject.instance,),
             reason=entry.lacks,
             decision=entry.decision,
             at=entry.since,
             waits=True,
             until=entry.until,
             wakes=entry.wakes,
-            parts=DecisionParts(DecidedMove(request=entry.start.asked) if entry.start is not None else None),
+            parts=DecisionParts() if entry.subject is None else store.purpose_of(entry).decision_parts(entry),
             start_p50=start_p50,
             start_p90=start_p90,
             held=held_named(entry.decision, self.held(roster), entry.request),

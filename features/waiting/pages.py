@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from berth.operations.deleting import end_wait
 from berth.operations.refusing import operations_refused
 from bus import topics
 from bus.errors import OperationRefused
@@ -16,7 +17,6 @@ from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.pages.builds import BuildRecords
 from control_room.queries import query
-from features.moves.moving import end_wait
 
 log = logging.getLogger(__name__)
 

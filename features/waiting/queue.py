@@ -1,7 +1,8 @@
 """Evaluates waiting requests when a change wakes them or they expire, and publishes their results.
 
-Requests of one lane (all builds; the moves of one cell) are evaluated together; lanes run in parallel. A
-result is published before its request is deleted, so after a crash the next owner publishes it again.
+Requests of one lane (all builds; for example the moves of one cell) are evaluated together; lanes run in
+parallel. A result is published before its request is deleted, so after a crash the next owner publishes it
+again.
 """
 
 import asyncio
@@ -15,16 +16,25 @@ from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.parts import replaced_by
 from bus.vocabulary import Id, Message, cause_of
-from features.moves.messages import MovePlaced
 from features.waiting.messages import priority_of
-from features.waiting.placing import WaitingBuilds, WaitingMoves
-from features.waiting.results import PATIENCE, SOON, Ended, Results, RetryLater, StillWaiting, Woken
+from features.waiting.placing import WaitingBuilds
+from features.waiting.results import (
+    PATIENCE,
+    SOON,
+    Ended,
+    Results,
+    RetryLater,
+    StillWaiting,
+    WaitEvaluator,
+    Woken,
+)
 from features.waiting.store import WaitingStore
 from features.waiting.suspects import WaitingSuspects
 from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Publish, log
 
-Evaluator = WaitingBuilds | WaitingMoves  # both return results in the sequence of requests
+Lane = tuple[str, str]  # a purpose, and what it evaluates together
+BUILDS: Lane = ("", "")
 
 PREEMPTING = 8  # waiting requests evaluated at a time that may preempt instances
 BATCH = 128  # waiting requests evaluated in one step
@@ -35,7 +45,7 @@ LONGEST_PAUSE = 10.0  # seconds between evaluations of a request that fails repe
 
 @dataclass(slots=True)
 class _Lane:
-    """The pending evaluations of one lane: all builds, or the moves of one cell."""
+    """The pending evaluations of one lane: all builds, or the requests of one purpose and its lane."""
 
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, QueuedRequest] = field(default_factory=dict)
@@ -48,18 +58,15 @@ class WaitingQueue:
     or fails.
     """
 
-    def __init__(
-        self, store: WaitingStore, builds: WaitingBuilds, moves: WaitingMoves, publish: Publish, clock: Clock
-    ) -> None:
+    def __init__(self, store: WaitingStore, builds: WaitingBuilds, publish: Publish, clock: Clock) -> None:
         self.store = store
-        self._builds = builds
-        self._moves = moves
+        self.builds = builds
         self._send = publish
         self._clock = clock
         self._tries: dict[Id, int] = {}  # request → number of `RetryLater` results in succession
         self._preempting: list[QueuedRequest] = []  # waiting requests that may preempt, still to be evaluated
-        self._pending: dict[str | None, _Lane] = {}
-        self._running: dict[str | None, _Lane] = {}
+        self._pending: dict[Lane, _Lane] = {}
+        self._running: dict[Lane, _Lane] = {}
         self._suspects = WaitingSuspects(store)
 
     async def run(self) -> None:
@@ -69,23 +76,23 @@ class WaitingQueue:
                     self.store.woken.clear()
                     await self.store.refresh_related()
                     self._collect()
-                for cell in [pending for pending in self._pending if pending not in self._running]:
-                    self._running[cell] = self._pending.pop(cell)
-                    group.create_task(self._work(cell, self._running[cell]))
+                for name in [pending for pending in self._pending if pending not in self._running]:
+                    self._running[name] = self._pending.pop(name)
+                    group.create_task(self._work(name, self._running[name]))
                 await self._sleep()
 
     async def retry_preempting(self) -> None:
         """Evaluate requests that may preempt again, because no event shows that there are victims now."""
-        entries = [entry for entry in self.store.requests.values() if self._builds.polls(entry)]
+        entries = [entry for entry in self.store.requests.values() if self.builds.polls(entry)]
         self._preempting = sorted(entries, key=lambda entry: (-priority_of(entry.message.parts), entry.since))
         if self._preempting:
             self.store.held.wake()
 
     def recheck(self) -> None:
-        """Let the instances that waiting requests name, and the builds of waiting moves, be read again."""
+        """Let the instances that waiting requests name, and those that are subjects, be read again."""
         self.store.related.is_outdated = True
         for entry in self.store.requests.values():
-            if entry.start is not None:
+            if entry.subject is not None:
                 self._lane(entry).recheck = True
         self.store.held.wake()
 
@@ -113,7 +120,7 @@ class WaitingQueue:
                 lane[entry.request] = entry
         if store.check_unsure:
             store.check_unsure = False
-            self._pending.setdefault(None, _Lane()).unsure = True
+            self._pending.setdefault(BUILDS, _Lane()).unsure = True
         for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
             entry = store.requests[next_request.request]
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
@@ -131,10 +138,11 @@ class WaitingQueue:
         return [store.requests[request] for request in some if request in store.requests]
 
     def _lane(self, entry: QueuedRequest) -> _Lane:
-        return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
+        return self._pending.setdefault(_name_of_lane(entry), _Lane())
 
-    async def _work(self, cell: str | None, lane: _Lane) -> None:
-        evaluator = self._builds if cell is None else self._moves
+    async def _work(self, name: Lane, lane: _Lane) -> None:
+        purpose, _ = name
+        evaluator: WaitEvaluator = self.store.purposes[purpose] if purpose else self.builds
         try:
             # Each step alone: an error in one must not lose the reasons for the others.
             async with _patient():
@@ -146,15 +154,15 @@ class WaitingQueue:
                     await self._publish_claimed()
             if lane.recheck:
                 async with _patient():
-                    waiting = self.store.requests.values()
-                    in_cell = [entry for entry in waiting if entry.start and entry.message.cell == cell]
+                    waiting = [each for each in self.store.requests.values() if _name_of_lane(each) == name]
                     seen = self.store.fitting.source.seen
-                    await self._become(evaluator, await self._moves.recheck(in_cell), seen)
+                    results = await self.store.purposes[purpose].recheck(waiting)
+                    await self._become(evaluator, results, seen)
         finally:
-            del self._running[cell]
+            del self._running[name]
             self.store.woken.set()
 
-    async def _evaluate(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
+    async def _evaluate(self, evaluator: WaitEvaluator, woken: Sequence[Woken]) -> None:
         requests = self.store.requests
         left = [item for item in woken if item.queued.request in requests]
         woken = [replace(item, queued=requests[item.queued.request]) for item in left]
@@ -172,7 +180,7 @@ class WaitingQueue:
             self.store.queues.requeue(item.queued.request, self._clock.monotonic() + PATIENCE)
         self.store.doubt(item.queued for item in woken if item.queued.request in self.store.requests)
 
-    async def _place(self, evaluator: Evaluator, woken: Sequence[Woken]) -> None:
+    async def _place(self, evaluator: WaitEvaluator, woken: Sequence[Woken]) -> None:
         seen, wakes_mark = self.store.fitting.source.seen, self.store.rule_waits.mark
         results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         for item, result in zip(woken, results, strict=True):
@@ -190,12 +198,14 @@ class WaitingQueue:
                 tries = self._tries[request] = self._tries.get(request, -1) + 1
                 pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
                 self.store.queues.requeue(request, self._clock.monotonic() + pause)
-            elif item.swept and any(_is_placed(each) and not preempts(each) for each in result.messages):
+            elif item.swept and any(
+                evaluator.is_placed(each) and not preempts(each) for each in result.messages
+            ):
                 self.store.rescue(item.queued)
         entries = [item.queued for item in woken]
         await self._become(evaluator, list(zip(entries, results, strict=True)), seen)
 
-    async def _become(self, evaluator: Evaluator, results: Results, seen: int) -> None:
+    async def _become(self, evaluator: WaitEvaluator, results: Results, seen: int) -> None:
         store, changed = self.store, list[QueuedRequest]()
         for entry, result in results:
             left = store.requests.get(entry.request)  # builds may have been cancelled during the evaluation
@@ -214,9 +224,8 @@ class WaitingQueue:
                     wakes_on=result.wakes_on,
                 )
                 store.requests[entry.request] = other
-            if result.start is not None and result.start != left.start:
-                message = result.start.request()
-                store.enter_again(replace(other, start=result.start, message=message, seen=seen))
+            if (new := result.renewal) is not None:
+                store.enter_again(replace(other, subject=new.subject, message=new.message, seen=seen))
                 other = store.requests[entry.request]
                 store.held.wake()
             if other is not left:
@@ -230,14 +239,14 @@ class WaitingQueue:
         """Publish results of builds that hold their hosts already: now they may fit nowhere else."""
         requests = self.store.requests
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
-        builds = [entry for entry in unsure if entry.start is None]  # moves: by `WaitingMoves.recheck`
+        builds = [entry for entry in unsure if entry.subject is None]  # others: by `recheck`
         try:
-            await self._publish(self._builds, await self._builds.claimed(builds))
+            await self._publish(self.builds, await self.builds.claimed(builds))
         except BaseException:
             self.store.doubt(())
             raise
 
-    async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
+    async def _end(self, evaluator: WaitEvaluator, expired: Sequence[Id]) -> None:
         store = self.store
         entries = [store.requests[request] for request in expired if request in store.requests]
         if not entries:
@@ -251,7 +260,7 @@ class WaitingQueue:
             if not isinstance(result, Ended):
                 store.end_at(entry, self._clock.now() + SOON)
 
-    async def _publish(self, evaluator: Evaluator, results: Results) -> None:
+    async def _publish(self, evaluator: WaitEvaluator, results: Results) -> None:
         """Publish the results of waiting requests that got hosts, were refused or cancelled; then delete the
         requests from the database; after a failure, repeat both. A request that cannot be published does not
         keep others from it.
@@ -263,7 +272,7 @@ class WaitingQueue:
             try:
                 with resumed(entry.story):
                     await self._publish_all(evaluator, result.messages)
-                if any(map(_is_placed, result.messages)):
+                if any(map(evaluator.is_placed, result.messages)):
                     self.store.starts.started(entry.request)
                     self.store.queues.on_started(entry.request, self._clock.monotonic())
                 done.append(entry.request)
@@ -280,7 +289,7 @@ class WaitingQueue:
             self._tries.pop(request, None)
         await self.store.drop(done)
 
-    async def _publish_all(self, evaluator: Evaluator, messages: Sequence[Message]) -> None:
+    async def _publish_all(self, evaluator: WaitEvaluator, messages: Sequence[Message]) -> None:
         try:
             if messages:
                 await self._send(*messages)
@@ -289,7 +298,7 @@ class WaitingQueue:
                 try:
                     await self._send(message)
                 except Unroutable:
-                    if not _is_placed(message):
+                    if not evaluator.is_placed(message):
                         raise
                     if (instead := await evaluator.undo_placed(message)) is not None:
                         await self._send(instead)
@@ -312,5 +321,5 @@ def preempts(message: Message) -> bool:
     return isinstance(message, BuildPlaced) and bool(replaced_by(message.parts))
 
 
-def _is_placed(message: Message) -> bool:
-    return isinstance(message, BuildPlaced | MovePlaced)
+def _name_of_lane(entry: QueuedRequest) -> Lane:
+    return BUILDS if entry.subject is None else (entry.subject.purpose, entry.subject.lane)

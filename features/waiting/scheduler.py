@@ -2,25 +2,23 @@
 
 from msgspec import structs
 
-from bus import topics
 from bus.projects import ClientQuery, FindOwners, ProjectMember, project_of
 from bus.queries import FindWaiting, WaitingFound
-from bus.worker import WorkerRows, every, on_many
-from features.moves.placing import MovePlacing
-from features.moves.scheduler import requested_moves
-from features.quotas.messages import QUOTAS, WEIGHT, FindQuotas
+from bus.worker import WorkerRows, answers, every
+from features.waiting.arrivals import Arrivals
 from features.waiting.cancelling import CancelledWaits
 from features.waiting.fallback import WaitingFallback
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.host_changes import HostChanges
+from features.waiting.messages import EDIT_WEIGHT
 from features.waiting.owner import WaitingOwner
-from features.waiting.placing import WaitingBuilds, WaitingMoves
+from features.waiting.placing import WaitingBuilds
 from features.waiting.queue import WaitingQueue
 from features.waiting.request_backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from features.waiting.settings import WaitingSettings
 from features.waiting.signal import WaitingSignal
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import PLACED_EMITS, TRIES_UNDELIVERABLE, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import RequestIntake, SchedulerNeeds, SchedulerPart
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -49,55 +47,33 @@ def of_clients(owner: WaitingOwner) -> ClientQuery:
 
 def part(needs: SchedulerNeeds, settings: WaitingSettings) -> SchedulerPart:
     scheduler, options, clock = needs.scheduler, needs.options, needs.scheduler.clock
-    placing = needs.of(MovePlacing)
     held = HeldHosts(scheduler.hosts, scheduler.orders, options, settings.hosts_share)
     signal = WaitingSignal(scheduler.hosts.roster, needs.publish)
     store = WaitingStore(scheduler, held, needs.database, signal.changed)
-    builds, moves = WaitingBuilds(scheduler, store), WaitingMoves(store, placing)
-    queue = WaitingQueue(store, builds, moves, needs.publish, clock)
+    queue = WaitingQueue(store, WaitingBuilds(scheduler, store), needs.publish, clock)
     backlog = RequestBacklog(store, clock, store.sizes, options.concurrency)
     owner = WaitingOwner(queue, backlog, clock)
     cancelling = CancelledWaits(store, scheduler.ending, needs.publish)
     HostChanges(scheduler, store, queue.recheck)
-
-    async def read_weights() -> None:
-        # also without a backlog: the weights apply from the first request of a flood on
-        found = await scheduler.placement.ask(QUOTAS)(FindQuotas(weights=True))
-        listed = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
-        weights = {project: weight for project, weight in listed.items() if weight >= 1}
-        backlog.set_weights(weights)
-        store.queues.set_weights(weights)
+    store.weights.queues.append(backlog.set_weights)
 
     async def measure_backlog() -> None:
         backlog.stored.measure()
 
     return SchedulerPart(
         narrowings=(held,),
-        fallbacks=(WaitingFallback(owner, cancelling),),
+        fallbacks=(WaitingFallback(store, Arrivals(scheduler, store), owner, cancelling),),
         client_queries={"waiting": of_clients(owner)},
         offers=(store, owner),
-        replaces=(
-            on_many(
-                topics.BUILD_REQUESTED,
-                builds.place_many,
-                emits=PLACED_EMITS,
-                batch=options.batch,
-                concurrency=options.concurrency + CALLS_OF_LIGHT,
-                on_unroutable=scheduler.ending.undo_placed,
-                undeliverable_after=TRIES_UNDELIVERABLE,
-                intake=backlog,
-                prefetch=PREFETCH,
-            ),
-            requested_moves(placing, moves.place_many, options.concurrency),
-        ),
+        intake=RequestIntake(inbox=backlog, prefetch=PREFETCH, calls=CALLS_OF_LIGHT),
         rows=WorkerRows(
-            asks=(QUOTAS,),
+            answers=[answers(EDIT_WEIGHT, store.weights.edit)],
             timers=[
                 every(MEASURE_SECONDS, measure_backlog),
                 every(BEAT_SECONDS, owner.beat, at_once=True),
                 every(PREEMPTING_SECONDS, queue.retry_preempting),
                 every(SWEEP_SECONDS, owner.sweep),
-                every(WEIGHTS_SECONDS, read_weights, at_once=True),
+                every(WEIGHTS_SECONDS, store.weights.read, at_once=True),
             ],
             runs=[queue.run, signal.run, backlog.run],
             stops=[owner.release_ownership],

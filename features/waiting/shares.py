@@ -4,12 +4,13 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting
 from bus.vocabulary import Value
-from features.quotas.edits import project_to_edit, set_quota, unset_quota
-from features.quotas.messages import DEFAULT, QUOTAS, WEIGHT, FindQuotas, name_of_project
+from features.waiting.messages import DEFAULT, EDIT_WEIGHT, NAME_OF_DEFAULT, WeightEdited, WeightEditRequested
 
 commands = Commands(name="share", no_args_is_help=True)
 
@@ -39,19 +40,19 @@ async def set_command(
 
     The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
     """
-    of = project_to_edit(project)
+    of = _project_to_edit(project)
     async with cli.bus("share") as bus:
-        quota = await set_quota(bus, of, {WEIGHT: weight})
-    cli.value(quota, f"{project}: weight {weight}")
+        edited = await set_weight(bus, of, weight)
+    cli.value(edited, f"{project}: weight {weight}")
 
 
 @commands.command("unset")
 async def unset_command(cli: Cli, project: Project) -> None:
     """Delete the weight of a project, so that the default applies to it again."""
-    of = project_to_edit(project)
+    of = _project_to_edit(project)
     async with cli.bus("share") as bus:
-        quota = await unset_quota(bus, of, (WEIGHT,))
-    cli.value(quota, f"{project}: weight deleted")
+        edited = await set_weight(bus, of, None)
+    cli.value(edited, f"{project}: weight deleted")
 
 
 @commands.command("show")
@@ -66,11 +67,11 @@ async def show(
     """
     async with cli.bus("share") as bus:
         shares = await fair_shares(bus)
-    named = [each for each in shares if project in ("", name_of_project(each.project))]
+    named = [each for each in shares if project in ("", each.project or NAME_OF_DEFAULT)]
     found = [each for each in named if each.backlog or not backlogged]
     rows = [
         (
-            name_of_project(each.project),
+            each.project or NAME_OF_DEFAULT,
             each.weight,
             each.backlog or "",
             f"{each.share:.0%}" if each.share else "",
@@ -81,13 +82,27 @@ async def show(
     cli.rows(found, plain_table(titles, rows) if rows else "all projects have weight 1, and no backlog")
 
 
+def _project_to_edit(name: str) -> str:
+    """Return the id of a project, or "" for `default`. Raise BadSetting for an empty name: it must not change
+    the weight of all projects.
+    """
+    if not name:
+        raise BadSetting(f"no project is named; {NAME_OF_DEFAULT!r} means all projects without a weight")
+    return DEFAULT if name == NAME_OF_DEFAULT else name
+
+
+async def set_weight(bus: Bus, project: str, weight: int | None) -> WeightEdited:
+    """Set the weight of a project ("": of all without one), or delete it if `weight` is None."""
+    request = checked(WeightEditRequested(project=project, weight=weight))
+    return (await bus.asker(EDIT_WEIGHT)(request)).result
+
+
 async def fair_shares(bus: Bus) -> list[FairShare]:
     """Return the fair share of each project that has a weight, has requests in the scheduler's backlog, or
     was recently served from it, sorted by id; "" is the default weight's entry.
     """
-    weights = await bus.asker(QUOTAS)(FindQuotas(weights=True))
     waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
-    weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
+    weight_of = waiting.weights
     return [
         FairShare(
             project=project,

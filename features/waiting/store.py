@@ -13,17 +13,18 @@ from bus.decisions import WAKES, Decision
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.statement import Transaction
-from bus.vocabulary import Id, cause_of, seconds_of
-from features.moves.core.start import MovePurpose, asked_by
+from bus.vocabulary import Id, Message, cause_of, seconds_of
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.core.waiting_request import names_other_instances
 from features.waiting.held_hosts import HeldHosts, contender_of, sharing_project, waits_since
 from features.waiting.hosts import needs_of
 from features.waiting.messages import wait_of
+from features.waiting.purposes import WaitingPurpose
 from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import queued
 from features.waiting.tables.queued import QueuedRequest
+from features.waiting.weights import Weights
 from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log
 
 BEHIND = "equal requests came before it"
@@ -55,7 +56,10 @@ class WaitingStore:
         self.rule_waits = RuleWaits()
         self.requests = held.requests
         self.starts = held.starts
+        self.weights = Weights(database, held.queues.set_weights)
         self.woken = held.woken
+        # The purposes of requests that boot no instance, by name; joins of waiting add them.
+        self.purposes: dict[str, WaitingPurpose] = {}
         self.refusals = RefusalRecords(database, scheduler.clock)
         self.related = RelatedHosts(scheduler.resolved, scheduler.watch)
         self.rescued = 0
@@ -79,6 +83,26 @@ class WaitingStore:
         self._changed = changed
         self._add = retrying(self._clock)(self._add_once)
 
+    def add_purpose(self, purpose: WaitingPurpose) -> None:
+        self.purposes[purpose.purpose.name] = purpose
+
+    def purpose_of(self, entry: QueuedRequest) -> WaitingPurpose:
+        """Return the purpose of a waiting request with a subject."""
+        assert entry.subject is not None, entry.request
+        return self.purposes[entry.subject.purpose]
+
+    def can_read(self, entry: QueuedRequest) -> bool:
+        """Return False for the subject of a deleted feature, or of a version with other data."""
+        if entry.subject is None:
+            return True
+        purpose = self.purposes.get(entry.subject.purpose)
+        return purpose is not None and purpose.can_read(entry.subject)
+
+    def message_of(self, order: Order) -> Message:
+        """Return the message that requested an order."""
+        purpose = self.purposes.get(order.purpose.name)
+        return order.request if purpose is None else purpose.message_of(order)
+
     def enter(self, entry: QueuedRequest, mark: int | None = None) -> None:
         """Queue a request in memory. Only hosts changed since `mark` (a number; None: all) are evaluated."""
         self._enqueue(entry, mark)
@@ -93,11 +117,16 @@ class WaitingStore:
         self.queues.enter(entry.key, project, entry.kind, needs_of(entry.message), mark)
 
     def enter_again(self, entry: QueuedRequest) -> None:
-        """Add or replace a waiting request after computing its equivalence class again."""
-        if entry.start is not None:
-            [order] = self._scheduler.begin_for([asked_by(entry.start)])
-        else:
+        """Add or replace a waiting request after computing its equivalence class again. A request whose
+        subject no feature in the list can read stays stored, and is not evaluated.
+        """
+        if not self.can_read(entry):
+            log.error("request %s waits, and no feature can read its subject", entry.request)
+            return
+        if entry.subject is None:
             [order] = self._scheduler.begin([entry.message], again=True)
+        else:
+            order = self.purpose_of(entry).begin(entry)
         if order.verdict.invalid:  # for example because a host was deleted
             entry = replace(entry, until=self._clock.now(), lacks=order.verdict.invalid)
         kind = self.kind(order)
@@ -219,8 +248,8 @@ class WaitingStore:
         for kind in moved:
             self.queues.on_related_hosts_changed(kind)
         for entry in naming:
-            # A move does not end with its server group: the next lookup continues it without the group.
-            if entry.kind in impossible and entry.start is None:
+            # A request with a subject does not end with its server group: it is read again without the group.
+            if entry.kind in impossible and entry.subject is None:
                 self.end_at(entry, self._clock.now(), lacks=cause_of(impossible[entry.kind]))
 
     def _moved(self) -> None:
@@ -267,7 +296,7 @@ class WaitingStore:
         context: StoredContext,
         wakes_on: str = "",
     ) -> QueuedRequest:
-        kind = self.kind(order)
+        kind, purpose = self.kind(order), self.purposes.get(order.purpose.name)
         return QueuedRequest(
             message=order.request,
             kind=kind,
@@ -279,7 +308,7 @@ class WaitingStore:
             wakes_on=wakes_on,
             decision=decision,
             story=context,
-            start=order.purpose.start if isinstance(order.purpose, MovePurpose) else None,
+            subject=None if purpose is None else purpose.subject_of(order),
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
@@ -305,8 +334,8 @@ class WaitingStore:
         self.entered = True
 
     async def add(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
-        """Store new requests. Return the waiting move of each build that moves, and the ids of the requests
-        stored for this scheduler.
+        """Store new requests. Return the waiting request of each instance that is a subject, and the ids of
+        the requests stored for this scheduler.
         """
         with self.noting_unknown_commits():
             return await self._add(to_store)
@@ -321,11 +350,11 @@ class WaitingStore:
             raise
 
     async def _add_once(self, to_store: Sequence[QueuedRequest]) -> tuple[dict[Id, Id], set[Id]]:
-        moves = [entry.start.asked for entry in reversed(to_store) if entry.start is not None]
+        subjects = {entry.subject.instance: entry.request for entry in reversed(to_store) if entry.subject}
         async with self.database.write() as tx:
             await self.live(tx)
-            first = await queued.one_of_each(tx, {move.build: move.move for move in moves}) if moves else {}
-            later = {move.move for move in moves} - {*first.values()}
+            first = await queued.one_of_each(tx, subjects) if subjects else {}
+            later = {each.request for each in to_store if each.subject} - {*first.values()}
             entries = [entry for entry in to_store if entry.request not in later]
             return first, await queued.add(tx, self.name, entries)
 

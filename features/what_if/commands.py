@@ -9,15 +9,15 @@ from berth.commands.builds import boot_options, print_notes
 from berth.commands.decision_output import held_sentence, print_funnel
 from berth.commands.options import Commands, OptionsOf, option
 from berth.commands.terminal import Cli, write_json
-from berth.features import modules
+from berth.features import added
 from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.explanations import AnswerAddition
 from berth.operations.host_states import resolved
 from berth.operations.publishing import checked
 from bus.clock import Clock
 from bus.masking import printable
 from control_room.core.words import expected_evaluation, expected_start, several
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
+from features.what_if.parts import MODULE, WhatIfPart
 
 SECONDS = 30.0  # time limit for an answer to a query
 
@@ -41,7 +41,8 @@ class MoreQuestions:
     more: tuple[Any, ...] = ()
 
 
-_MORE = {"more": OptionsOf(tuple(module.OPTIONS for module in modules("what_if_options")))}
+_PARTS = added(WhatIfPart, MODULE)
+_MORE = {"more": OptionsOf(tuple(part.options for part in _PARTS if part.options is not None))}
 
 
 @commands.command("what-if")
@@ -66,17 +67,15 @@ async def what_if_command(
         request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
-        answer = await ask(structs.replace(wanted, preempt=question.preempt, claims=True))
-        added: list[AnswerAddition] = [
-            await module.additions(bus, answer) for module in modules("what_if_output")
-        ]
+        answer = await ask(structs.replace(wanted, replacing=question.preempt, claims=True))
+        additions = [await part.additions(bus, answer) for part in _PARTS if part.additions is not None]
     answer = structs.replace(answer, claims=())
     if cli.as_json:
-        more = {name: value for each in added for name, value in each.fields.items()}
+        more = {name: value for each in additions for name, value in each.fields.items()}
         write_json(structs.asdict(answer) | more)
     else:
         show_answer(answer, cli)
-        for text, style in (line for each in added for line in each.lines):
+        for text, style in (line for each in additions for line in each.lines):
             cli.line(text, style or None)
     return 0 if answer.fits else 1
 
@@ -91,8 +90,8 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
-    if answer.no_preemption:
-        cli.line(f"  no preemption: {printable(answer.no_preemption)}", "yellow")
+    for note in answer.notes:
+        cli.line(f"  {printable(note)}", "yellow")
     if answer.backlog is not None:
         place, before = answer.backlog, several(answer.backlog.before, "request")
         cli.line(f"  before it in its project's backlog: {before} (weight {place.weight:g})", "yellow")
@@ -101,10 +100,9 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
     if not answer.fits:
         starts = expected_start(answer.start_p50, answer.start_p90, None, Clock().now())
         cli.line(f"  expected start if it waits: {starts}")
-    for victim in answer.victims:
-        then = "shelved, and placed again later" if victim.requeue else "deleted"
-        cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")
-    if count > 1 or answer.victims:
+    for replaced in answer.replaced:
+        cli.line(f"  it would replace {replaced.build} {printable(replaced.says)}", "yellow")
+    if count > 1 or answer.replaced:
         for placed in answer.placed:
             zone = f", zone {printable(placed.zone)}" if placed.zone else ""
             cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")
@@ -117,7 +115,7 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         for left in answer.room:
             where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
             cli.line(f"    {where:<30}{left.instances:>9} on {left.hosts}")
-        if answer.quota is not None and answer.quota.permits < total:
-            cli.line(f"  {answer.quota}", "yellow")
+        if answer.permitted is not None and answer.permitted.permits < total:
+            cli.line(f"  {printable(answer.permitted.says)}", "yellow")
     if answer.cut:
         cli.line(f"  {printable(answer.cut)}", "yellow")

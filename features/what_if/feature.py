@@ -8,5 +8,4 @@ FEATURE = Feature(
     commands={"Builds": {"what-if": "commands"}},
     exit_codes={"what-if": "it does not fit"},
     pages={"/what-if": "What if"},
-    needs=("preemption", "waiting"),
 )

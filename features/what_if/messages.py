@@ -9,9 +9,21 @@ from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.queries import HeldHost
 from bus.topics import ANYONE, Query
-from bus.vocabulary import Amount, Cause, Count, Id, LargeMap, LongList, Message, Number, Seconds, Text, Value
-from features.preemption.messages import Victim
-from features.quotas.messages import QuotaBound
+from bus.vocabulary import (
+    Amount,
+    Cause,
+    Count,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Number,
+    Seconds,
+    ShortList,
+    Text,
+    Value,
+    Whole,
+)
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
@@ -52,7 +64,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
     # Number of instances, which may exceed the limit of one boot; 0: as in the request.
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
     is_external: bool = False  # another system, such as Nova, would build the instances
-    preempt: bool = False  # if the request fits nowhere, also return the instances that it would preempt
+    replacing: bool = False  # if the request fits nowhere, also return the instances that it would replace
     claims: bool = False  # also return the claims that the request would make
 
 
@@ -68,6 +80,22 @@ class BacklogPlace(Value, frozen=True, kw_only=True):
     start_p90: Seconds | None = None
 
 
+class InstancesPermitted(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: a limit outside of hosts, such as a quota, that permits only some
+    further instances.
+    """
+
+    permits: Whole  # number of further instances
+    says: Cause  # the limit, in words
+
+
+class ReplacedInstance(Value, frozen=True, kw_only=True):
+    """In the answer to a what-if question: an instance whose place the request would take."""
+
+    build: Id
+    says: Cause  # why it may be replaced, and what becomes of it, such as `of priority 1: deleted`
+
+
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
     """The answer to WhatIf: the hosts that the request would get now, or why it would get no host."""
 
@@ -79,9 +107,9 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # the decision about the first instance; or why there is no host
     room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
-    quota: QuotaBound | None = None  # how many more instances the quota permits; None: no limit applies
-    victims: LongList[Victim] = ()  # instances to preempt, so that the request fits on the hosts in `placed`
-    no_preemption: Cause = ""  # why the request would preempt nothing, if the query has `preempt`
+    permitted: InstancesPermitted | None = None  # None: only hosts limit the number of further instances
+    replaced: LongList[ReplacedInstance] = ()  # instances whose place the hosts in `placed` suppose
+    notes: ShortList[Cause] = ()  # what else prevents the request, such as why it would replace no instance
     backlog: BacklogPlace | None = None  # None: the project has no backlog
     # if the request would wait: times by which it gets a host with a probability of 50 % and 90 %
     start_p50: Seconds | None = None

@@ -21,8 +21,6 @@ from control_room.core.forms import InvalidForm
 from control_room.pages.builds import BuildRecords
 from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer
 from control_room.queries import query
-from features.moves.messages import decided_move
-from features.waiting.messages import priority_of
 from features.what_if.core.request_form import FIELDS, RequestForm
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
@@ -62,7 +60,7 @@ def make(context: PageContext, renderer: Renderer) -> AddedPages:
 
 def _requested(records: BuildRecords) -> BuildRequested | None:
     """Return the recorded request of a build, or None if no record has the complete request."""
-    if decided_move(records.decided) is not None:
+    if records.decided.parts.subject:  # the decision is not about a boot
         return None
     if records.decided.request is None and records.builds:
         return recorded_request(records.builds[0])
@@ -84,8 +82,7 @@ class WhatIfPages(PageGroup):
             options = self._form.options(texts)
             if options is not None:
                 build, notes = await requested(self._context.queries.bus, options)
-                preempts = priority_of(build.parts) > 0
-                what_if = WhatIf(request=build, room=True, preempt=preempts, claims=True)
+                what_if = WhatIf(request=build, room=True, replacing=True, claims=True)
                 reply = await query("the scheduler", self._context.queries.asker(WHAT_IF), what_if)
                 answer = reply.answer
                 if answer is None:

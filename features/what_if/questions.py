@@ -2,17 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from msgspec import structs
 
 from bus.candidates import PlacedHost
 from bus.decisions import Decision
 from bus.vocabulary import Allocations
-from features.quotas.messages import QUOTAS, FindQuotas
-from features.what_if.core.quota_growth import within_quota
 from features.what_if.messages import CapacityLeft, PlacedThere, RankedHost, WhatIf, WhatIfAnswered
 from features.what_if.supposing import Supposing
 from scheduler_worker.extension import (
@@ -67,23 +66,46 @@ class _Counted:
         return tried
 
 
+@dataclass(frozen=True)
+class Supposed:
+    """The answer to a what-if question so far, and the order with the hosts that the answer supposes."""
+
+    question: WhatIf
+    order: Order
+    answer: WhatIfAnswered
+    names_others: bool = True  # the answer may name instances and requests of other projects
+
+    def having(self, **fields: Any) -> "Supposed":
+        """Return this with some fields of the answer replaced."""
+        return replace(self, answer=structs.replace(self.answer, **fields))
+
+
+# Adds to an answer, replaces its hosts, or refuses the request. The caller holds the lock of `WhatIfs`.
+Suppose = Callable[[Supposed], Awaitable[Supposed]]
+
+
 class WhatIfs:
-    """Answers what-if questions about requests, one question at a time."""
+    """Answers what-if questions about requests, one question at a time.
+
+    Joins of this feature add to `steps`. After the choice of hosts, each step gets the result of the step
+    before it, until one refuses the request. Joins add their steps in the order of the list of features.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = self._scheduler = scheduler
         self.lock = asyncio.Lock()
+        self.steps: list[Suppose] = []
 
-    async def answer(self, question: WhatIf) -> WhatIfAnswered:
+    async def answer(self, question: WhatIf, *, names_others: bool = True) -> WhatIfAnswered:
         try:
             async with asyncio.timeout(PATIENCE):
-                return await self._answer(question)
+                return await self._answer(question, names_others)
         except TimeoutError:
             return WhatIfAnswered(fits=False, refusal=f"there was no answer within {PATIENCE:g} s")
         except RuleError as failed:  # while further instances were counted
             return WhatIfAnswered(fits=False, refusal=str(failed), decision=Decision(code=failed.code))
 
-    async def _answer(self, question: WhatIf) -> WhatIfAnswered:
+    async def _answer(self, question: WhatIf, names_others: bool) -> WhatIfAnswered:
         async with self.lock:
             [order] = await self._scheduler.resolved([question.request])
             if order.verdict.invalid:
@@ -97,8 +119,11 @@ class WhatIfs:
                 order = structs.replace(order, instances=(*order.instances, *more))
             supposing = self.supposing()
             answer, order = await self.chosen(order, question.best, supposing)
-            if answer.fits and not question.is_external:
-                answer = await self.in_quota(answer, order)
+            supposed = Supposed(question, order, answer, names_others)
+            for suppose in self.steps:
+                if not supposed.answer.refusal:
+                    supposed = await suppose(supposed)
+            answer, order = supposed.answer, supposed.order
             if answer.fits and question.claims:
                 answer = structs.replace(answer, claims=claims_of(order, {}, self._scheduler.narrowings))
             # Further instances of a gang are not counted: their number is not the sum over hosts.
@@ -114,14 +139,6 @@ class WhatIfs:
     def _is_chosen_jointly(self, order: Order, supposing: Supposing) -> bool:
         with self._choosing_with(supposing) as choosing:
             return bool(order.attempts) and choosing.scope(order, order.current).jointly is not None
-
-    async def in_quota(self, answer: WhatIfAnswered, order: Order) -> WhatIfAnswered:
-        """Return the answer, extended by how many more instances the project's quota permits; or a refusal if
-        the answer's instances exceed the quota.
-        """
-        query = FindQuotas(project=order.request.project)
-        [quota] = (await self._scheduler.placement.ask(QUOTAS)(query)).quotas
-        return within_quota(answer, order, quota)
 
     async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Order]:
         """Return the answer for the first flavor that fits enough instances, with at most `best` ranked

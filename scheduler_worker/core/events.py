@@ -147,9 +147,12 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class TakenOver(msgspec.Struct, frozen=True, gc=False):
-    """The effect that a fallback handles the order from now on. `state` belongs to the feature."""
+    """The effect that a fallback handles the order from now on. `state` belongs to the feature; `messages`
+    are published now.
+    """
 
     state: Any
+    messages: tuple[Message, ...] = ()
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):

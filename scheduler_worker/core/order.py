@@ -99,6 +99,7 @@ MAX_CHOICES_EACH = 64  # hosts in one claim of an order
 CANCELLED = "cancelled while it waited for a host"
 DELETED = "deleted before it had a host"
 CANCELLED_CODE = "cancelled"
+ENDED_BEFORE = "it has ended before"
 
 _NO_HINTS = Hints()
 _FURTHER_FIELDS = tuple(name for name in AlsoAsked.__struct_fields__ if name not in ("hints", "parts"))
@@ -205,6 +206,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         """Return a copy of the order with a part, which replaces one of the same type."""
         others = [other for other in self.parts if type(other) is not type(part)]
         return structs.replace(self, parts=(*others, part))
+
+    def ended_before(self, instances: tuple[Id, ...]) -> "Order":
+        """Return a copy of the order that only publishes again how some of its instances ended."""
+        return structs.replace(self, instances=instances, verdict=Verdict(reason=ENDED_BEFORE))
 
     def with_obstacle(self, obstacle: str) -> "Order":
         return structs.replace(self, verdict=structs.replace(self.verdict, obstacle=obstacle))
@@ -749,6 +754,8 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
 def _without_help(order: Order, patience: float) -> Step:
     """Retry an order or let it fail after all its attempts have failed, and no fallback handles it."""
     verdict = order.verdict
+    if verdict.reason:  # a fallback has ended it
+        return _proceed(order, patience)
     if verdict.refusal is not None:
         decision = Decision(code=verdict.refusal.code, considered=order.tried.considered)
         return _proceed(failed(order, verdict.refusal.why, decision), patience)

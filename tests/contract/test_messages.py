@@ -30,7 +30,7 @@ KINDS: dict[str, type[Message]] = {
 # Message or Message.Variant → the JSON that was on the wire
 GOLDEN = {
     line.partition(" ")[0]: line.partition(" ")[2].encode()
-    for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/*/tests/golden.txt"))
+    for file in (Path(__file__).with_name("golden.txt"), *ROOT.glob("features/**/tests/golden.txt"))
     for line in file.read_text().splitlines()
 }
 

@@ -32,8 +32,8 @@ from features.moves.core import guest_phases
 from features.moves.core.guest_phases import PhaseEnd
 from features.moves.messages import MoveOrdered
 from features.waiting.core.waiting_queues import WaitingQueues
-from features.waiting.queue import Evaluator, WaitingQueue
-from features.waiting.results import Results
+from features.waiting.queue import WaitingQueue
+from features.waiting.results import Results, WaitEvaluator
 from features.waiting.store import WaitingStore
 from placement_worker.core import capacity
 from placement_worker.core.capacity import ClaimWorld, Holder
@@ -249,7 +249,9 @@ def _reasons_stored_first() -> Sequence[Any]:
     """
     become = WaitingQueue._become
 
-    async def stored_first(queue: WaitingQueue, evaluator: Evaluator, results: Results, seen: int) -> None:
+    async def stored_first(
+        queue: WaitingQueue, evaluator: WaitEvaluator, results: Results, seen: int
+    ) -> None:
         async def nothing(*_: Any) -> None:
             pass
 

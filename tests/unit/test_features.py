@@ -76,6 +76,21 @@ def test_what_no_needed_feature_offers_is_an_error() -> None:
         PartNeeds().of(Classes)
 
 
+@pytest.mark.usefixtures("listed")
+def test_a_part_for_another_feature_has_the_type_that_this_feature_defines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right, wrong = ModuleType("made_first.answers"), ModuleType("made_second.answers")
+    right.PART = Classes()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, right.__name__, right)
+    assert features.added(Classes, "answers") == [Classes()]
+
+    monkeypatch.setitem(sys.modules, wrong.__name__, wrong)
+    features._module_named.cache_clear()
+    with pytest.raises(ImportError, match=r"made_second\.answers: PART is no Classes"):
+        features.added(Classes, "answers")
+
+
 SCRIPT = Path(__file__).parents[2] / "scripts/feature-imports"
 
 VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
@@ -107,6 +122,11 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
             "features/waiting/feature.py": "FEATURE = Feature(needs=('moves',))",
         },
         "features need each other: moves, waiting",
+    ),
+    "a deletion takes too many features along": (
+        {f"features/f{number}/feature.py": "FEATURE = Feature(needs=('groups',))" for number in range(5)}
+        | {"features/groups/feature.py": "FEATURE = Feature()"},
+        "the deletion of groups takes 5 features along: f0, f1, f2, f3, f4",
     ),
     "modules import each other for types": (
         {

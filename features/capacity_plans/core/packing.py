@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,15 @@ from bus.packing import RowPacking
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
-from features.quotas.messages import QuotaBound
 
 Counts = NDArray[np.int64]
+
+
+class ProjectLimit(Protocol):
+    """A limit of a project that permits fewer instances than the hosts; as text, a sentence."""
+
+    @property
+    def permits(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,7 @@ class FlavorCapacity:
     in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
-    quota: QuotaBound | None = None  # the limit that permits fewer than the hosts
+    quota: ProjectLimit | None = None  # the limit that permits fewer than the hosts
 
     @property
     def lost(self) -> int:

@@ -9,13 +9,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
-from bus.vocabulary import totals
-from control_room.core.flavor_form import PlannedFlavor
 from control_room.core.hosts import HostStock, KnownHost
-from features.capacity_plans.core.packing import FlavorCapacity, MixPacking
+from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, ProjectLimit
 from features.capacity_plans.core.plan_form import AddedHosts, InvalidPlan, Plan
-from features.quotas.messages import INSTANCES, Quota, QuotaBound, quota_bound
-from features.reservations.messages import FAILOVER, ReservationsFound
 
 MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
 
@@ -41,7 +37,7 @@ class PlanSide:
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
     short: tuple[str, ...]  # flavors for which one more mix does not fit
-    quota: QuotaBound | None = None  # the limit that permits fewer mixes than the hosts
+    quota: ProjectLimit | None = None  # the limit that permits fewer mixes than the hosts
 
     @property
     def lost(self) -> int:
@@ -57,42 +53,6 @@ class PlanAnswer:
     homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
     reserved: tuple[tuple[str, int], ...] = ()  # undrawn capacity of reservations, which counts as used
     headroom: tuple[tuple[str, int], ...] = ()  # undrawn capacity of failover headroom
-
-
-def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
-    """Return a copy of the answer that also has the undrawn capacity held by the slots in `found`, by
-    resource class, separately for reservations and for failover headroom.
-    """
-    reserved, headroom = Counter[str](), Counter[str]()
-    for reservation in found.reservations:
-        held = headroom if reservation.use == FAILOVER else reserved
-        for slot in found.slots.get(reservation.id, ()):
-            held.update(totals(slot.held))
-    return replace(answer, reserved=tuple(sorted(reserved.items())), headroom=tuple(sorted(headroom.items())))
-
-
-def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
-    """Return a copy of the answer to `plan`, with instances limited to what a project's quota permits."""
-
-    def bound(growth: Counter[str], most: int) -> QuotaBound | None:
-        found = quota_bound(quota.effective, quota.used, growth)
-        return found if found is not None and found.permits < most else None
-
-    def limited(side: PlanSide) -> PlanSide:
-        pairs = zip(side.flavors, plan.mix, strict=True)
-        found = [(fit, bound(_growth(flavor, 1), fit.fits)) for fit, flavor in pairs]
-        flavors = [replace(fit, fits=its.permits, quota=its) if its else fit for fit, its in found]
-        whole = bound(sum((_growth(flavor, flavor.parts) for flavor in plan.mix), Counter()), side.mixes)
-        mixes = whole.permits if whole else side.mixes
-        return replace(side, flavors=tuple(flavors), mixes=mixes, quota=whole)
-
-    return replace(answer, now=limited(answer.now), then=limited(answer.then) if answer.then else None)
-
-
-def _growth(flavor: PlannedFlavor, instances: int) -> Counter[str]:
-    """Return the usage that this number of instances adds to a project's quota, by resource."""
-    amounts = {name: amount * instances for name, amount in flavor.amounts.items()}
-    return Counter({INSTANCES: instances, **amounts})
 
 
 def planned(

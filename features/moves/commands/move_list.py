@@ -13,6 +13,7 @@ from berth.commands.instances import duration
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, complain, plain_table, write_json
 from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
+from berth.operations.deleting import end_wait
 from berth.operations.publishing import within
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -21,7 +22,7 @@ from bus.masking import printable
 from bus.queries import WaitingRequest
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import FindMoves, MoveStands, Steering
-from features.moves.moving import MoveOutcome, end_wait, move_in_progress, moves_of, steering, waiting_moves
+from features.moves.moving import MoveOutcome, move_in_progress, moves_of, steering, waiting_moves
 
 commands = Commands()
 moves = Commands(name="moves", no_args_is_help=True)

@@ -2,7 +2,7 @@
 cell, and the claim that undoes a move; decides the next state of a move until it has started.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import UUID, uuid5
@@ -14,12 +14,11 @@ from bus.claims import STARTED, Choice, ConsumerClaim, Held, Released, Retired, 
 from bus.decisions import AlsoAsked, Decision, noted
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
-from bus.parts import RequestParts, waits_since
+from bus.parts import Part, RequestParts, none_of, waits_for, waits_since
 from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider, is_bare_metal
 from bus.vocabulary import Allocations, Id, Message, cause_of
-from features.groups.messages import GroupPart, group_of
 from features.moves.messages import SEEKING as SEEKING
 from features.moves.messages import HandoverProgress, MoveKind, MovePlaced, MoveRefused, MoveRequested
 from scheduler_worker.extension import (
@@ -47,6 +46,10 @@ CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")
 _NOTHING_ASKED = AlsoAsked()
 
 
+# Returns, by instance, the part that a feature adds to the search for a new host of the instance.
+PartsOfMoves = Callable[["Sequence[MoveStart]"], Awaitable[Mapping[Id, Part]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Barred:
     """The refusal of a move; `code` is the reason code for programs (docs/reasons.md)."""
@@ -65,7 +68,8 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     source: Selection | None  # the present host; None: no host (unshelve)
     spec: BuildSpec  # the present spec of the build
     original: AlsoAsked = _NOTHING_ASKED  # constraints on hosts in the boot request of the instance
-    group: Id | None = None  # present or last server group of the instance
+    # what joins of other features add to the search for a host, such as the instance's server group
+    parts: RequestParts = none_of(RequestParts)
     booted: BuildPlaced | None = None  # the boot message, which a move to another cell passes on
 
     @property
@@ -97,7 +101,6 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     def request(self) -> BuildRequested:
         """Return a build request that finds the destination of the move; its id is the move's id."""
         asked, original = self.asked, self.original
-        parts = [GroupPart(group=self.group)] if self.group else []
         leaves = () if asked.same_host else tuple(self.current_roots)
         return BuildRequested(
             request=asked.move,
@@ -114,7 +117,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             ignore_hosts=(*asked.ignore_hosts, *leaves),
             alternates=asked.alternates,
             reply_to=asked.reply_to,
-            parts=RequestParts(*parts, *asked.parts),
+            parts=RequestParts(*self.parts, *asked.parts),
         )
 
     def leaving_zones(self, zones: Collection[str]) -> "MoveStart":
@@ -188,8 +191,6 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         spec=stands.spec or stands.placed.spec,
         original=original,
         booted=stands.placed if asked.to_cell else None,
-        # A shelved instance is in no group, so it joins the group of its boot request again.
-        group=group_of(original.parts) if shelved and original.parts is not None else None,
     )
 
 
@@ -197,7 +198,7 @@ def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
     """Return a refusal if fields of the move request are invalid or contradict each other, or contradict the
     scheduler's options of requests, else None.
     """
-    kind = asked.kind
+    kind, waits = asked.kind, waits_for(asked.parts)
     problems = [
         (asked.move == asked.build, "move: its id must differ from the build's"),
         (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
@@ -218,6 +219,11 @@ def misread(asked: MoveRequested, options: Any = None) -> Barred | None:
         *(
             (kind not in SEEKING and getattr(asked, name), f"{name}: a host is not selected by a {kind}")
             for name in ("wanted_host", "forced_host", "ignore_hosts")
+        ),
+        (waits and kind not in SEEKING, f"wait: a {kind} needs no room"),
+        (
+            waits and asked.to_cell,
+            "wait: a move to another cell cannot wait for capacity; request it again later",
         ),
     ]
     message = next((text for wrong, text in problems if wrong), "")

@@ -6,12 +6,11 @@ aggregates) are not: the scheduler applies them itself, from the mirrored aggreg
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from bus.messages import BuildRequested
-from bus.parts import RequestParts
 from bus.requests import Hints, ResourceGroup
-from bus.vocabulary import UNSAID_ID
-from features.groups.messages import GroupPart, GroupPolicy, MakeGroup
+from bus.vocabulary import UNSAID_ID, Id
 from features.nova.core.cloud import DISCOVER, NovaCloud, NovaHost
 from features.nova.core.guest import flavor_of, image_of, root_traits_of
 from features.nova.core.request_spec import RequestedDestination, RequestedGroup, RequestSpec
@@ -20,7 +19,8 @@ from features.nova.messages import HostsAsked
 
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # service version from which on nova-compute sets the trait OWNER_NOVA
-_POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+_POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
 
 
 NUMA_REQUEST = "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
@@ -45,11 +45,22 @@ class BridgeOptions:
 
 
 @dataclass(frozen=True)
+class NovaGroup:
+    """A server group of Nova that the instances of a request join."""
+
+    id: Id
+    policy: GroupPolicy
+    max_per_host: int
+    project: str
+    members: tuple[Id, ...] = ()
+
+
+@dataclass(frozen=True)
 class Translated:
-    """A query for hosts to berth's scheduler, and a server group to create before the query, if necessary."""
+    """A query for hosts to berth's scheduler, without the server group that the instances join."""
 
     question: HostsAsked
-    group: MakeGroup | None = None
+    group: NovaGroup | None = None
 
 
 def translated(
@@ -67,7 +78,6 @@ def translated(
     if why := unjudged(spec, options):
         raise CannotJudge(why)
     place = _destination(spec, cloud)
-    group = _group(spec)
     required, forbidden = _root_traits(spec, cloud)
     build = BuildRequested(
         request=request,
@@ -82,7 +92,6 @@ def translated(
         not_aggregates=place.not_aggregates,
         alternates=options.alternates if wants_alternates and not spec.is_rebuild else 0,
         hints=_hints(spec, instances),
-        parts=_parts(spec, group),
         forced_host=place.forced,
         wanted_host=place.wanted,
         ignore_hosts=_ignored(spec, cloud),
@@ -93,7 +102,7 @@ def translated(
         not_cells=cloud.other_cells,
     )
     asked = HostsAsked(request=build, do="check" if spec.is_rebuild else "claim")
-    return Translated(asked, group)
+    return Translated(asked, _group(spec))
 
 
 def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
@@ -160,27 +169,20 @@ def _ignored(spec: RequestSpec, cloud: NovaCloud) -> tuple[str, ...]:
     return tuple(each.root for name in named for each in cloud.of_host(name))
 
 
-def _group(spec: RequestSpec) -> MakeGroup | None:
+def _group(spec: RequestSpec) -> NovaGroup | None:
     given = spec.instance_group
     if given is None or spec.is_rebuild:
         return None
     kind = next((policy for policy in _POLICIES if policy == given.policy), None)
     if kind is None:
         raise CannotJudge(f"the policy {given.policy!r} of its server group")
-    return MakeGroup(
-        group=given.uuid,
-        name=given.uuid,  # Nova permits two groups of one name in a project
+    return NovaGroup(
+        id=given.uuid,
         policy=kind,
         max_per_host=given.max_per_host,
         project=spec.project_id or given.project_id or UNSAID_ID,
+        members=tuple(given.members or ()),
     )
-
-
-def _parts(spec: RequestSpec, group: MakeGroup | None) -> RequestParts:
-    if group is None or spec.is_rebuild:
-        return RequestParts()
-    members = tuple((spec.instance_group.members if spec.instance_group else None) or ())
-    return RequestParts(GroupPart(group=group.group, members=members))
 
 
 def _hints(spec: RequestSpec, instances: Sequence[str]) -> Hints:

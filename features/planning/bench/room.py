@@ -26,10 +26,9 @@ from bus.queries import (
 from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from bus.topics import Query
 from bus.vocabulary import UNSAID_ID
-from features.groups.messages import FindGroups, GroupsFound
 from features.moves.placing import MoveLookups, MovePlacing
+from features.planning.joint_rules import JointPlacing
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs
 from placement_worker import IndexedSource
@@ -117,9 +116,6 @@ class FilledCloud:
             )  # fmt: skip
         return ProvidersFound(providers=tuple(found))
 
-    async def groups(self, asked: FindGroups) -> GroupsFound:
-        return GroupsFound(groups=())
-
 
 def amounts_of(vcpus: int, gib: int) -> dict[str, int]:
     return {"VCPU": vcpus, "MEMORY_MB": 1024 * gib, "DISK_GB": 1}
@@ -143,12 +139,7 @@ class FilledPlacement(InstantPlacement):
 
     def queries(self) -> PlacementQueries:
         cloud = self.cloud
-        return replace(
-            super().queries(), providers=cloud.providers, allocations=cloud.allocations, ask=self._ask
-        )
-
-    def _ask(self, query: Query[Any, Any], /) -> Any:
-        return self.cloud.groups
+        return replace(super().queries(), providers=cloud.providers, allocations=cloud.allocations)
 
 
 async def planner(
@@ -170,4 +161,5 @@ async def planner(
     lookups = MoveLookups(source, scheduler.ending, queries, cells, placement.unused)
     unused: Any = None  # the planner does not start moves, which would need these arguments
     what_ifs = WhatIfs(scheduler)
-    return RoomPlanner(what_ifs, MovePlacing(scheduler, lookups, unused, unused), cells), what_ifs
+    placing = MovePlacing(scheduler, lookups, unused, unused)
+    return RoomPlanner(what_ifs, placing, cells, JointPlacing()), what_ifs

@@ -8,7 +8,7 @@ deleted while it awaits victims keeps its allocations until they have left: thei
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -29,10 +29,14 @@ from cell_conductor.extension import (
     is_stale,
     leftovers,
 )
-from features.moves.core.course import begins
-from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
-from features.moves.messages import SHELVED, MovePlaced
-from features.preemption.messages import REQUEUE_WAIT, BuildPreempted, Vacating, Victims, victims_of_placed
+from features.preemption.messages import (
+    REQUEUE_WAIT,
+    SHELVED,
+    BuildPreempted,
+    Vacating,
+    Victims,
+    victims_of_placed,
+)
 from features.waiting.messages import priority_of
 
 
@@ -53,12 +57,33 @@ class Awaited(Compact, frozen=True):
     builds: tuple[str, ...]
 
 
+class Shelf(Protocol):
+    """Moves and shelves instances; a join with the feature that does this gives it to `VictimCourse`."""
+
+    def is_moving(self, build: Build) -> bool:
+        """Return whether a build is in a move, so that it cannot leave its host now."""
+
+    def shelved(self, build: Build) -> Build:
+        """Return a build that has left its host as shelved."""
+
+    def off_shelf(self, build: Build) -> Build:
+        """Return a shelved build as deleted."""
+
+    def takes(self, build: Build, event: Any) -> bool:
+        """Return whether an event begins or refuses a move of a build, which is no victim any more."""
+
+
 class VictimCourse(Course):
-    """The side of an instance that is preempted: deletes or shelves it, and reports that it has left."""
+    """The side of an instance that is preempted: deletes or shelves it, and reports that it has left.
+    Without a `shelf`, no instance is shelved or in a move.
+    """
 
     name = "victim"
     events = (Vacating,)
     state = Vacate
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self.shelf = shelf
 
     def step(
         self, build: Build | None, event: Any, now: float, limits: AttemptLimits, kernel: Step
@@ -67,9 +92,9 @@ class VictimCourse(Course):
         if build is None:
             return (None, (left(event.build, event.other, event.cell),)) if begins_to_leave else None
         if begins_to_leave:
-            build, effects = vacate(build, event, now, limits)
+            build, effects = vacate(build, event, now, limits, self.shelf)
         elif (vacates := build.parts.get(Vacate)) is not None:
-            build, effects = _step_of_victim(build, vacates, event, now, limits, kernel)
+            build, effects = _step_of_victim(build, vacates, event, now, limits, kernel, self.shelf)
         else:
             return None
         return build, (*_as_preempted(build, effects), *has_left(build))
@@ -81,19 +106,26 @@ class VictimCourse(Course):
 
 
 def _step_of_victim(
-    build: Build, vacates: Vacate, event: Any, now: float, limits: AttemptLimits, kernel: Step
+    build: Build,
+    vacates: Vacate,
+    event: Any,
+    now: float,
+    limits: AttemptLimits,
+    kernel: Step,
+    shelf: Shelf | None,
 ) -> Stepped:
     match event:
         case events.ReleaseAnswer(asked_in="deleting", result=result) if (
-            vacates.requeue and build.status == "deleting" and not isinstance(result, Held | Contended)
+            shelf is not None
+            and vacates.requeue
+            and build.status == "deleting"
+            and not isinstance(result, Held | Contended)
         ):
-            return held(build, "shelved", generation=None), ()
+            return shelf.shelved(build), ()
         case AgentReported(outcome="overdue") if not is_stale(build, event):
             if build.held_as == "shelved":
                 build = _with_repeated_requeue(build, vacates, now)
-        case MovePlaced() if begins(build, event):
-            build = replace(build, parts=build.parts.without(Vacate))
-        case MoveImpossible() if begins(build, event.placed):
+        case _ if shelf is not None and shelf.takes(build, event):
             build = replace(build, parts=build.parts.without(Vacate))
     after, effects = kernel(build, event, now, limits)
     assert after is not None
@@ -124,18 +156,18 @@ def _as_preempted(build: Build, effects: Iterable[Message]) -> Effects:
     return tuple(map(changed, effects))
 
 
-def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> Stepped:
+def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits, shelf: Shelf | None) -> Stepped:
     """Begin to delete or shelve a preempted build, as `event` orders, to free its host. For a build that was
     never placed, return the message that it has left.
     """
     if build.placed is None:
         return build, (left(event.build, event.other, event.cell),)
-    if move_in_progress(build.parts) is not None:  # the sender repeats the order until the move has ended
+    if shelf is not None and shelf.is_moving(build):  # the sender repeats the order until the move has ended
         return build, ()
     is_shelved = build.held_as == "shelved"
     vacates = build.parts.get(Vacate)
     if vacates is None:
-        requeue = event.requeue and (is_shelved or build.status == "active")
+        requeue = event.requeue and shelf is not None and (is_shelved or build.status == "active")
         repeat_at = now + limits.destroy_again_after if requeue else 0.0
         vacates = Vacate((event.other,), event.priority, event.grace, requeue, now, repeat_at)
         build = replace(build, parts=build.parts.having(vacates))
@@ -151,8 +183,8 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
     # The build was shelved and preempted at the same time. Placement has retired it, so it cannot be
     # unshelved.
-    elif is_shelved and not event.requeue:
-        build = of_kernel(build, "deleted")
+    elif is_shelved and not event.requeue and shelf is not None:
+        build = shelf.off_shelf(build)
     return build, (builds.destroy(build),) if build.status == "deleting" else leftovers.destroy_all(build)
 
 

@@ -7,10 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from bus.candidates import Bools, Floats, Ints
-from bus.domains import HOST
 from bus.packing import RowPacking
-from features.groups.core.domain_rules import DomainRules
-from features.preemption.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
+from features.preemption.core.domain_limits import DomainLimits
+from features.preemption.core.victims import CrowdedHost, Replaceable, RequestedParts
 from scheduler_worker.extension import OrderSection
 
 
@@ -19,7 +18,7 @@ class PreemptingParts:
     """The parts of a request, and the hosts that would accept them if they were empty."""
 
     parts: Sequence[OrderSection]
-    rules: DomainRules
+    limits: DomainLimits
     packing: RowPacking  # the hosts by position
     demands: Floats  # requested amounts by part and resource class
     accepted: Bools  # by part and position: whether the host would accept the part if it were empty
@@ -33,39 +32,23 @@ class PreemptingParts:
         """Return an array by part and position: how much the host lacks for one instance of the part."""
         return np.array([self.packing.distances(demand) for demand in self.demands])
 
-    @cached_property
-    def limits(self) -> tuple[Ints, Ints, dict[int, int] | None]:
-        """Return for each host, by its position, how many instances it may take and the number of its spread
-        domain; and for each spread domain how many it may take, or None if the request has no spread."""
-        size = len(self.rules.domains)
-        hosts, spread, left = np.full(size, UNLIMITED), np.zeros(size, np.intp), None
-        for level, most in self.rules.spreads:
-            free = np.full(len(level.labels), most)
-            for domain, there in self.rules.counts(level).items():
-                free[domain] = max(most - there, 0)
-            if level.name == HOST:
-                hosts = np.minimum(hosts, free[level.ids])
-            else:
-                spread, left = level.ids, dict(enumerate(free.tolist()))
-        return hosts, spread, left
-
     @property
     def wanted(self) -> RequestedParts:
-        return RequestedParts(self.demands, self.counts, self.limits[2])
+        return RequestedParts(self.demands, self.counts, self.limits.left)
 
     def crowded(self, at: int, instances: Sequence[Replaceable], accepts: Bools) -> CrowdedHost:
-        hosts, spread, _ = self.limits
+        limits = self.limits
         most = tuple([count if yes else 0 for count, yes in zip(self.counts, accepts, strict=True)])
-        domain = int(self.rules.domains[at])
-        return CrowdedHost(at, instances, most, int(hosts[at]), domain, int(spread[at]))
+        domain, spread = int(limits.domains[at]), int(limits.spread[at])
+        return CrowdedHost(at, instances, most, int(limits.hosts[at]), domain, spread)
 
     def nearest(self) -> list[int]:
         """Return the positions of the hosts that accept any part, in the order in which to search them: first
         the domains whose hosts lack little. Within a domain, the nearest host of each spread domain comes
         first, then the second nearest of each, and so on.
         """
-        domains, spread = self.rules.domains, self.limits[1]
-        far = np.zeros(len(self.rules.names) + 1)
+        domains, spread = self.limits.domains, self.limits.spread
+        far = np.zeros(self.limits.several + 1)
         for count, lacks, accepted in zip(self.counts, self.lacking, self.accepted, strict=True):
             rows = np.flatnonzero(accepted)
             rows = rows[_ranks(domains[rows], lacks[rows]) < count]

@@ -184,7 +184,8 @@ class FakeCloud:
         request = boot(request=question.id, project=PROJECTS[question.id])
         return DecisionFound(known=True, request=request)
 
-    async def answer(self, question: WhatIf) -> WhatIfAnswered:
+    async def answer(self, question: WhatIf, *, names_others: bool = True) -> WhatIfAnswered:
+        assert not names_others
         return WhatIfAnswered(fits=True, refusal=question.request.project)
 
     def hosts(self) -> list[Any]:

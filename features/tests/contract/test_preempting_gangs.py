@@ -22,6 +22,7 @@ from features.preemption import victim_search
 from features.preemption.messages import PriorityClass
 from features.preemption.priorities import PriorityClasses
 from features.preemption.victim_search import VictimSearch
+from features.preemption.with_groups.scheduler import limits_of
 from features.topology.messages import GangRole
 from features.waiting.messages import PlacedWait
 from placement_worker import Placement
@@ -97,7 +98,9 @@ async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCl
     classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
     instances: dict[str, Instance] = {}
     cells = CellQueries(instances=partial(found_among, instances), builds=_unused)
-    scheduler = scheduler_of(placement, fallbacks=[VictimSearch(classes, cells)])
+    victims = VictimSearch(classes, cells)
+    victims.limits_of = limits_of
+    scheduler = scheduler_of(placement, fallbacks=[victims])
     return FullCloud(placement, scheduler, instances, classes)
 
 

@@ -9,9 +9,9 @@ from bus import topics
 from bus.context import envelope_of
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
-from features.quotas.messages import EDIT_QUOTA, WEIGHT, QuotaEditRequested, SetQuota
 from features.waiting.core.start_times import EVALUATION, MEMORIES, ClassHistory, new_kind
 from features.waiting.owner import SILENT_SECONDS
+from features.waiting.shares import set_weight
 from features.waiting.tables import queued
 from features.what_if.messages import WHAT_IF, WhatIf
 from scheduler_worker.core.order import CANCELLED
@@ -55,8 +55,7 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
 async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same_when_taken_over() -> None:
     async with waiting_world() as world:
         await world.node(1, free=False)
-        weight = SetQuota(project="p", limits={WEIGHT: 3})
-        await world.bus.asker(EDIT_QUOTA)(QuotaEditRequested(edit=weight))
+        await set_weight(world.bus, "p", 3)
         request = a_request(1, flavor=METAL, project="p")
         row = queued.new(request.request, "p", 0, envelope_of(request, world.clock))
         advances, seconds = [10.0] * len(MEMORIES), [50.0] * len(MEMORIES)

@@ -72,12 +72,12 @@ class StoredHold(msgspec.Struct, frozen=True, array_like=True):
     """
 
     root: Id
-    key: QueueKey  # of the request or move
-    project: str  # of the request or of the instance that moves
+    key: QueueKey  # of the request
+    project: str
     since: float  # since when the host is reserved
     until: float  # end of the request's waiting time
     zone: str = ""  # the zone that the request names; "": any
-    move: bool = False
+    purpose: str = ""  # of a request that boots no instance, such as `move`
 
     @property
     def request(self) -> Id:
@@ -186,13 +186,13 @@ class _Limits:
 
     def most(self, rank: Rank) -> int:
         """Return how many further hosts may be reserved for a request. Of the hosts that other schedulers
-        have reserved for its project, those for requests before this one count. Moves have no project here,
-        and no limit of a project: each reserves one host.
+        have reserved for its project, those for requests before this one count. A request that boots nothing
+        has no project here, and no limit of a project: it reserves one host.
         """
         together = self._together - self._own.total()
         if not rank.project:
             return together
-        others = [other for other in self._elsewhere.values() if not other.move]
+        others = [other for other in self._elsewhere.values() if not other.purpose]
         elsewhere = sum(other.project == rank.project and other.key < rank.key for other in others)
         return min(self._most - elsewhere - self._own[rank.project], together)
 

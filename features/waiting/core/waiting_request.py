@@ -1,9 +1,19 @@
-"""Reads and shortens requests that wait for a host."""
+"""Reads and shortens requests that wait for a host; describes what a request that boots nothing waits for."""
 
 import msgspec
 
 from bus.messages import BuildRequested
 from bus.vocabulary import Id
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """The subject of a waiting request that boots no instance, such as a move of an instance."""
+
+    purpose: str  # name of the purpose of its orders; its `WaitingPurpose` evaluates the request
+    action: str  # shown to users, such as `migrate`
+    instance: Id  # at most one request for this instance waits
+    lane: str  # requests with the same lane are evaluated together
+    data: str  # of the `WaitingPurpose`, as JSON: what the last evaluation found
 
 
 def with_instances(request: BuildRequested, left: tuple[Id, ...]) -> BuildRequested:

@@ -24,8 +24,8 @@ _LIST = sql(f"""
 """)
 _LIST_THESE = sql(f"""
     SELECT DISTINCT {", ".join(f"line.{name}" for name in _READ)} FROM {{n: request str}}
-    LEFT JOIN moving_builds ON moving_builds.build = n.request
-    JOIN {_LINE} ON line.request = n.request OR line.request = moving_builds.move {_IN_ORDER}
+    LEFT JOIN subjects ON subjects.instance = n.request
+    JOIN {_LINE} ON line.request = n.request OR line.request = subjects.request {_IN_ORDER}
 """)
 _KINDS = sql(f"""
     SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM queued
@@ -41,7 +41,7 @@ _BUILDS_OF = sql("""
     row_number() OVER (PARTITION BY queued_builds.request ORDER BY queued_builds.build) AS nth
     FROM {n: request str} JOIN queued_builds ON queued_builds.request = n.request) AS those WHERE nth <= :most
 """)
-_INSTANCES = sql("SELECT m.build, m.move FROM {n: request str} JOIN moving_builds m ON m.move = n.request")
+_INSTANCES = sql("SELECT s.instance, s.request FROM {n: request str} JOIN subjects s USING (request)")
 
 
 async def waiting(tx: Transaction, question: FindWaiting) -> list[tuple[WaitingRequest, str]]:
@@ -53,8 +53,8 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[tuple[WaitingR
     builds: dict[Id, list[Id]] = {}
     for row in await _BUILDS_OF(tx, [(row["request"],) for row in rows], most=MOST_BUILDS):
         builds.setdefault(row["of"], []).append(row["build"])
-    moves = [(row["request"],) for row in rows if row["move"]]
-    builds |= {row["move"]: [row["build"]] for row in (await _INSTANCES(tx, moves) if moves else ())}
+    having = [(row["request"],) for row in rows if row["move"]]  # a subject
+    builds |= {row["request"]: [row["instance"]] for row in (await _INSTANCES(tx, having) if having else ())}
     listed = [(row, {name: row[name] for name in _FIELDS}) for row in rows]
     return [
         (WaitingRequest(builds=tuple(builds.get(row["request"], ())), **fields), row["owner"])

@@ -24,10 +24,9 @@ from bus.messages import BuildRequested
 from bus.protocol import Envelope
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import MAX_INT, Id
-from features.moves.core.start import MoveStart
 from features.waiting.core.reserved_hosts import StoredHold
 from features.waiting.core.shares import Contender, QueueKey
-from features.waiting.core.waiting_request import with_instances
+from features.waiting.core.waiting_request import Subject, with_instances
 from features.waiting.messages import priority_of
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A stored waiting request: the request itself, or a move with the request for its destination."""
+    """A stored waiting request: of instances to boot, or of the host that a subject needs."""
 
     message: BuildRequested
     kind: str
@@ -84,7 +83,7 @@ class QueuedRequest:
     wakes: str = ""  # which change would wake the request, as a sentence
     decision: Decision = field(default_factory=Decision)
     story: StoredContext = NO_CONTEXT  # tracing context of the request's message
-    start: MoveStart | None = None  # for a move: its data at the last evaluation
+    subject: Subject | None = None  # of a request that boots no instance
     strikes: int = 0  # schedulers that ended in succession: owning the request, then evaluating it
     wakes_on: str = ""  # key of the commits that may help, if a rule refused the claim
 
@@ -98,17 +97,17 @@ class QueuedRequest:
 
     @property
     def contender(self) -> Contender:
-        project = self.message.project if self.start is None else ""
+        project = self.message.project if self.subject is None else ""
         return Contender(project, priority_of(self.message.parts), self.since)
 
 
 RELEASED, ENDED = -1, -2  # the `beat` of a scheduler that stopped in order, and of one that did not
 CANCELLED = "cancelled <> ''"  # an index has this condition, and is used only if a query repeats it literally
 WAITS = f"kind <> '' AND NOT ({CANCELLED})"
-_TEXTS = "request kind project flavor message lacks wakes wakes_on decision story move"
+_TEXTS = "request kind project flavor message lacks wakes wakes_on decision story move subject"
 _STORED = dict.fromkeys(_TEXTS.split(), "str")
 _STORED |= {"priority": "int", "since": "float", "until": "float", "instances": "int", "seen": "int"}
-_CHANGING = "request kind seen lacks wakes wakes_on decision flavor message"
+_CHANGING = "request kind seen lacks wakes wakes_on decision flavor message subject"
 _JUDGED = {name: _STORED[name] for name in _CHANGING.split()}
 
 
@@ -170,7 +169,7 @@ _INSERT_BUILDS = sql("""
 _LOOKED_AT = sql(f"""
     UPDATE queued SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes,
     wakes_on = n.wakes_on, decision = n.decision, flavor = n.flavor,
-    message = CASE WHEN n.message = '' THEN queued.message ELSE n.message END
+    message = CASE WHEN n.message = '' THEN queued.message ELSE n.message END, subject = n.subject
     FROM {{n: {_columns(_JUDGED)}}}
     WHERE queued.request = n.request AND queued.digest = 0 RETURNING queued.request
 """)
@@ -182,17 +181,20 @@ _REWRITE = sql("""
 _DELETE = [
     sql(f"DELETE FROM {table} WHERE {id_} IN (SELECT n.id FROM {{n: id str}}) {which} RETURNING {id_}")
     for table, id_, which in (
-        ("moving_builds", "move", ""),
+        ("subjects", "request", ""),
         ("queued_builds", "request", ""),
         ("queued", "request", "AND digest = 0"),
     )
 ]
 _ONE_OF_EACH = sql("""
-    INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n: build str, move str} WHERE true
-    ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move
+    INSERT INTO subjects (instance, request) SELECT n.instance, n.request
+    FROM {n: instance str, request str} WHERE true
+    ON CONFLICT (instance) DO UPDATE SET request = subjects.request RETURNING instance, request
 """)
 _DELETE_BUILD = sql("DELETE FROM queued_builds WHERE build IN (SELECT n.id FROM {n: id str}) RETURNING build")
-_KEPT = "request, kind, since, until, seen, message, lacks, wakes, wakes_on, decision, story, move, strikes"
+_KEPT = (
+    "request, kind, since, until, seen, message, lacks, wakes, wakes_on, decision, story, subject, strikes"
+)
 _OF_OWNER = sql(f"SELECT request FROM queued WHERE owner = :owner AND {EVALUATED}")
 # Rows of an owner that sent a further heartbeat remain with it, and so do rows that another transaction has
 # locked: two schedulers that adopt do not wait for each other.
@@ -259,7 +261,7 @@ _encode = parts.stored_encoder().encode
 _plain = msgspec.json.Encoder().encode
 _envelope = msgspec.json.Decoder(Envelope).decode
 _message = parts.stored_decoder(BuildRequested).decode
-_start = parts.stored_decoder(MoveStart).decode
+_subject = msgspec.json.Decoder(Subject).decode
 _decision = parts.stored_decoder(Decision).decode
 _holds = msgspec.json.Decoder(list[StoredHold]).decode
 _story = msgspec.json.Decoder(StoredContext).decode
@@ -348,9 +350,11 @@ async def add(tx: Transaction, owner: str, queued: Iterable[QueuedRequest]) -> s
     return ours
 
 
-async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Store a waiting move for each build that has no waiting move yet; return the stored moves by build."""
-    return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
+async def one_of_each(tx: Transaction, requests: Mapping[Id, Id]) -> dict[Id, Id]:
+    """Store a waiting request for each instance that is the subject of no waiting request yet; return the
+    stored requests by instance.
+    """
+    return {row["instance"]: row["request"] for row in await _ONE_OF_EACH(tx, sorted(requests.items()))}
 
 
 async def evaluated(tx: Transaction, queued: Iterable[QueuedRequest]) -> None:
@@ -359,7 +363,7 @@ async def evaluated(tx: Transaction, queued: Iterable[QueuedRequest]) -> None:
     values = []
     for request in sorted(queued, key=_by_request):
         row = _row(request)
-        if request.start is None:
+        if request.subject is None:
             row["message"] = ""  # empty: not changed, because some builds may have been cancelled in it
         values.append([row[name] for name in _JUDGED])
     await _LOOKED_AT(tx, values)
@@ -488,7 +492,7 @@ def holds_of(scheduler: OtherScheduler) -> list[StoredHold]:
 
 
 def _row(request: QueuedRequest) -> dict[str, Any]:
-    message, start = request.message, request.start
+    message, subject = request.message, request.subject
     return {
         "request": request.request,
         "kind": request.kind,
@@ -499,25 +503,26 @@ def _row(request: QueuedRequest) -> dict[str, Any]:
         "flavor": message.flavor.name,
         "instances": len(message.instances),
         "seen": request.seen,
-        "message": _encode(start or message).decode(),
+        "message": _encode(message).decode(),
         "lacks": request.lacks,
         "wakes": request.wakes,
         "wakes_on": request.wakes_on,
         "decision": _encode(request.decision).decode(),
         "story": _encode(request.story).decode(),
-        "move": start.asked.kind if start is not None else "",
+        "move": subject.action if subject is not None else "",
+        "subject": _plain(subject).decode() if subject is not None else "",
     }
 
 
 def _queued(row: Mapping[str, Any]) -> QueuedRequest | None:
     """Decode a stored waiting request; log an error and return None if it is unreadable."""
     try:
-        start = _start(row["message"]) if row["move"] else None
-        message = _message(row["message"]) if start is None else start.request()
+        message = _message(row["message"])
+        subject = _subject(row["subject"]) if row["subject"] else None
         plain = {name: row[name] for name in _PLAIN}
         story = _story(row["story"]) if row["story"] else NO_CONTEXT
         decision = _decision(row["decision"])
-        return QueuedRequest(message=message, decision=decision, story=story, start=start, **plain)
+        return QueuedRequest(message=message, decision=decision, story=story, subject=subject, **plain)
     except NOT_JSON as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
         return None

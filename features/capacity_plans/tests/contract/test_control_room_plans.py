@@ -8,25 +8,23 @@ from typing import Any
 
 import pytest
 
-from bus.aggregates import AggregatesFound
-from bus.cells import CellsFound
 from bus.host_health import DISABLED
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
-from bus.requests import Flavor
 from control_room import shared_data
 from features.capacity_plans import pages
 from features.capacity_plans.core.packing import PlanStopped
 from features.capacity_plans.core.planning import PlanAnswer
-from features.quotas.messages import QUOTAS, Quota, QuotasFound
-from features.reservations.messages import RESERVATIONS, Reservation, ReservationsFound, ReservedSlot
-from tests.support.ids import uid
+from features.capacity_plans.tests.support.plans import KNOWN_HOSTS, load_joins, nothing_known
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import VisitedRoom, a_visited_room
 from tests.support.waiting import in_time, until
 
-CAPACITY_QUERIES = ("trees", "aggregates", "cells", RESERVATIONS.name)
+
+@pytest.fixture(autouse=True)
+def _without_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_joins(monkeypatch)
 
 
 def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
@@ -45,7 +43,7 @@ async def capacity_room() -> AsyncIterator[VisitedRoom]:
             a_report(3, numa, inventories={"MEMORY_MB": Inventory(total=4000)}),
         ]
         assert await report(placement, *sent) == ["", "", ""]
-        async with a_visited_room(silent_placement(placement), answered=CAPACITY_QUERIES) as visited:
+        async with a_visited_room(silent_placement(placement), answered=KNOWN_HOSTS) as visited:
             yield visited
 
 
@@ -94,15 +92,6 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
         assert asked == [0, 7]  # the read continued after the page was sent
 
 
-def nothing_known() -> dict[str, Any]:
-    return {
-        "trees": TreesFound(trees=(), more=None),
-        "aggregates": AggregatesFound(seen=0, aggregates=()),
-        "cells": CellsFound(seen=0, cells=()),
-        RESERVATIONS.name: ReservationsFound(reservations=()),
-    }
-
-
 @pytest.mark.parametrize("path", ["/what-if/capacity?wait=1&", "/what-if/capacity/events?"])
 async def test_a_plan_ends_when_its_last_reader_has_left(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     began, ended = threading.Event(), threading.Event()
@@ -147,27 +136,3 @@ async def test_a_plan_that_takes_too_long_fails(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pages, "LONGEST", 0.05)
     async with a_visited_room(sent=nothing_known()) as room:
         assert "This plan takes longer than" in await room.page("/what-if/capacity?wait=1&mix=VCPU:1")
-
-
-FAILOVER = Reservation(
-    id=uid(9, "7"), name="headroom", flavor=Flavor(name="any"), use="failover", levels=("host",)
-)
-
-
-async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:
-    named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
-    slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
-    slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
-    found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
-    sent = {
-        "trees": TreesFound(trees=(), more=None),
-        "aggregates": AggregatesFound(seen=0, aggregates=()),
-        "cells": CellsFound(seen=0, cells=()),
-        RESERVATIONS.name: found,
-        QUOTAS.name: QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
-    }
-    async with a_visited_room(sent=sent) as room:
-        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
-    assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
-    assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
-    assert "VCPU:1: 8 fit on the hosts; the quota permits 0: VCPU, 4 of 4 used." in page

@@ -1,23 +1,16 @@
 """`berth headroom` sets, shows and unsets failover headroom; and whether claims would end it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from berth import composition
-from berth.operations.explanations import AnswerAddition
 from berth.operations.stored_claims import allocations
-from berth.settings import BadSetting, Settings
-from bus.claims import ConsumerClaim
-from bus.delivery.runner import Bus
+from berth.settings import BadSetting
 from bus.domains import LabelEditRequested
 from bus.errors import OperationRefused
 from bus.requests import Flavor
 from features.headroom import commands as headroom
-from features.headroom.after_claims import HeadroomAfter
 from features.headroom.controller import HeadroomController
-from features.headroom.what_if_output import additions
 from features.reservations.messages import (
     FindReservations,
     LevelsCovered,
@@ -142,30 +135,3 @@ async def test_the_bus_refuses_unknown_levels_and_a_replacement_that_is_not_name
     assert isinstance(replaced, ReservationEdited) and replaced.reservation.levels == ("rack",)
     found = await placement.of(ReservationOperations).find(FindReservations())
     assert [each.levels for each in found.reservations] == [("rack",)]
-
-
-@dataclass(frozen=True)
-class Claims:
-    """The claims of a what-if answer."""
-
-    claims: Sequence[ConsumerClaim]
-
-
-async def test_what_if_says_whether_the_headroom_would_end(placement: Placement, run: Run) -> None:
-    first, second = (a_claim(host + 4, on_hosts(host, VCPU=4)) for host in (1, 2))
-    async with Bus(composition.transport(Settings(), "what-if")) as bus:
-        assert await additions(bus, Claims([first])) == AnswerAddition([], {"headroom": []})
-        await run("set", "host")
-        await placement.of(HeadroomController).adjust()
-        [(kept, _)] = (await additions(bus, Claims([first]))).lines
-        assert kept == "  failover headroom for any one host would still be kept"
-        why = "host host-1: no host outside of it has free capacity for 4 VCPU"
-        ends = await additions(bus, Claims([first, second]))
-        assert ends.lines == [(f"  failover headroom for any one host would end: {why}", "yellow")]
-        assert ends.fields == {"headroom": [HeadroomAfter(("host",), "ends", (why,))]}
-        assert (await additions(bus, Claims([]))).lines == []  # the request does not fit
-        await placement.claims.claim_many(
-            [an_order(a_claim(3, on_hosts(1, VCPU=3)), a_claim(4, on_hosts(2, VCPU=3)))]
-        )
-        [(lost, _)] = (await additions(bus, Claims([a_claim(5, on_hosts(1, VCPU=1))]))).lines
-        assert "any one host is already not kept: host host-1" in lost

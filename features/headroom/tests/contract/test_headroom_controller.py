@@ -1,7 +1,5 @@
 """The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
 
-from collections.abc import Sequence
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -9,57 +7,23 @@ import pytest
 from berth.operations.audit import placement_breaches
 from berth.operations.stored_claims import allocations
 from bus.aggregates import AggregateEditRequested, MakeAggregate
-from bus.claims import Refused
 from bus.errors import Unavailable
 from bus.reports import Inventory
-from bus.requests import Flavor
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.store import ServerGroups
-from features.groups.tests.support.group_parts import joining
 from features.headroom.controller import HeadroomController
-from features.headroom.messages import FindHeadroom, Headroom
-from features.reservations.messages import (
-    FindReservations,
-    MakeReservation,
-    Reservation,
-    ReservationEditRequested,
-    choice_from,
-)
+from features.headroom.messages import FindHeadroom
+from features.headroom.tests.support.kept_headroom import R1, adjusted, keep, report_three_hosts
+from features.reservations.messages import FindReservations, choice_from
 from features.reservations.operations import ReservationOperations
 from placement_worker import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_claim, a_provider, a_release, a_report, on_hosts
 from tests.support.placement_calls import must_take
-
-R1 = uid(1, "7")
 
 
 @pytest.fixture(autouse=True)
 async def hosts(placement: Placement) -> None:
-    """Report three hosts with eight processors: hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
-    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
-    for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
-        order = MakeAggregate(
-            aggregate=uid(number, "e"), name=rack, metadata={"topology:rack": rack}, hosts=names
-        )
-        await placement.aggregates.edit(AggregateEditRequested(edit=order))
-
-
-async def keep(placement: Placement, *levels: str) -> None:
-    reservation = Reservation(
-        id=R1, name="headroom", flavor=Flavor(name="any"), use="failover", levels=levels, returns=False
-    )
-    await placement.of(ReservationOperations).edit(
-        ReservationEditRequested(edit=MakeReservation(reservation=reservation))
-    )
-    await adjusted(placement)
-
-
-async def adjusted(placement: Placement) -> Headroom:
-    await placement.of(HeadroomController).adjust()
-    [found] = (await placement.of(HeadroomController).find(FindHeadroom())).headrooms
-    return found
+    await report_three_hosts(placement)
 
 
 async def boot(placement: Placement, consumer: int, host: int, vcpus: int = 4) -> None:
@@ -131,32 +95,6 @@ async def test_an_evacuation_draws_the_slot_and_headroom_is_reserved_again(place
     found = await adjusted(placement)
     assert found.kept and len(await slots(placement)) == 1
     assert slot not in await slots(placement)
-
-
-async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fields: Any) -> None:
-    """Place instances (consumer, host) of four processors in one server group."""
-    made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
-    for consumer, host in consumers:
-        claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
-        await must_take(placement, claim)
-
-
-async def test_only_a_single_member_of_an_affinity_group_can_be_evacuated(placement: Placement) -> None:
-    await join(placement, [(2, 1)], policy="affinity")
-    await keep(placement, "host")
-    assert (await adjusted(placement)).kept
-    await join(placement, [(3, 1)], policy="affinity")
-    found = await adjusted(placement)
-    why = "server groups with policy affinity and several members cannot leave a lost host"
-    assert not found.kept and found.lacking == (f"2 instances: {why}",)
-    # an evacuation's claim is refused, because the other member is still on the lost host
-    move = a_claim(2, on_hosts(2, VCPU=4), generation=1, keep=30, begins=31)
-    [answer] = await placement.claims.claim_many([an_order(move)])
-    assert isinstance(answer.results[0], Refused)
-    await placement.claims.release_many([a_release(3, "any")])
-    assert (await adjusted(placement)).kept
-    await must_take(placement, move)
 
 
 async def with_cells(placement: Placement, *fast: int) -> None:

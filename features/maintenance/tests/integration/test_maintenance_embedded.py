@@ -92,20 +92,17 @@ async def reached(berth: LivingBerth, expected: list[str]) -> bool:
 async def test_an_instance_that_fits_nowhere_makes_its_host_late(berth: LivingBerth) -> None:
     await berth("host", "disable", HOSTS[2])
     await berth("maintenance", "add", *HOSTS[:2], "--until", "+1h")
-    await until(lambda: is_late(berth), picture=lambda: window(berth))
-    id_ = (await window(berth))["window"]["id"]
-    await until(lambda: has_refused_moves(berth, id_), picture=lambda: window(berth))
+    await until(lambda: is_late(berth, "would find no host now"), picture=lambda: window(berth))
+    await until(lambda: is_late(berth, "refused", phase="draining"), picture=lambda: window(berth))
+    shown = await berth("maintenance", "show", (await window(berth))["window"]["id"], ends=1)
+    assert "late, draining" in shown, shown
     [instance] = await instances_on(berth, HOSTS[1])
     assert "maintenance window" in await berth("why", instance["build"])
 
 
-async def has_refused_moves(berth: LivingBerth, id_: str) -> bool:
-    shown = await berth("maintenance", "show", id_, ends=1)
-    return "late, draining" in shown and "refused" in shown
-
-
-async def is_late(berth: LivingBerth) -> bool:
-    return all(host["late"] for host in (await window(berth))["hosts"])
+async def is_late(berth: LivingBerth, why: str, phase: str = "") -> bool:
+    hosts = (await window(berth))["hosts"]
+    return all(host["late"] and why in host["note"] and phase in ("", host["phase"]) for host in hosts)
 
 
 async def test_an_operator_who_enables_a_host_takes_it_out_of_its_window(berth: LivingBerth) -> None:

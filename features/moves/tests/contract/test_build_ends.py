@@ -18,7 +18,6 @@ from bus.topics import ALLOCATIONS, BUILD_PLACED, BUILD_UNPLACEABLE, CLAIM, PROV
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many
 from cell_conductor.builds import Builds
-from features.groups.messages import GROUPS
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.dependencies import SchedulerOptions
 from tests.support.buses import Connect, serving
@@ -82,7 +81,6 @@ def the_placement(placement: FakePlacement) -> Worker:
             answers(RELEASE, placement.release_one),
             answers(PROVIDERS, placement.providers),
             answers(ALLOCATIONS, placement.allocations),
-            answers(GROUPS, placement.asker(GROUPS)),
         ],
     )
 

@@ -1,6 +1,5 @@
 """Builders for tests of moves: builds as cells report them, and a placement."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,6 @@ from bus.reports import Inventory
 from bus.requests import BuildSpec
 from bus.resources import AllocationsFound, Consumer, FindAllocations, Provider
 from bus.topics import Query
-from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.moves.messages import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
@@ -85,11 +83,11 @@ class Cells:
 
 
 class MovingPlacement(FakePlacement):
-    """Placement without a database that also answers about groups and allocations."""
+    """Placement without a database that also answers about allocations, and `answers` other queries."""
 
     def __init__(self, *candidates: Candidate) -> None:
         super().__init__(*candidates)
-        self.groups: dict[str, ServerGroup] = {}
+        self.answers: dict[Query[Any, Any], Any] = {}
         self.metal: set[str] = set()  # roots of bare-metal nodes
 
     def hold(self, consumer: str, host: int, generation: int = 1) -> None:
@@ -115,16 +113,8 @@ class MovingPlacement(FakePlacement):
         ]
         return AllocationsFound(consumers=tuple(consumers), generations={})
 
-    async def find_groups(self, question: FindGroups) -> GroupsFound:
-        found: Sequence[ServerGroup] = tuple(self.groups.values())
-        if question.ids:
-            found = [one for one in found if one.id in question.ids]
-        if question.members:
-            found = [one for one in found if not one.members.keys().isdisjoint(question.members)]
-        return GroupsFound(groups=tuple(found))
-
     def asker(self, query: Query[Any, Any], /) -> Any:
-        return self.find_groups if query is GROUPS else super().asker(query)
+        return self.answers.get(query) or super().asker(query)
 
     def provider(self, one: Candidate) -> Provider:
         inventories = {name: Inventory(total=amount) for name, amount in one.capacity.items()}

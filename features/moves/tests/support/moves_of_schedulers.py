@@ -6,8 +6,8 @@ from typing import Any
 from bus.vocabulary import Id
 from features.moves.core.handover import Handover
 from features.moves.handovers import Handovers
-from features.moves.messages import FindMoves, MoveRequested, MovesFound
-from features.moves.placing import MoveLookups, MoveOutcome, MovePlacing, RequestedMove, StoreRefusals
+from features.moves.messages import FindMoves, MovesFound
+from features.moves.placing import MoveLookups, MovePlacing, StoreRefusals
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.queries import CellQueries
 
@@ -44,21 +44,9 @@ def moves_of(
     handovers: Handovers | None = None,
     keep: StoreRefusals = _forget,
     find_moves: Any = _no_moves,
-) -> "MovesWithoutWaiting":
+) -> MovePlacing:
     """Return the moves of a scheduler whose cells answer `find` about their builds."""
     cells = CellQueries(builds=find, instances=_unused)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells, find_moves)
     handovers = handovers or HandoversInMemory()
-    placing = MovePlacing(scheduler, lookups, handovers, keep)
-    return MovesWithoutWaiting(placing)
-
-
-class MovesWithoutWaiting:
-    """The moves of a scheduler that does not store moves that have to wait."""
-
-    def __init__(self, placing: MovePlacing) -> None:
-        self.placing = placing
-        self.undo_placed = placing.undoing.undo_placed
-
-    async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveOutcome]:
-        return await self.placing.place_new([RequestedMove(request) for request in requests])
+    return MovePlacing(scheduler, lookups, handovers, keep)

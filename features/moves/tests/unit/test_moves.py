@@ -1,104 +1,23 @@
 """Moves as they are asked for: where each goes, what is claimed for it, and what becomes known, once."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
 from berth.features import FEATURES
-from bus.claims import STARTED, Choice, holder_consumer
+from bus.claims import STARTED, Choice
 from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.host_health import FORCED_DOWN
-from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
-from features.groups.messages import ServerGroup, claimed_group
-from features.groups.tests.support.group_parts import in_group
 from features.moves.core.start import undo_claim_id
-from features.moves.messages import HandoverProgress, MovePlaced, MoveRefused, MoveRequested
-from features.moves.tests.support.move_builders import (
-    BUILD,
-    MOVE,
-    Cells,
-    MovingPlacement,
-    a_build_that_stands,
-    a_move,
-)
-from features.moves.tests.support.moves_of_schedulers import MovesWithoutWaiting, moves_of
-from scheduler_worker import ChoicePolicy
-from scheduler_worker.placing import Scheduler
-from scheduler_worker.store import decisions
+from features.moves.messages import MovePlaced, MoveRefused, MoveRequested
+from features.moves.tests.support.move_builders import BUILD, MOVE, a_build_that_stands, a_move
+from features.moves.tests.support.moving_clouds import BIG, KEEP, MovingCloud, a_cloud, root, shelved
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate, a_heartbeat
-from tests.support.schedulers import scheduler_of
-from tests.support.virtual_time import TurnedClock
-
-KEEP = holder_consumer(BUILD, 1)
-GROUP = uid(5, "9")
-BIG = Flavor(name="big", vcpus=4, memory_mb=2048, disk_gb=10)
-
-
-def root(number: int) -> str:
-    return uid(number, "c")
-
-
-@dataclass
-class MovingCloud:
-    """Some hosts, a cell with a build on the first of them, and a scheduler."""
-
-    placement: MovingPlacement
-    cells: Cells = field(default_factory=Cells)
-    time: TurnedClock = field(default_factory=TurnedClock)
-    policy: ChoicePolicy | None = None
-    refusals: list[decisions.StoredRefusal] = field(default_factory=list)
-    scheduler: Scheduler = field(init=False)
-    moves: MovesWithoutWaiting = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scheduler, self.moves = self.another()
-
-    def another(self) -> tuple[Scheduler, MovesWithoutWaiting]:
-        """A scheduler that remembers nothing."""
-        placement = self.placement
-        scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, undeliverable_for=60.0)
-        moves = moves_of(scheduler, self.cells.find, keep=self.keep, find_moves=self.cells.find_moves)
-        return scheduler, moves
-
-    async def keep(self, ended: Sequence[decisions.StoredRefusal]) -> None:
-        self.refusals += ended
-
-    async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
-        reply: list[MovePlaced | MoveRefused] = []
-        for verdict in await self.moves.place_many(moves):
-            assert not isinstance(verdict, Retry | Poison), verdict
-            reply += [one for one in verdict if not isinstance(one, HandoverProgress)]
-        return reply
-
-    async def placed(self, move: MoveRequested) -> MovePlaced:
-        (message,) = await self.come_of(move)
-        assert isinstance(message, MovePlaced), message
-        return message
-
-    async def refused(self, move: MoveRequested) -> MoveRefused:
-        (message,) = await self.come_of(move)
-        assert isinstance(message, MoveRefused), message
-        return message
-
-    async def retry(self, move: MoveRequested) -> Retry:
-        (verdict,) = await self.moves.place_many([move])
-        assert isinstance(verdict, Retry), verdict
-        return verdict
-
-
-def a_cloud(*candidates: Candidate, hosts: int = 4, **stands: object) -> MovingCloud:
-    placement = MovingPlacement(*(candidates or [a_candidate(number) for number in range(1, hosts + 1)]))
-    cloud = MovingCloud(placement)
-    placement.hold(BUILD, 1)
-    cloud.cells.know(a_build_that_stands(1, **stands))  # type: ignore[arg-type]
-    return cloud
-
 
 # It has a place
 
@@ -118,7 +37,7 @@ async def test_a_move_claims_a_new_host_and_a_holder_keeps_the_old_one() -> None
     assert placed.decision.record is not None and placed.decision.scores
     (order,) = cloud.placement.orders
     [claim] = order.claims
-    assert (claimed_group(claim.parts), claim.project, claim.user) == (None, "p", "u")
+    assert (claim.project, claim.user) == ("p", "u")
 
 
 @pytest.mark.parametrize(("zone", "to"), [("a", None), ("b", 2)])
@@ -158,57 +77,17 @@ async def test_a_move_keeps_the_constraints_of_the_boot() -> None:
     assert placed.decision.record.asked.zone == "z2"
 
 
-# Its server group
-
-
-def grouped(
-    cloud: MovingCloud, policy: str, members: dict[str, int], left: dict[str, int] | None = None
-) -> None:
-    cloud.placement.groups[GROUP] = ServerGroup(
-        id=GROUP,
-        name="web",
-        policy=policy,  # type: ignore[arg-type]
-        project="p",
-        members={one: (root(host),) for one, host in members.items()},
-        left={one: (root(host),) for one, host in (left or {}).items()},
-    )
-
-
-async def test_group_members_exclude_hosts_but_the_instance_itself_does_not() -> None:
-    cloud = a_cloud(hosts=3)
-    grouped(cloud, "anti-affinity", {BUILD: 1, uid(8, "b"): 2}, {KEEP: 3})
-    placed = await cloud.placed(a_move())
-    assert placed.chosen is not None and placed.chosen.root == root(3)
-    assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None  # it stays in the group it is in
-
-
 # Unshelve, rebuild and shelve
 
 
-def shelved(cloud: MovingCloud, asked: AlsoAsked | None = None) -> None:
-    del cloud.placement.held[BUILD]
-    stands = a_build_that_stands(1, status="shelved", generation=None, asked=asked)
-    cloud.cells.know(replace(stands, chosen=None))
-
-
-async def test_a_shelved_instance_holds_nothing_and_rejoins_its_group() -> None:
+async def test_a_shelved_instance_holds_nothing_and_gets_a_new_host() -> None:
     cloud = a_cloud()
-    grouped(cloud, "anti-affinity", {uid(8, "b"): 2, uid(9, "b"): 3, uid(10, "b"): 1})
-    shelved(cloud, AlsoAsked(parts=in_group(GROUP)))
+    shelved(cloud)
     placed = await cloud.placed(a_move(1, "unshelve"))
-    assert placed.chosen is not None and placed.chosen.root == root(4)
     assert (placed.attempt, placed.generation) == (0, 1)
     [claim] = cloud.placement.orders[0].claims
     assert (claim.generation, claim.keep, claim.begins) == (None, None, MOVE)
-    assert claimed_group(claim.parts) == GROUP
     assert {question.cell for question in cloud.cells.questions} == {"cell1"}
-
-
-async def test_a_deleted_group_does_not_prevent_an_unshelve() -> None:
-    cloud = a_cloud()
-    shelved(cloud, AlsoAsked(parts=in_group(GROUP)))
-    await cloud.placed(a_move(1, "unshelve"))
-    assert claimed_group(cloud.placement.orders[0].claims[0].parts) is None
 
 
 @pytest.mark.parametrize(
@@ -421,9 +300,9 @@ async def test_a_begun_move_is_retried_while_its_cell_is_silent() -> None:
 
 async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
     with pytest.raises(Retry):
-        await cloud.moves.undo_placed(placed)
+        await cloud.moves.undoing.undo_placed(placed)
     cloud.time.now += 61
-    return await cloud.moves.undo_placed(placed)
+    return await cloud.moves.undoing.undo_placed(placed)
 
 
 async def test_a_move_without_a_conductor_is_undone_and_refused() -> None:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from berth.features import packages
 from bus.errors import Unavailable
 from bus.messages import HostReported
-from bus.parts import RequestParts
 from bus.queries import DecisionFound
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor, Image, ResourceGroup
@@ -20,8 +19,6 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from bus.vocabulary import Allocations
-from features.groups.messages import GroupEditRequested, GroupPart, MakeGroup
-from features.groups.store import ServerGroups
 from features.nova import selecting
 from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.selecting import HostSelection
@@ -145,20 +142,6 @@ async def test_an_evacuated_instance_holds_its_source_and_its_destination(
     assert hosts_of(again) == ["host-3"]
     assert again.placed[0].chosen.choice.allocations == on_hosts(3, VCPU=2)
     assert await held(placement, 1) == {**source, **on_hosts(3, VCPU=2)}
-
-
-async def test_members_that_joined_a_group_elsewhere_count(
-    placement: Placement, selection: HostSelection
-) -> None:
-    group = MakeGroup(group=uid(9), name="g", policy="anti-affinity", project=a_request().project)
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
-    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=1)), a_claim(2, on_hosts(2, VCPU=1))))
-    parts = RequestParts(GroupPart(group=uid(9), members=tuple(map(uid, (1, 2, 3)))))
-    assert hosts_of(await ask(selection, 3, parts=parts)) == ["host-3"]
-    parts = RequestParts(GroupPart(group=uid(9), members=tuple(map(uid, (1, 2, 3, 4)))))
-    refused = await ask(selection, 4, parts=parts)
-    assert refused.refused is not None
-    assert "server group" in refused.refused.reason
 
 
 async def test_groups_and_traits_in_addition_to_the_flavor_are_met(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.choice import policy, request_options
+from berth.features import modules
 from berth.placement_http import placement_http
 from berth.settings import Settings
 from bus import topics
@@ -16,7 +17,6 @@ from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import HostReported
 from bus.sql.database import Database
-from features.groups.messages import EDIT_GROUP, GroupEditRequested
 from features.nova.core.request_spec import decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from features.nova.databases import NovaDatabases
@@ -83,11 +83,13 @@ class BerthOfNova:
             )
         except (CannotJudge, NoSuchDestination) as why:
             return FeasibleHosts(frozenset(), str(why))
+        question = asked.question
         if asked.group is not None:
-            await self._bus.asker(EDIT_GROUP)(GroupEditRequested(edit=asked.group))
-        if asked.question.do == "check":
-            return await self._checked(scheduler, asked.question)
-        return await self._found(scheduler, asked.question)
+            for join in modules("nova_bridge"):
+                question = await join.part(self._bus).join_group(question, asked.group)
+        if question.do == "check":
+            return await self._checked(scheduler, question)
+        return await self._found(scheduler, question)
 
     async def _checked(self, scheduler: Scheduler, question: HostsAsked) -> FeasibleHosts:
         [answer] = await HostSelection(scheduler, Database("sqlite+aiosqlite://")).answer_many([question])

@@ -10,7 +10,6 @@ from bus.acts import act_of, describe, ids_of
 from bus.claims import Choice
 from bus.messages import BuildPlaced, Selection
 from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
-from features.groups.messages import GroupPart
 from features.nova.core.cloud import NovaCell, NovaCloud
 from features.nova.core.objects import plain, versioned
 from features.nova.core.request_spec import MalformedSpec, decoded
@@ -19,6 +18,7 @@ from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
     NoSuchDestination,
+    NovaGroup,
     Translated,
     translated,
 )
@@ -206,7 +206,7 @@ def test_ports_and_accelerators_are_groups_of_the_request() -> None:
     )
 
 
-def test_a_server_group_is_created_with_its_policy_and_limit() -> None:
+def test_a_server_group_has_its_policy_limit_and_members() -> None:
     group = versioned(
         "InstanceGroup",
         "1.11",
@@ -216,10 +216,9 @@ def test_a_server_group_is_created_with_its_policy_and_limit() -> None:
         },
     )  # fmt: skip
     found = translate(a_spec(instance_group=group))
-    assert found.group is not None
-    assert (found.group.group, found.group.policy, found.group.max_per_host) == (uid(9), "anti-affinity", 3)
-    part = found.question.request.parts.get(GroupPart)
-    assert part == GroupPart(group=uid(9), members=(uid(7), uid(1)))
+    assert found.group == NovaGroup(
+        id=uid(9), policy="anti-affinity", max_per_host=3, project="p1", members=(uid(7), uid(1))
+    )
 
 
 def test_the_owner_trait_is_required_once_all_computes_set_it() -> None:

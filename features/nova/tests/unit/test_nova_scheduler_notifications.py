@@ -122,7 +122,7 @@ async def test_a_call_that_berth_decides_is_published(
 
     recorded, mirror = RecordedPhases(), Mirror(AsyncMock(), AsyncMock(), unused, Clock())
     mirror.cloud = a_cloud()
-    queries = SchedulingQueries(select=select, make_group=unused, release=unused)
+    queries = SchedulingQueries(select=select, release=unused)
     options = BridgeOptions()
     scheduling = NovaScheduling(queries, mirror, options, Clock(), notify=recorded.add)
     is_answered = True

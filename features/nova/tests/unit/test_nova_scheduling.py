@@ -10,7 +10,7 @@ from features.nova.core.translation import BridgeOptions
 from features.nova.mirror import Mirror
 from features.nova.oslo.server import RpcCall, RpcFailure, RpcResult
 from features.nova.scheduling import UNSUPPORTED, NovaScheduling, SchedulingQueries
-from features.nova.tests.support.nova_builders import a_spec
+from features.nova.tests.support.nova_builders import a_cloud, a_spec
 from tests.support.ids import uid
 
 
@@ -20,7 +20,8 @@ async def unused(*arguments: Any) -> Any:
 
 def a_scheduling() -> NovaScheduling:
     mirror = Mirror(AsyncMock(), AsyncMock(), unused, Clock())
-    queries = SchedulingQueries(select=unused, make_group=unused, release=unused)
+    mirror.cloud = a_cloud()
+    queries = SchedulingQueries(select=unused, release=unused)
     return NovaScheduling(queries, mirror, BridgeOptions(), Clock())
 
 
@@ -58,3 +59,11 @@ async def test_casts_are_taken_in_their_older_versions() -> None:
 async def test_a_call_without_a_request_or_instances_is_refused(args: dict[str, Any], why: str) -> None:
     with pytest.raises(RpcFailure, match=why):
         await a_scheduling().answer(RpcCall("select_destinations", "4.5", "", args, {}))
+
+
+async def test_without_server_groups_their_requests_are_refused_with_the_reason() -> None:
+    scheduling = a_scheduling()
+    group = {"uuid": uid(9), "policy": "anti-affinity"}
+    args = {"spec_obj": a_spec(instance_group=group), "instance_uuids": [uid(1)]}
+    with pytest.raises(RpcFailure, match="berth cannot decide about its server group: this berth has no"):
+        await scheduling.answer(RpcCall("select_destinations", "4.5", "", args, {}))

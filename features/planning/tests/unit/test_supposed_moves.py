@@ -4,27 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from bus.requests import Flavor, Image
-from features.groups.messages import ServerGroup
 from features.moves.messages import MoveRequested
-from features.moves.tests.support.move_builders import BUILD, a_build_that_stands, a_move
-from features.moves.tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
-from features.planning.messages import WhatIfMoves
-from features.planning.supposed_moves import WhatIfsOfMoves
-from features.what_if.messages import WhatIfAnswered
-from features.what_if.questions import WhatIfs
+from features.moves.tests.support.move_builders import BUILD, a_move
+from features.moves.tests.support.moving_clouds import a_cloud, shelved
+from features.planning.tests.support.supposing import supposed, where
 from tests.support.ids import uid
-
-OTHER = uid(2000, "b")
-
-
-def where(answers: list[WhatIfAnswered]) -> list[str]:
-    return [answer.placed[0].host if answer.placed else answer.decision.code for answer in answers]
-
-
-def another(cloud: MovingCloud) -> None:
-    cloud.placement.hold(OTHER, 1)
-    cloud.cells.know(a_build_that_stands(1, build=OTHER))
-
 
 REFUSED = [
     ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), "class", ""),
@@ -53,17 +37,6 @@ async def test_a_what_if_uses_no_host_to_be_disabled() -> None:
     assert not nowhere.fits
 
 
-async def test_planned_moves_of_a_group_respect_its_policy() -> None:
-    cloud = a_cloud(hosts=3)
-    another(cloud)
-    members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
-    cloud.placement.groups[GROUP] = ServerGroup(
-        id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
-    )
-    answers = await supposed(cloud, a_move(), a_move(2, build=OTHER))
-    assert {*where(answers)} == {"host2", "host3"}
-
-
 async def test_moves_without_a_host_are_judged_as_well() -> None:
     cloud = a_cloud()
     [shelve, rebuild] = await supposed(
@@ -77,11 +50,3 @@ async def test_moves_without_a_host_are_judged_as_well() -> None:
     cloud.cells.know(replace(stands, move=a_move(3).move))
     [started] = await supposed(cloud, a_move(3))
     assert not started.fits and started.refusal == "it has started before, and its cell sees it through"
-
-
-async def supposed(
-    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
-) -> list[WhatIfAnswered]:
-    what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves.placing)
-    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
-    return list((await what_ifs.answer(asked)).answers)

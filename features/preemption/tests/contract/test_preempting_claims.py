@@ -8,9 +8,6 @@ from berth.operations.audit import placement_breaches
 from bus.claims import CLEANUP, Claimed, ClaimRequested, ClaimResult, Refused, Released, Retired, RuleRefused
 from bus.parts import ClaimParts
 from bus.resources import FindAllocations
-from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.store import ServerGroups
-from features.groups.tests.support.group_parts import joining
 from features.preemption.messages import FindPreemptions, Preempts, Victim
 from features.preemption.operations import PreemptionRecords
 from features.preemption.rule import VICTIMS
@@ -116,13 +113,3 @@ async def test_nothing_changes_if_the_victims_do_not_make_it_fit(placement: Plac
     assert isinstance(await take(placement, HIGH, 8, parts=ClaimParts(taking(a_victim()))), Refused)
     assert await held(placement) == before
     assert isinstance(await take(placement, LOW, 6, generation=1), Claimed)  # it is not retired
-
-
-async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
-    group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
-    await placement.of(ServerGroups).edit(GroupEditRequested(edit=group))
-    await take(placement, LOW, 6, generation=1, parts=joining(group.group))
-    refused = await take(placement, HIGH, 4, parts=ClaimParts(taking(a_victim(generation=2))))
-    assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
-    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
-    assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}

@@ -38,7 +38,7 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     batch = await boot(berth, *HALF, priority=1)
     assert await boot_fails(berth, priority=0)
     shown = await berth("what-if", *HALF, "--priority", "7", "--preempt")
-    assert f"{batch} (priority 1) would be shelved" in shown
+    assert f"it would replace {batch} of priority 1: shelved" in shown
     assert (await statuses(berth))[batch] == "active"
     await berth("quota", "set", "default", "instances=4")
     over = await berth("what-if", *HALF, "--priority", "7", "--preempt", ends=1)
@@ -71,7 +71,7 @@ async def test_another_class_is_tested_on_recorded_decisions(berth: LivingBerth)
     found = {row["build"]: row for row in map(json.loads, sent.splitlines())}
     assert [(found[build]["verdict"], found[build]["by"]) for build in kept] == [("same", "record")] * 2
     [refused] = [row for build, row in found.items() if build not in kept]
-    assert (refused["verdict"], refused["preempts"]) == ("placed", 1)
+    assert (refused["verdict"], refused["replaces"]) == ("placed", 1)
     assert await statuses(berth) == dict.fromkeys(kept, "active")
     await berth("rules", "test", "--since", "1h", *change, "--with", "priority.new.preempts=false")
 

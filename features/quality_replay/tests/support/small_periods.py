@@ -8,13 +8,12 @@ from msgspec import structs
 from berth.choice import policy
 from berth.settings import Settings
 from bus.messages import BuildRequested
-from bus.parts import RequestParts
 from bus.replication import ConsumerChange
 from bus.requests import Flavor
-from features.groups.messages import GroupPart, ServerGroup
 from features.history.messages import SnapshotPart
 from features.history.past import PastCloud
 from features.quality_replay.period import Event, PeriodOutcome, RecordedArrival, RecordedPeriod
+from features.quality_replay.repeated_conditions import RepeatedCondition
 from features.quality_replay.replaying import QualityReplay
 from placement_worker.extension import Tree, packed
 from tests.support.ids import uid
@@ -45,18 +44,15 @@ def instance(number: int) -> str:
     return uid(number, "b")
 
 
-def asking(flavor: Flavor, *, joins: ServerGroup | None = None, **fields: object) -> BuildRequested:
-    parts = RequestParts() if joins is None else RequestParts(GroupPart(group=joins.id))
-    request = BuildRequested(
-        request=uid(0), instances=(uid(0),), flavor=flavor, project=uid(0), alternates=0, parts=parts
-    )
+def asking(flavor: Flavor, **fields: object) -> BuildRequested:
+    request = BuildRequested(request=uid(0), instances=(uid(0),), flavor=flavor, project=uid(0), alternates=0)
     return structs.replace(request, **fields)
 
 
 def arrives(
     at: float, number: int, flavor: Flavor, *, refused: bool = False, **fields: object
 ) -> RecordedArrival:
-    return RecordedArrival(at, (instance(number),), asking(flavor, **fields), refused)  # type: ignore[arg-type]
+    return RecordedArrival(at, (instance(number),), asking(flavor, **fields), refused)
 
 
 def a_period(
@@ -65,7 +61,7 @@ def a_period(
     existing: Mapping[int, tuple[int, Flavor]] = {},
     demand: Sequence[Flavor] = (),
     end: float = 100.0,
-    groups: Sequence[ServerGroup] = (),
+    conditions: Sequence[RepeatedCondition] = (),
 ) -> RecordedPeriod:
     """Return a period from 0 with equal hosts. `existing`: instance → its host and flavor. `demand`: the
     flavors of requests before the period.
@@ -83,7 +79,7 @@ def a_period(
         cloud=cloud,
         events=events,
         earlier={instance(900 + number): asking(flavor) for number, flavor in enumerate(demand)},
-        groups={group.id: group for group in groups},
+        conditions=conditions,
     )
 
 

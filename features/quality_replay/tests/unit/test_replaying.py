@@ -8,7 +8,6 @@ from msgspec import structs
 
 from bus.host_health import DISABLED
 from bus.requests import Hints
-from features.groups.messages import ServerGroup
 from features.quality_replay.commands import unknown_of
 from features.quality_replay.period import Event, HostChange, RecordedArrival, RecordedEnd, usual_lives
 from features.quality_replay.tests.support.small_periods import (
@@ -25,9 +24,6 @@ from features.quality_replay.tests.support.small_periods import (
     the_root,
 )
 from placement_worker.extension import Tree
-from tests.support.ids import uid
-
-GROUP = ServerGroup(id=uid(1, "d"), name="apart", policy="anti-affinity", project=uid(0))
 
 
 def test_more_requests_get_a_host_if_hosts_are_filled() -> None:
@@ -130,15 +126,6 @@ def test_new_and_disabled_hosts_count_from_their_time_on() -> None:
         a_period(*events, HostChange(45, {the_root(1): a_host(1)}), arrives(50, 4, WHOLE), hosts=1)
     )
     assert outcome.refused == 2
-
-
-def test_members_of_a_server_group_are_apart_where_the_replay_has_placed_them() -> None:
-    events: list[Event] = [arrives(at, at, HALF, joins=GROUP) for at in (10, 20, 30)]
-    outcome = replayed(a_period(*events, groups=(GROUP,)), PACKING)
-    assert (outcome.refused, outcome.most_hosts) == (1, 2)
-    ended = RecordedEnd(25, instance(10))
-    assert replayed(a_period(*events, ended, groups=(GROUP,))).refused == 1
-    assert replayed(a_period(*events[:2], ended, events[2], groups=(GROUP,))).refused == 0
 
 
 def test_a_request_avoids_the_host_that_the_replay_gave_another_instance() -> None:

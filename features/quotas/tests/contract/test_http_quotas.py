@@ -26,12 +26,6 @@ async def test_limits_are_set_listed_and_deleted(near: HttpPlacement) -> None:
     assert (await near.made("/berth/quotas/p1", method="GET"))["effective"] == {"instances": 9}
 
 
-@pytest.mark.parametrize("weight", [0, -1])
-async def test_a_weight_is_at_least_1(near: HttpPlacement, weight: int) -> None:
-    status, _, detail = error_of(await near("PUT", "/berth/quotas/p1", {"limits": {"weight": weight}}))
-    assert status == 400 and detail.endswith(f"limits: weight: at least 1, not {weight}")
-
-
 @pytest.mark.parametrize(
     ("limits", "says"), [({"COW": 1}, "there is no resource COW"), ({}, "limits"), ({"VCPU": -2}, ">= -1")]
 )

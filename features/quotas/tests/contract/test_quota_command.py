@@ -50,12 +50,12 @@ async def test_an_empty_project_name_is_refused(
 ) -> None:
     """A script with an unset variable must not change the limits of all projects."""
     async with a_served_placement(monkeypatch, "c1") as placement:
-        limit = SetQuota(project=DEFAULT, limits={"VCPU": 8, "weight": 2})
+        limit = SetQuota(project=DEFAULT, limits={"VCPU": 8})
         await placement.of(QuotaOperations).edit(QuotaEditRequested(edit=limit))
         run = CommandLine("quota", quotas, monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
-        assert await default_limits(placement) == {"VCPU": 8, "weight": 2}
+        assert await default_limits(placement) == {"VCPU": 8}
 
 
 async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
@@ -68,16 +68,6 @@ async def test_the_default_limits_are_named_by_an_option_or_by_the_word_default(
         assert await default_limits(placement) == {"VCPU": 4, "instances": 2}
         with pytest.raises(BadSetting, match="name a limit"):
             await plainly(run("set", "p1"))
-
-
-@pytest.mark.parametrize("weight", ["0", "-1", "unlimited"])
-async def test_a_weight_is_at_least_1(
-    weight: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with a_served_placement(monkeypatch, "c1"):
-        run = CommandLine("quota", quotas, monkeypatch, capsys)
-        with pytest.raises(BadSetting, match="weight: at least 1, not"):
-            await plainly(run("set", "p1", f"weight={weight}"))
 
 
 async def test_the_limits_of_a_policy_test_are_of_known_resources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,14 +27,14 @@ def upgrade() -> None:
         columns(
             sa.BigInteger, "seen", server_default="0"
         ),  # placement's last change number at the evaluation
-        # of a request not evaluated: its message in its envelope; else the BuildRequested, or the MoveStart
-        # of a move
+        # of a request not evaluated: its message in its envelope; else the BuildRequested
         columns(text, "message"),
         columns(text, "lacks", "wakes", "decision", server_default=""),
         columns(text, "wakes_on", server_default=""),  # key of commits that may help a refused claim
         columns(text, "cancelled", server_default=""),  # reason for a cancellation, until the owner reads it
         columns(text, "story", server_default=""),  # tracing context of the request's message
-        columns(text, "move", server_default=""),  # type of a move; empty: a build
+        columns(text, "move", server_default=""),  # what the subject does, such as `migrate`; empty: a build
+        columns(text, "subject", server_default=""),  # of a request that boots no instance
         # number of schedulers that ended while they evaluated the request
         columns(sa.Integer, "strikes", server_default="0"),
         keys=2,
@@ -57,10 +57,11 @@ def upgrade() -> None:
         postgresql_where=evaluated,
         sqlite_where=evaluated,
     )
+    table("weights", columns(sa.String(255), "project"), columns(sa.Integer, "weight"))  # "": the default
     table("queued_builds", columns(text, "build", "request"))
     op.create_index("queued_builds_request", "queued_builds", ["request"])
-    table("moving_builds", columns(text, "build", "move"))  # at most one move of an instance waits
-    op.create_index("moving_builds_move", "moving_builds", ["move"])
+    table("subjects", columns(text, "instance", "request"))  # at most one request of a subject waits
+    op.create_index("subjects_request", "subjects", ["request"])
     table(
         "schedulers",
         columns(text, "owner"),

@@ -3,10 +3,11 @@
 import pytest
 
 from berth.settings import BadSetting
-from features.quotas.messages import DEFAULT, FindQuotas, QuotaEditRequested, SetQuota
-from features.quotas.operations import QuotaOperations
 from features.waiting import shares
+from features.waiting.shares import FairShare, fair_shares, set_weight
 from tests.support.command_line import CommandLine, a_served_placement, plainly
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import waiting_world
 
 
 @pytest.mark.parametrize("words", [("set", "", "3"), ("unset", "")])
@@ -14,12 +15,21 @@ async def test_an_empty_project_name_is_refused(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script with an unset variable must not change the weight of all projects."""
-    async with a_served_placement(monkeypatch, "c1") as placement:
-        quotas = placement.of(QuotaOperations)
-        weight = SetQuota(project=DEFAULT, limits={"weight": 2})
-        await quotas.edit(QuotaEditRequested(edit=weight))
+    async with a_served_placement(monkeypatch, "c1"):
         run = CommandLine("share", shares, monkeypatch, capsys)
         with pytest.raises(BadSetting, match="no project is named"):
             await plainly(run(*words))
-        [quota] = (await quotas.find(FindQuotas(project=DEFAULT))).quotas
-        assert quota.limits == {"weight": 2}
+
+
+@in_virtual_time
+async def test_a_weight_applies_until_it_is_deleted() -> None:
+    async with waiting_world() as world:
+        assert (await set_weight(world.bus, "p", 3)).changed
+        assert not (await set_weight(world.bus, "p", 3)).changed
+        assert (await set_weight(world.bus, "", 2)).changed
+        assert await fair_shares(world.bus) == [
+            FairShare(project="", weight=2),
+            FairShare(project="p", weight=3),
+        ]
+        assert (await set_weight(world.bus, "p", None)).changed
+        assert await fair_shares(world.bus) == [FairShare(project="", weight=2)]

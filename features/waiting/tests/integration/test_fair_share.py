@@ -15,9 +15,7 @@ from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
-from features.quotas.edits import set_quota
-from features.quotas.messages import WEIGHT
-from features.waiting.shares import fair_shares
+from features.waiting.shares import fair_shares, set_weight
 from tests.support.replicas import replicated
 from tests.support.waiting import receive_all, until
 
@@ -71,7 +69,7 @@ async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
                 receive_all(await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="fair")), on_unplaceable)
             ),
         ]
-        await set_quota(bus, "flood", {WEIGHT: 2})
+        await set_weight(bus, "flood", 2)
         for _ in range(0, flood, CHUNK):
             await request("single", 1)
             await request("flood", CHUNK)

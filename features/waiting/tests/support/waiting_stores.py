@@ -4,6 +4,7 @@ from bus.sql.database import Database
 from bus.worker import Worker
 from features.waiting.held_hosts import HeldHosts
 from features.waiting.placing import WaitingBuilds
+from features.waiting.queue import WaitingQueue
 from features.waiting.store import WaitingStore
 from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.placing import Orders, Scheduler
@@ -18,6 +19,6 @@ def waiting_store_of(scheduler: Scheduler) -> WaitingStore:
 
 
 def waiting_builds_of(worker: Worker) -> WaitingBuilds:
-    """Return the handler of new requests, which knows the scheduler and its waiting requests."""
-    whose = (getattr(row.handler, "__self__", None) for row in worker.consumes)
-    return next(one for one in whose if isinstance(one, WaitingBuilds))
+    """Return the evaluator of waiting builds, which knows the scheduler and its waiting requests."""
+    whose = (getattr(run, "__self__", None) for run in worker.runs)
+    return next(one for one in whose if isinstance(one, WaitingQueue)).builds

@@ -193,7 +193,7 @@ def test_hosts_that_another_scheduler_holds_for_an_older_request_of_the_project_
     elsewhere = [StoredHold(f"h{number}", (0, 1.0, "older"), "p", 1.0, 99.0) for number in range(37, 40)]
     elsewhere.append(StoredHold("h30", (0, 9.0, "younger"), "p", 9.0, 99.0))
     elsewhere.append(StoredHold("h31", (0, 1.0, "another"), "q", 1.0, 99.0))
-    elsewhere.append(StoredHold("h32", (0, 1.0, "move"), "p", 1.0, 99.0, move=True))
+    elsewhere.append(StoredHold("h32", (0, 1.0, "move"), "p", 1.0, 99.0, purpose="move"))
     cloud.queues.reserve_elsewhere({hold.root: hold for hold in elsewhere})
     cloud.plays()
     assert len(held_of(cloud)) == 1

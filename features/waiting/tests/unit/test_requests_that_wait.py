@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
+from features.waiting.core.waiting_request import Subject
 from features.waiting.messages import wait_of
+from features.waiting.tables.queued import QueuedRequest
+from features.waiting.tests.support.waiting_stores import waiting_store_of
 from scheduler_worker.core.request import Unreadable
+from tests.support.ids import uid
 from tests.support.rule_builders import alternatives
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 from tests.unit import test_rule_errors
 from tests.unit.test_boot_command import Published, reply
 from tests.unit.test_boot_command import published as published
@@ -38,3 +44,11 @@ async def test_a_request_that_may_wait_is_refused_with_the_name_of_the_rule_that
     await test_rule_errors.test_a_request_is_refused_with_the_name_of_the_rule_that_failed(
         kind, made, why, {"wait": "30m"}
     )
+
+
+def test_a_stored_request_of_a_deleted_feature_is_not_evaluated(caplog: pytest.LogCaptureFixture) -> None:
+    store = waiting_store_of(scheduler_of(FakePlacement(a_candidate(1))))
+    subject = Subject(purpose="unknown", action="copies", instance=uid(1, "b"), lane="c1", data="{}")
+    store.enter_again(QueuedRequest(a_request(1), "k", 0.0, 1800.0, 7, "no room", subject=subject))
+    assert not store.requests
+    assert "no feature can read its subject" in caplog.text

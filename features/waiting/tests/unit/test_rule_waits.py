@@ -4,7 +4,6 @@ import pytest
 
 from bus.context import NO_CONTEXT
 from bus.decisions import Decision
-from features.quotas.messages import OVER_QUOTA
 from features.waiting.core.rule_waits import RuleWaits
 from features.waiting.tests.support.waiting_stores import waiting_store_of
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
@@ -68,7 +67,7 @@ def test_a_new_request_does_not_stop_an_equal_one_that_is_to_be_tried_again() ->
     requests = [a_request(number, project="p1", wait="1h") for number in (1, 2)]
     first, second = scheduler.begin(requests)
     entry = store.waiting(
-        first, 0.0, 0, "quota of project p1", Decision(code=OVER_QUOTA), NO_CONTEXT, "quota:p1"
+        first, 0.0, 0, "quota of project p1", Decision(code="quota"), NO_CONTEXT, "quota:p1"
     )
     store.enter(entry)
     assert store.hold(entry, "quota:p1", store.rule_waits.mark)

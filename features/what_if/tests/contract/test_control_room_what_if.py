@@ -12,8 +12,18 @@ from bus.decisions import Record as DecisionRecord
 from bus.messages import BuildRequested
 from bus.queries import BuildsFound, DecisionFound
 from bus.requests import Flavor
-from features.preemption.messages import Victim
-from features.what_if.messages import WHAT_IF, BacklogPlace, CapacityLeft, PlacedThere, WhatIf, WhatIfAnswered
+from bus.resources import FindProviders, ProvidersFound
+from bus.topics import PROVIDERS
+from bus.worker import Worker, answers
+from features.what_if.messages import (
+    WHAT_IF,
+    BacklogPlace,
+    CapacityLeft,
+    PlacedThere,
+    ReplacedInstance,
+    WhatIf,
+    WhatIfAnswered,
+)
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
@@ -42,7 +52,11 @@ async def a_what_if_room(answer: WhatIfAnswered) -> AsyncIterator[tuple[VisitedR
         asked.append(question)
         return answer
 
-    async with a_visited_room(sent={WHAT_IF.name: tell}) as visited:
+    async def no_hosts(question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
+
+    placement = Worker("placement", answers=[answers(PROVIDERS, no_hosts)])
+    async with a_visited_room(placement, sent={WHAT_IF.name: tell}) as visited:
         yield visited, asked
 
 
@@ -124,21 +138,22 @@ async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decisio
     assert "It fits: 1 on h2" in today and "Capacity for 1,200 more, on 2 hosts." in today
 
 
-async def test_a_what_if_question_names_the_instances_that_would_be_preempted() -> None:
-    victim = Victim(build=uid(6), generation=1, attempt=1, holder=uid(5), priority=1, requeue=True)
+async def test_a_what_if_question_names_the_instances_that_would_be_replaced() -> None:
+    replaced = ReplacedInstance(build=uid(6), says="of priority 1: shelved, and placed again later")
     there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
-    answer = WhatIfAnswered(fits=True, placed=(there,), victims=(victim,))
-    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
-        page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
-    assert "It fits: 1 instance on 1 host, if 1 instance with a lower priority is preempted." in page
+    answer = WhatIfAnswered(fits=True, placed=(there,), replaced=(replaced,))
+    async with a_what_if_room(answer) as (room, asked):
+        page = await room.page("/what-if?vcpus=4")
+    assert "It fits: 1 instance on 1 host, if 1 instance is replaced." in page
     assert f'href="/builds/{uid(6)}"' in page and "of priority 1: shelved, and placed again later" in page
+    assert [question.replacing for question in asked] == [True]
 
 
-async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
-    answer = WhatIfAnswered(fits=False, no_preemption="requests with a topology do not preempt")
-    async with a_visited_room(sent={**NOTHING, WHAT_IF.name: answer}) as room:
-        page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
-    assert "Nothing is preempted: requests with a topology do not preempt." in page
+async def test_a_what_if_question_shows_what_else_prevents_the_request() -> None:
+    answer = WhatIfAnswered(fits=False, notes=("no preemption: requests with a topology do not preempt",))
+    async with a_what_if_room(answer) as (room, _):
+        page = await room.page("/what-if?vcpus=4")
+    assert "no preemption: requests with a topology do not preempt." in page
 
 
 async def test_the_what_if_page_shows_the_backlog_before_a_request_and_its_expected_start() -> None:

@@ -7,7 +7,6 @@ import pytest
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.requests import Flavor
-from features.quotas.tests.support.unlimited import UnlimitedPlacement
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
@@ -16,7 +15,7 @@ from scheduler_worker import placing
 from scheduler_worker.placing import Scheduler
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
-from tests.support.scheduler_builders import a_request
+from tests.support.scheduler_builders import FakePlacement, a_request
 from tests.support.schedulers import scheduler_of
 
 ON_A_CELL = Flavor(name="f", extra_specs={"resources1:VCPU": "1", "resources1:MEMORY_MB": "1"})
@@ -31,7 +30,7 @@ def a_host_of_cells(number: int, cells: int, vcpus: int) -> Tree:
 
 
 def a_scheduler(source: CandidateSource, clock: Clock | None = None) -> Scheduler:
-    return scheduler_of(UnlimitedPlacement(), source=source, clock=clock or Clock())
+    return scheduler_of(FakePlacement(), source=source, clock=clock or Clock())
 
 
 async def room(*hosts: Tree) -> WhatIfAnswered:

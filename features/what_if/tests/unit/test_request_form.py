@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from control_room.core.forms import FormField, InvalidForm, RequestField
-from features.waiting.boot_options import FORM_FIELDS
 from features.what_if.core.request_form import RequestForm
 
 USUAL = {"vcpus": "4", "memory_mb": "4096"}
 
 
 RACK = RequestField(FormField(name="rack", label="Rack"), lambda request: f"of {request.project}")
-FORM = RequestForm((*FORM_FIELDS, RACK))
+FLOOR = RequestField(FormField(name="floor", label="Floor, 0 to 9", number=True), lambda request: "0", most=9)
+FORM = RequestForm((RACK, FLOOR))
 
 
 def read(**reply: str) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def read(**reply: str) -> dict[str, Any] | None:
         ({"disk_gb": "9" * 16}, "is no whole number"),
         ({"count": "0"}, "Instances: from 1 to 1,000."),
         ({"count": "1001"}, "Instances: from 1 to 1,000."),
-        ({"priority": "10"}, "Priority, 0 to 9: 10 is too high."),
+        ({"floor": "10"}, "Floor, 0 to 9: 10 is too high."),
         ({"resources": "CUSTOM_GPU"}, "Other resources: 'CUSTOM_GPU' is not CLASS:AMOUNT"),
         ({"traits": "avx2"}, "Traits; !NAME: without this trait: 'avx2' is no trait"),
         ({"specs": "hw:numa_nodes"}, "Extra specs, one per line: 'hw:numa_nodes' is not KEY=VALUE."),

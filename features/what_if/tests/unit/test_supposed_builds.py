@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
-from features.quotas.tests.support.unlimited import UnlimitedPlacement
 from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf
 from features.what_if.questions import WhatIfs
@@ -13,12 +12,12 @@ from scheduler_worker.extension import Scheduler
 from tests.support.ids import uid
 from tests.support.refused_worlds import HOSTS, of
 from tests.support.rule_builders import recent_builds
-from tests.support.scheduler_builders import SMALL, a_request
+from tests.support.scheduler_builders import SMALL, FakePlacement, a_request
 from tests.support.schedulers import scheduler_of
 from tests.support.virtual_time import TurnedClock
 
 
-def a_scheduler(placement: UnlimitedPlacement) -> Scheduler:
+def a_scheduler(placement: FakePlacement) -> Scheduler:
     return scheduler_of(placement, clock=TurnedClock().clock)
 
 
@@ -36,7 +35,7 @@ WHAT_IF = [
 async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     instances: int, flavor: Flavor, fits: bool, room: int
 ) -> None:
-    placement = UnlimitedPlacement(*HOSTS)
+    placement = FakePlacement(*HOSTS)
     scheduler = a_scheduler(placement)
     request = a_request(instances=instances, flavor=flavor)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
@@ -55,7 +54,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
 
 
 async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = a_scheduler(UnlimitedPlacement(*HOSTS))
+    scheduler = a_scheduler(FakePlacement(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room
     monkeypatch.setattr(what_if, "SLICE", -1.0)
@@ -71,5 +70,5 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
     ],
 )
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
-    answer = await WhatIfs(a_scheduler(UnlimitedPlacement(*HOSTS))).answer(WhatIf(request=request_))
+    answer = await WhatIfs(a_scheduler(FakePlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)

@@ -1,0 +1,1 @@
+"""Capacity for which requests wait, in samples of the capacity."""

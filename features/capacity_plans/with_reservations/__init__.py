@@ -1,0 +1,1 @@
+"""Held capacity in capacity plans."""

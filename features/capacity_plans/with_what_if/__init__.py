@@ -1,0 +1,1 @@
+"""Capacity plans in `berth what-if`."""

@@ -1,0 +1,1 @@
+"""Server groups of instances that move."""

@@ -1,0 +1,1 @@
+"""Server groups in failover headroom."""

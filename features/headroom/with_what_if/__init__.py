@@ -1,0 +1,1 @@
+"""Failover headroom in the output of `berth what-if`."""

@@ -1,0 +1,1 @@
+"""Capacity plans on the hosts of a past time."""

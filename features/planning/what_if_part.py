@@ -1,0 +1,17 @@
+"""Names `berth make-room` in the output of `berth what-if` if moves may help."""
+
+from berth.operations.explanations import AnswerAddition
+from bus.delivery.runner import Bus
+from features.planning.messages import MOVES_MAY_HELP
+from features.what_if.messages import WhatIfAnswered
+from features.what_if.parts import WhatIfPart
+
+
+async def additions(bus: Bus, answer: WhatIfAnswered) -> AnswerAddition:
+    if answer.fits or answer.decision.code not in MOVES_MAY_HELP:
+        return AnswerAddition()
+    line = "  `berth make-room --dry-run` with these options shows whether moves would help"
+    return AnswerAddition([(line, "dim")])
+
+
+PART = WhatIfPart(additions=additions)

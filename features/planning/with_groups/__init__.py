@@ -1,0 +1,1 @@
+"""Server groups in plans of moves."""

@@ -1,0 +1,1 @@
+"""Reservations of the capacity that moves have made free."""

@@ -1,0 +1,1 @@
+"""Tests of changed priority classes."""

@@ -1,0 +1,1 @@
+"""Tests of policies on requests that waited."""

@@ -1,0 +1,1 @@
+"""Members of server groups that preempt instances."""

@@ -1,0 +1,1 @@
+"""Preempted instances that are shelved, and placed again when capacity is free."""

@@ -1,0 +1,31 @@
+"""Lets victims be shelved, and leaves instances that are in a move where they are."""
+
+from typing import Any
+
+from cell_conductor.extension import Build, ConductorNeeds, ConductorPart
+from features.moves.core.course import begins
+from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
+from features.moves.messages import MovePlaced
+from features.preemption.core.courses import VictimCourse
+
+
+class MovesShelf:
+    """Shelves victims as the feature moves does."""
+
+    def is_moving(self, build: Build) -> bool:
+        return move_in_progress(build.parts) is not None
+
+    def shelved(self, build: Build) -> Build:
+        return held(build, "shelved", generation=None)
+
+    def off_shelf(self, build: Build) -> Build:
+        return of_kernel(build, "deleted")
+
+    def takes(self, build: Build, event: Any) -> bool:
+        placed = event.placed if isinstance(event, MoveImpossible) else event
+        return isinstance(placed, MovePlaced) and begins(build, placed)
+
+
+def part(needs: ConductorNeeds, settings: None) -> ConductorPart:
+    needs.of(VictimCourse).shelf = MovesShelf()
+    return ConductorPart()

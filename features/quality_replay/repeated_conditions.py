@@ -1,0 +1,58 @@
+"""The extension point of replays for conditions of requests that name objects of other features.
+
+A join of `quality_replay` has a module `repeated_conditions` with a function `read`, which returns what it
+read of these objects. Conditions that no join repeats are left out of the requests, and counted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from berth.features import modules
+from bus.claims import ConsumerClaim
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from bus.parts import Part
+from bus.protocol import Ask
+from bus.topics import Query
+from bus.vocabulary import Id
+
+# Returns the roots of the hosts of a consumer in a replay; empty: it holds nothing there.
+HostsOf = Callable[[Id], Sequence[str]]
+
+
+class ReplayedObjects(Protocol):
+    """The objects of one condition during one replay, in place of those of placement."""
+
+    @property
+    def answers(self) -> Sequence[tuple[Query[Any, Any], Ask[Any, Any]]]:
+        """Return the queries of the scheduler about the objects, each with the function that answers it."""
+
+    def granted(self, claim: ConsumerClaim) -> None:
+        """Take note of a claim of the replay."""
+
+
+class RepeatedCondition(Protocol):
+    """A kind of condition that a replay repeats, with the objects that still exist."""
+
+    @property
+    def unknown(self) -> str:
+        """Return the name under which instances are counted whose object does not exist any more."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the sentence that follows this number."""
+
+    def judges(self, part: Part) -> bool:
+        """Return whether this is a part of a request that names such an object."""
+
+    def repeats(self, part: Part) -> bool:
+        """Return whether the object that such a part names is known."""
+
+    def replayed(self, earlier: Mapping[Id, BuildRequested], hosts_of: HostsOf) -> ReplayedObjects:
+        """Return the objects at the begin of a replay, with the requests of the consumers at that time."""
+
+
+async def read_conditions(bus: Bus, requests: Iterable[BuildRequested]) -> list[RepeatedCondition]:
+    """Return what joins repeat of the conditions of requests."""
+    asked = list(requests)
+    return [await join.read(bus, asked) for join in modules("repeated_conditions")]

@@ -1,0 +1,1 @@
+"""Server groups in replays of recorded requests."""

@@ -1,0 +1,1 @@
+"""Moves that wait for a host."""

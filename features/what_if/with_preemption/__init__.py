@@ -1,0 +1,1 @@
+"""What-if answers with the instances that a request would preempt."""

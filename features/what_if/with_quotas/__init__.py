@@ -1,0 +1,1 @@
+"""What-if answers within the quota of a project."""

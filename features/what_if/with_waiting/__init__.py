@@ -1,0 +1,1 @@
+"""What-if answers with the time that a request would wait."""
