@@ -50,7 +50,7 @@ are loaded only if the feature NAME is in the list, too, and their parts of work
     nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
     added_to_plans  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
                  join of capacity_plans adds
-    repeated_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
+    replay_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
                  (`features.quality_replay.repeated_conditions`)
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)

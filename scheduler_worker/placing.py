@@ -311,8 +311,8 @@ class Orders:
         return known
 
     def _digest_of(self, request: BuildRequested) -> str:
-        """Return the digest of what a request has in common with equal requests. A waiting request of which
-        instances have ended has the same digest.
+        """Return the start of the digest of a request's content: equal requests have the same one. It stays
+        the same if some instances of a waiting request end.
         """
         encoded = _encode(msgspec.structs.replace(request, **self._apart, at_least=0))
         return f"{self._scheme}{blake2b(encoded, digest_size=8).hexdigest()}"

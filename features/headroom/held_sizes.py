@@ -62,7 +62,9 @@ class HeldAmounts:
     groups: Mapping[Id, JointGroup] = field(default_factory=dict)
 
     def with_groups_of(self, claimed: "HeldAmounts") -> "HeldAmounts":
-        """Return what claims hold together with what the present members of their groups hold."""
+        """Return the amounts that claims hold (`claimed`), with those of the present members of the groups
+        that these claims join.
+        """
         joined = {group.id for group in claimed.groups.values()}
         members = {id_: group for id_, group in self.groups.items() if group.id in joined}
         rows = [row for row in self.rows if row["uuid"] in members] if members else []
@@ -70,7 +72,7 @@ class HeldAmounts:
 
 
 async def read(tx: Transaction, joint: Sequence[JointGroups]) -> HeldAmounts:
-    """Return what all consumers hold."""
+    """Return the allocations of all consumers, with their server groups."""
     groups: dict[Id, JointGroup] = {}
     for each in joint:
         groups |= await each.held(tx)

@@ -15,7 +15,9 @@ MODULE = "tested_changes"  # of a join, with its `ChangesPart`
 
 
 class StoredChanges:
-    """The changes of a test of what one other feature stores. Each test makes an object of each class."""
+    """Base class of changes, in the test of a policy, to data that another feature stores, such as quotas.
+    Each test of a policy makes one object of each subclass.
+    """
 
     subject: ClassVar[str]  # what is changed, such as `quotas`; also the name in `TrialPolicy.supposes`
     at_once: ClassVar[int] = MOST_TRIED  # requests in one query for trials with these changes

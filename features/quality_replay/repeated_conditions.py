@@ -1,6 +1,6 @@
 """The extension point of replays for conditions of requests that name objects of other features.
 
-A join of `quality_replay` has a module `repeated_conditions` with a function `read`, which returns what it
+A join of `quality_replay` has a module `replay_conditions` with a function `read`, which returns what it
 read of these objects. Conditions that no join repeats are left out of the requests, and counted.
 """
 
@@ -53,6 +53,8 @@ class RepeatedCondition(Protocol):
 
 
 async def read_conditions(bus: Bus, requests: Iterable[BuildRequested]) -> list[RepeatedCondition]:
-    """Return what joins repeat of the conditions of requests."""
+    """Return the conditions of recorded requests that joins can repeat, such as server groups: one object for
+    each join.
+    """
     asked = list(requests)
-    return [await join.read(bus, asked) for join in modules("repeated_conditions")]
+    return [await join.read(bus, asked) for join in modules("replay_conditions")]

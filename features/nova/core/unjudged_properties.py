@@ -41,8 +41,8 @@ IMAGE_PROPERTIES = tuple(each.image for each in PROPERTIES if each.image)
 
 
 def unjudged_by_flavor(extra_specs: Mapping[str, str], *, has_pci: bool) -> str:
-    """Return why berth cannot decide about requests with a flavor, or "" if it can (features/nova/README.md).
-    `has_pci`: Placement has the PCI devices.
+    """Return why berth cannot place requests with a flavor of these extra specs (features/nova/README.md); ""
+    if it can. `has_pci`: whether Nova reports PCI devices to Placement.
     """
     for known in PROPERTIES:
         if any(known.applies(known.extra_spec, key, value) for key, value in extra_specs.items()):

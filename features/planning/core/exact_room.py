@@ -319,7 +319,9 @@ class _Search:
         )
 
     def _need(self, host: int, counts: Counts) -> Floats:
-        """Return for each layout the least cost of the moves that must leave a host with these instances."""
+        """Return, for each arrangement of the wanted builds, the least cost of the moves that a host with
+        these instances needs before its builds fit.
+        """
         key = host, counts
         if key not in self._needs:
             free = self._free_on(host, counts)

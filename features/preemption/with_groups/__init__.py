@@ -1,1 +1,3 @@
-"""Members of server groups that preempt instances."""
+"""Preemption for requests whose instances join a server group: victims are chosen on hosts that its policy
+permits.
+"""

@@ -226,10 +226,9 @@ async def rows_of_acts(region: TwoProjects) -> AsyncIterator[tuple[str, list[str
             if named.kind is None or named.kind.judged == "open":
                 continue
             of = named.kind.name if named.kind.name != "request" or not named.is_new else "request"
-            values = values_of(region, of, do, named.path)
             for door in ("bus", "REST"):
                 found = []
-                for whose, value in zip(WHOSE, values, strict=True):
+                for whose, value in zip(WHOSE, values_of(region, of, do, named.path), strict=True):
                     if value is None or (named.is_new and whose == "own"):
                         found.append("")
                         continue

@@ -72,7 +72,9 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A stored waiting request: of instances to boot, or of the host that a subject needs."""
+    """A stored request that waits: for hosts of new instances or, with a `subject`, for a new host of an
+    existing instance.
+    """
 
     message: BuildRequested
     kind: str

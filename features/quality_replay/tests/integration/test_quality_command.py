@@ -66,7 +66,7 @@ async def test_requests_of_the_region_are_replayed_with_other_profiles(berth: Li
         (("--from-history", "--since", "soon"), "--since soon: takes a time"),
         (("--from-history", "--profile", "full"), "no such profile; there are: "),
         (("--from-history", "--with", "weights.rum=1"), "unknown weigher 'rum'"),
-        (("--from-history", "--with", "quota.default.instances=1"), "quotas, priority classes and"),
+        (("--from-history", "--with", "quota.default.instances=1"), "quotas are not replayed"),
     ],
 )
 async def test_a_wrong_option_is_refused_with_the_reason(

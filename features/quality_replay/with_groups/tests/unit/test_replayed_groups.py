@@ -20,7 +20,7 @@ from features.quality_replay.tests.support.small_periods import (
     replayed,
     the_root,
 )
-from features.quality_replay.with_groups.repeated_conditions import RepeatedGroups
+from features.quality_replay.with_groups.replay_conditions import RepeatedGroups
 from tests.support.ids import uid
 
 GROUP = ServerGroup(id=uid(1, "d"), name="apart", policy="anti-affinity", project=uid(0))
