@@ -250,7 +250,7 @@ class Session:
         return True
 
 
-class Publish(Protocol):
+class PublishMethod(Protocol):
     """Publishes a message on a connection, and waits for the confirm; with `apart`, on a separate channel."""
 
     def __call__(self, session: Session, post: Post, /, *, apart: bool) -> Awaitable[None]: ...
@@ -409,7 +409,7 @@ class Link:
         self._declared.dead = True
         await self.insist(lambda session: session.topology.dead())
 
-    async def post(self, post: Post, publish: Publish = Session.publish) -> None:
+    async def post(self, post: Post, publish: PublishMethod = Session.publish) -> None:
         """Publish a message, and again after each reconnect, until the broker confirms it. `publish` does it
         on one connection.
         """

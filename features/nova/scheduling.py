@@ -21,8 +21,8 @@ from features.nova.core.selections import present_host, selections
 from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
+    GroupOfRequest,
     NoSuchDestination,
-    NovaGroup,
     Translated,
     translated,
 )
@@ -38,7 +38,7 @@ TEMPORARY_FOR = 30.0  # seconds for which a query is repeated if no host fits fo
 LONGEST_PAUSE = 5.0  # between two evaluations of a call that waits for capacity
 # Casts in which nova-compute reports its instances; ignored, because placement has the usage of hosts.
 IGNORED = ("update_instance_info", "delete_instance_info", "sync_instance_info")
-JoinGroup = Callable[[HostsAsked, NovaGroup], Awaitable[HostsAsked]]
+JoinGroup = Callable[[HostsAsked, GroupOfRequest], Awaitable[HostsAsked]]
 NO_GROUPS = "its server group: this berth has no server groups (features/groups)"
 _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved", "chosen", "io_ops"})
 

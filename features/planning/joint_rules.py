@@ -13,7 +13,7 @@ from scheduler_worker.extension import Alternative, Choosing
 Moved = tuple[MoveStart, tuple[Id, ...]]
 
 
-class JointRules:
+class JointPlacingRules:
     """The rules of a feature for instances that it places jointly. This class has those of instances that do
     not depend on others; a join derives its rules from it.
     """
@@ -41,16 +41,16 @@ class JointRules:
         return alternative
 
 
-_ALONE = JointRules()
+_ALONE = JointPlacingRules()
 
 
 @dataclass(eq=False)
 class JointPlacing:
     """The rules that joins of planning have added."""
 
-    rules: list[JointRules] = field(default_factory=list)
+    rules: list[JointPlacingRules] = field(default_factory=list)
 
-    def of(self, alternative: Alternative) -> JointRules:
+    def of(self, alternative: Alternative) -> JointPlacingRules:
         return next((rules for rules in self.rules if rules.concerns(alternative)), _ALONE)
 
     def concerns(self, alternative: Alternative) -> bool:

@@ -22,7 +22,7 @@ from features.waiting.tables.queued import QueuedRequest
 from scheduler_worker.extension import Order, Scheduler, TakenOver, events
 
 
-class Arrival(Struct, frozen=True):
+class ArrivedOrder(Struct, frozen=True):
     """The part of the order of a new request that may wait: the order before its search, and the time and
     the marks at which the search began.
     """
@@ -47,18 +47,18 @@ class Arrivals:
 
     async def receive(self, orders: Sequence[Order]) -> Sequence[Stored]:
         """Store the requests that equal waiting requests precede. Return the orders of the others; orders of
-        requests that may wait get an `Arrival`.
+        requests that may wait get an `ArrivedOrder`.
         """
         store, clock, received = self._store, self._scheduler.clock, list[Stored](orders)
         store.queues.settle(clock.monotonic())
         now, seen = clock.now(), self._scheduler.source.seen
         mark, marks = store.queues.mark, store.marks
-        behind: list[tuple[int, Arrival, QueuedRequest]] = []
+        behind: list[tuple[int, ArrivedOrder, QueuedRequest]] = []
         for index, order in enumerate(orders):
             verdict = order.verdict
             if verdict.invalid or verdict.reason or not wait_of(order.request.parts):
                 continue
-            arrival = Arrival(order, now, seen, mark, marks)
+            arrival = ArrivedOrder(order, now, seen, mark, marks)
             if store.is_behind(order, now):
                 entry = store.behind(order, now, seen, stored_context(store.message_of(order)))
                 behind.append((index, arrival, entry))
@@ -71,23 +71,23 @@ class Arrivals:
 
     async def store(self, orders: Sequence[Order]) -> Sequence[Stored]:
         """Store the requests of orders for which a search found no host."""
-        entries: list[tuple[Arrival, QueuedRequest, int | None]] = []
+        entries: list[tuple[ArrivedOrder, QueuedRequest, int | None]] = []
         for order in orders:
-            arrival, waits = order.part(Arrival) or self._late(order), waits_of(order)
+            arrival, waits = order.part(ArrivedOrder) or self._late(order), waits_of(order)
             begun, now, seen = arrival.begun, arrival.now, arrival.seen
             context, decision = stored_context(self._store.message_of(begun)), decision_of(waits)
             entry = self._store.waiting(begun, now, seen, waits.why, decision, context, waits.wakes_on)
             entries.append((arrival, entry, arrival.mark))
         return await self._add(entries)
 
-    def _late(self, order: Order) -> Arrival:
+    def _late(self, order: Order) -> ArrivedOrder:
         """Return the arrival of an order that was invalid when its batch began."""
         begun = self._scheduler.orders.begin(order.request, order.times.retried_for, order.purpose)
-        return Arrival(
+        return ArrivedOrder(
             begun, self._scheduler.clock.now(), self._scheduler.source.seen, None, self._store.marks
         )
 
-    async def _add(self, waits: Sequence[tuple[Arrival, QueuedRequest, int | None]]) -> list[Stored]:
+    async def _add(self, waits: Sequence[tuple[ArrivedOrder, QueuedRequest, int | None]]) -> list[Stored]:
         """Store requests. Return for each whether it waits, or the order that ends its instances which have
         ended before, or which must not wait.
         """

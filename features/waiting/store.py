@@ -24,7 +24,7 @@ from features.waiting.related_hosts import RelatedHosts
 from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import queued
 from features.waiting.tables.queued import QueuedRequest
-from features.waiting.weights import Weights
+from features.waiting.weights import ProjectWeights
 from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log
 
 BEHIND = "equal requests came before it"
@@ -56,7 +56,7 @@ class WaitingStore:
         self.rule_waits = RuleWaits()
         self.requests = held.requests
         self.starts = held.starts
-        self.weights = Weights(database, held.queues.set_weights)
+        self.weights = ProjectWeights(database, held.queues.set_weights)
         self.woken = held.woken
         # The purposes of requests that boot no instance, by name; joins of waiting add them.
         self.purposes: dict[str, WaitingPurpose] = {}

@@ -9,7 +9,7 @@ from features.waiting.tables import weights as table
 SetWeights = Callable[[Mapping[str, float]], None]
 
 
-class Weights:
+class ProjectWeights:
     """The stored weights as last read, which are passed to the `queues` of this scheduler."""
 
     def __init__(self, database: Database, *queues: SetWeights) -> None:

@@ -311,4 +311,4 @@ def test_reasons_are_texts_that_programs_make() -> None:
         for field in struct.fields
         if MADE_OF_OTHERS.fullmatch(field.name) and is_text(field.type)
     }
-    assert names == WRITTEN
+    assert names <= WRITTEN

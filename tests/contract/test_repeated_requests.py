@@ -41,7 +41,7 @@ OTHERS = [
 ]
 
 
-class Region:
+class RepeatingRegion:
     """A scheduler and the conductor of a cell, with stored builds and decisions."""
 
     def __init__(self, database: Database, placement: FakePlacement) -> None:
@@ -98,7 +98,7 @@ async def tables(database: Database) -> Database:
 
 
 async def test_other_content_is_refused_while_the_build_has_a_host(tables: Database) -> None:
-    region = Region(tables, hosts(5))
+    region = RepeatingRegion(tables, hosts(5))
     order = await region.place(FIRST)
     for other, field in OTHERS:
         refused = await region.conflict(replace(other, reply_to="you"))
@@ -113,7 +113,7 @@ async def test_other_content_is_refused_while_the_build_has_a_host(tables: Datab
 
 async def test_other_content_is_refused_after_the_build_has_ended(tables: Database) -> None:
     placement = hosts(5)
-    region = Region(tables, placement)
+    region = RepeatingRegion(tables, placement)
     order = await region.place(FIRST)
     ends = await region.report(order, "built")
     assert await region.ask(FIRST) == ends
@@ -128,7 +128,7 @@ async def test_other_content_is_refused_after_the_build_has_ended(tables: Databa
 
 
 async def test_other_content_is_refused_after_the_request_got_no_host(tables: Database) -> None:
-    region = Region(tables, hosts(0))
+    region = RepeatingRegion(tables, hosts(0))
     (unplaceable,) = await region.ask(FIRST)
     assert isinstance(unplaceable, BuildUnplaceable)
     for other, field in OTHERS:
@@ -142,14 +142,14 @@ async def test_other_content_is_refused_after_the_request_got_no_host(tables: Da
 
 
 async def test_a_repetition_may_have_another_reply_address_and_order_of_metadata(tables: Database) -> None:
-    region = Region(tables, hosts(5))
+    region = RepeatingRegion(tables, hosts(5))
     order = await region.place(FIRST)
     repeated = replace(FIRST, reply_to="you", metadata={"b": "2", "a": "1"}, strict=True)
     assert await region.place(repeated) == order
 
 
 async def test_the_instances_of_a_request_are_compared_each_for_itself(tables: Database) -> None:
-    region = Region(tables, hosts(5))
+    region = RepeatingRegion(tables, hosts(5))
     order = await region.place(FIRST)
     more = replace(FIRST, instances=(*FIRST.instances, a_request(7).instances[0]), at_least=1)
     again, new = await region.ask(more)

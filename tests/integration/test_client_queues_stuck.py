@@ -58,7 +58,7 @@ def a_request(number: int, reply_to: str) -> BuildRequested:
     )
 
 
-class Clients:
+class StuckClients:
     """Fifty clients, each with a durable quorum queue for its results."""
 
     def __init__(self, url: str, exchange: str) -> None:
@@ -125,7 +125,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_queue_that_confirms_nothing_delays_only_its_own_results(
     broker: RabbitMQ, bus_name: str
 ) -> None:
-    clients = Clients(broker.url, bus_name)
+    clients = StuckClients(broker.url, bus_name)
 
     def connect() -> RabbitTransport:
         return RabbitTransport(broker.url, exchange=bus_name)
@@ -163,7 +163,7 @@ async def test_while_a_node_of_a_cluster_restarts_only_the_queue_without_a_leade
 ) -> None:
     installed(find_rabbitmq)
     with RabbitMQCluster(_server_directory / "stuck-cluster") as cluster:
-        clients = Clients(cluster.nodes[0].url, bus_name)
+        clients = StuckClients(cluster.nodes[0].url, bus_name)
 
         def connect() -> RabbitTransport:
             return RabbitTransport(cluster.url, exchange=bus_name)

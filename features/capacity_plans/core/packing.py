@@ -15,7 +15,7 @@ from control_room.core.hosts import HostStock, KnownHost
 Counts = NDArray[np.int64]
 
 
-class ProjectLimit(Protocol):
+class PlannedLimit(Protocol):
     """A limit of a project that permits fewer instances than the hosts; as text, a sentence."""
 
     @property
@@ -49,7 +49,7 @@ class FlavorCapacity:
     in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
-    quota: ProjectLimit | None = None  # the limit that permits fewer than the hosts
+    quota: PlannedLimit | None = None  # the limit that permits fewer than the hosts
 
     @property
     def lost(self) -> int:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from control_room.core.hosts import HostStock, KnownHost
-from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, ProjectLimit
+from features.capacity_plans.core.packing import FlavorCapacity, MixPacking, PlannedLimit
 from features.capacity_plans.core.plan_form import AddedHosts, InvalidPlan, Plan
 
 MOST_STOCKS = 400_000  # limit of the number of inventories of all added hosts
@@ -37,7 +37,7 @@ class PlanSide:
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
     short: tuple[str, ...]  # flavors for which one more mix does not fit
-    quota: ProjectLimit | None = None  # the limit that permits fewer mixes than the hosts
+    quota: PlannedLimit | None = None  # the limit that permits fewer mixes than the hosts
 
     @property
     def lost(self) -> int:

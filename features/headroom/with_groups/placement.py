@@ -22,7 +22,7 @@ _UNCOVERED = "server groups with a required topology are not covered"
 _INSEPARABLE = f"server groups with policy {_TOGETHER} and several members cannot leave a lost host"
 
 
-class ServerGroups:
+class GroupsOfConsumers:
     async def held(self, tx: Transaction) -> Mapping[Id, JointGroup]:
         groups: dict[Id, JointGroup] = {}
         rows = await _HELD(tx)
@@ -60,5 +60,5 @@ def _made_by(claim: ConsumerClaim, group: Id) -> JointGroup:
 
 
 def part(needs: PlacementNeeds, settings: None) -> PlacementPart:
-    needs.of(GroupsOfJoins).groups.append(ServerGroups())
+    needs.of(GroupsOfJoins).groups.append(GroupsOfConsumers())
     return PlacementPart()

@@ -45,7 +45,7 @@ class BridgeOptions:
 
 
 @dataclass(frozen=True)
-class NovaGroup:
+class GroupOfRequest:
     """A server group of Nova that the instances of a request join."""
 
     id: Id
@@ -60,7 +60,7 @@ class Translated:
     """A query for hosts to berth's scheduler, without the server group that the instances join."""
 
     question: HostsAsked
-    group: NovaGroup | None = None
+    group: GroupOfRequest | None = None
 
 
 def translated(
@@ -169,14 +169,14 @@ def _ignored(spec: RequestSpec, cloud: NovaCloud) -> tuple[str, ...]:
     return tuple(each.root for name in named for each in cloud.of_host(name))
 
 
-def _group(spec: RequestSpec) -> NovaGroup | None:
+def _group(spec: RequestSpec) -> GroupOfRequest | None:
     given = spec.instance_group
     if given is None or spec.is_rebuild:
         return None
     kind = next((policy for policy in _POLICIES if policy == given.policy), None)
     if kind is None:
         raise CannotJudge(f"the policy {given.policy!r} of its server group")
-    return NovaGroup(
+    return GroupOfRequest(
         id=given.uuid,
         policy=kind,
         max_per_host=given.max_per_host,

@@ -6,7 +6,7 @@ from bus.delivery.runner import Bus
 from bus.protocol import Ask
 from features.groups.messages import EDIT_GROUP, GroupEditAnswered, GroupEditRequested, GroupPart, MakeGroup
 from features.nova.bridge import BridgePart
-from features.nova.core.translation import NovaGroup
+from features.nova.core.translation import GroupOfRequest
 from features.nova.messages import HostsAsked
 
 
@@ -15,7 +15,7 @@ class GroupsOfNova:
         self._edit = edit
         self._made: set[str] = set()  # server groups that exist in placement
 
-    async def join(self, question: HostsAsked, group: NovaGroup) -> HostsAsked:
+    async def join(self, question: HostsAsked, group: GroupOfRequest) -> HostsAsked:
         """Return a query whose instances join a server group; create the group if necessary."""
         if group.id not in self._made:
             made = MakeGroup(

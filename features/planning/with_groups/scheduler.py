@@ -11,11 +11,11 @@ from features.groups.core.joined_group import JoinedGroup, group_of_alternative
 from features.groups.core.members import domain_rules
 from features.groups.messages import group_of
 from features.planning.core.room_demand import DomainLimit
-from features.planning.joint_rules import JointPlacing, JointRules, Moved
+from features.planning.joint_rules import JointPlacing, JointPlacingRules, Moved
 from scheduler_worker.extension import Alternative, Choosing, SchedulerNeeds, SchedulerPart
 
 
-class GroupsInPlans(JointRules):
+class GroupsInPlans(JointPlacingRules):
     def concerns(self, alternative: Alternative) -> bool:
         return group_of_alternative(alternative) is not None
 

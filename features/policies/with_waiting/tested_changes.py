@@ -19,9 +19,7 @@ class WeightChanges(StoredChanges):
     subject = "weights of projects"
 
     def take(self, change: str) -> bool:
-        name = change.partition("=")[0]
-        subject, _, rest = name.partition(".")
-        if subject in ("weight", "share") or (subject == "quota" and rest.endswith(".weight")):
+        if change.partition(".")[0] in ("weight", "share"):
             raise BadSetting(f"--with {change}: {_NOT_RECORDED}")
         return False
 

@@ -57,7 +57,7 @@ class Awaited(Compact, frozen=True):
     builds: tuple[str, ...]
 
 
-class Shelf(Protocol):
+class VictimShelf(Protocol):
     """Moves and shelves instances; a join with the feature that does this gives it to `VictimCourse`."""
 
     def is_moving(self, build: Build) -> bool:
@@ -82,7 +82,7 @@ class VictimCourse(Course):
     events = (Vacating,)
     state = Vacate
 
-    def __init__(self, shelf: Shelf | None = None) -> None:
+    def __init__(self, shelf: VictimShelf | None = None) -> None:
         self.shelf = shelf
 
     def step(
@@ -112,7 +112,7 @@ def _step_of_victim(
     now: float,
     limits: AttemptLimits,
     kernel: Step,
-    shelf: Shelf | None,
+    shelf: VictimShelf | None,
 ) -> Stepped:
     match event:
         case events.ReleaseAnswer(asked_in="deleting", result=result) if (
@@ -156,7 +156,9 @@ def _as_preempted(build: Build, effects: Iterable[Message]) -> Effects:
     return tuple(map(changed, effects))
 
 
-def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits, shelf: Shelf | None) -> Stepped:
+def vacate(
+    build: Build, event: Vacating, now: float, limits: AttemptLimits, shelf: VictimShelf | None
+) -> Stepped:
     """Begin to delete or shelve a preempted build, as `event` orders, to free its host. For a build that was
     never placed, return the message that it has left.
     """

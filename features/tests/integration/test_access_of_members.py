@@ -75,7 +75,7 @@ def uuid() -> str:
 
 
 @dataclass
-class Project:
+class ProjectOfMembers:
     """A project with an object of each kind, by kind."""
 
     name: str
@@ -88,8 +88,8 @@ class Project:
 class TwoProjects:
     berth: RestBerth
     http: httpx.AsyncClient  # with the token of a member of the project `web`
-    web: Project
-    batch: Project
+    web: ProjectOfMembers
+    batch: ProjectOfMembers
 
     @property
     def bus(self) -> Any:
@@ -118,7 +118,7 @@ class TwoProjects:
         response = await self.http.request(method, path, json=body)
         return "" if response.status_code < 300 else response.text
 
-    async def new_build(self, project: Project, cell: str = "c1", **fields: Any) -> str:
+    async def new_build(self, project: ProjectOfMembers, cell: str = "c1", **fields: Any) -> str:
         boot = a_boot(uuid(), cell=cell, name=f"name of {project.name}", **fields)
         async with self.berth.client(project.token) as client:
             await client.boot(boot)
@@ -127,7 +127,7 @@ class TwoProjects:
         project.hosts.append(ended.builds[0].host)
         return boot.request
 
-    async def fill(self, project: Project, cell: str) -> None:
+    async def fill(self, project: ProjectOfMembers, cell: str) -> None:
         group, reservation, name = uuid(), uuid(), f"thing of {project.name}"
         edit = MakeGroup(group=group, name=name, policy="soft-affinity", project=project.name)
         await self.bus.asker(EDIT_GROUP)(GroupEditRequested(edit=edit))
@@ -162,7 +162,9 @@ async def two_projects(directory: Path) -> AsyncIterator[TwoProjects]:
     async with a_rest_berth(directory) as berth:
         headers = {"x-auth-token": "token of ann"}
         async with httpx.AsyncClient(base_url=berth.url, headers=headers, timeout=60) as http:
-            region = TwoProjects(berth, http, Project("web", "ann"), Project("batch", "bob"))
+            region = TwoProjects(
+                berth, http, ProjectOfMembers("web", "ann"), ProjectOfMembers("batch", "bob")
+            )
             edit = ClientEditRequested(client="shop", projects=("web",))
             await region.bus.asker(EDIT_CLIENT)(edit)
             await region.fill(region.web, "c1")

@@ -25,13 +25,13 @@ SECOND = Feature(name="second", says="")
 JOIN = "made_first.with_second"
 
 
-class ScriptedPart(str):
+class JoinPart(str):
     offers: tuple[object, ...] = ()
 
 
 def a_module(name: str) -> ModuleType:
-    def part(needs: PartNeeds, settings: Any) -> ScriptedPart:
-        return ScriptedPart(name)
+    def part(needs: PartNeeds, settings: Any) -> JoinPart:
+        return JoinPart(name)
 
     module = ModuleType(name)
     module.part = part  # type: ignore[attr-defined]

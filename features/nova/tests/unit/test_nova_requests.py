@@ -17,8 +17,8 @@ from features.nova.core.selections import selections
 from features.nova.core.translation import (
     BridgeOptions,
     CannotJudge,
+    GroupOfRequest,
     NoSuchDestination,
-    NovaGroup,
     Translated,
     translated,
 )
@@ -216,7 +216,7 @@ def test_a_server_group_has_its_policy_limit_and_members() -> None:
         },
     )  # fmt: skip
     found = translate(a_spec(instance_group=group))
-    assert found.group == NovaGroup(
+    assert found.group == GroupOfRequest(
         id=uid(9), policy="anti-affinity", max_per_host=3, project="p1", members=(uid(7), uid(1))
     )
 

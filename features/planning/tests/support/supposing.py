@@ -2,7 +2,7 @@
 
 from features.moves.messages import MoveRequested
 from features.moves.tests.support.moving_clouds import MovingCloud, root
-from features.planning.joint_rules import JointPlacing, JointRules
+from features.planning.joint_rules import JointPlacing, JointPlacingRules
 from features.planning.messages import WhatIfMoves
 from features.planning.supposed_moves import WhatIfsOfMoves
 from features.what_if.messages import WhatIfAnswered
@@ -13,7 +13,7 @@ async def supposed(
     cloud: MovingCloud,
     *moves: MoveRequested,
     closed: tuple[int, ...] = (),
-    joint: tuple[JointRules, ...] = (),
+    joint: tuple[JointPlacingRules, ...] = (),
 ) -> list[WhatIfAnswered]:
     """Return the answers for moves while numbered hosts are closed; `joint`: the rules of joins."""
     what_ifs = WhatIfsOfMoves(WhatIfs(cloud.scheduler), cloud.moves, JointPlacing([*joint]))

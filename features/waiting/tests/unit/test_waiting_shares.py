@@ -69,7 +69,8 @@ def test_released_capacity_is_divided_by_the_weights() -> None:
         served[project] += KINDS[kind]["VCPU"]
     whole = sum(served.values())
     for project, weight in weights.items():
-        assert served[project] / whole == pytest.approx(weight / 7, rel=0.05)
+        # a host held for the first request of each queue gives the smallest project a little more
+        assert served[project] / whole == pytest.approx(weight / 7, rel=0.08)
 
 
 def test_a_turn_comes_an_hour_later_for_each_e_fold_of_the_share() -> None:

@@ -1,13 +1,15 @@
 """Server groups of Nova that the bridge creates in placement."""
 
 from features.groups.messages import GroupEdit, GroupEditAnswered, GroupEdited, GroupEditRequested, GroupPart
-from features.nova.core.translation import NovaGroup
+from features.nova.core.translation import GroupOfRequest
 from features.nova.messages import HostsAsked
 from features.nova.with_groups.nova_bridge import GroupsOfNova
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_request
 
-GROUP = NovaGroup(id=uid(9), policy="anti-affinity", max_per_host=3, project="p1", members=(uid(7), uid(1)))
+GROUP = GroupOfRequest(
+    id=uid(9), policy="anti-affinity", max_per_host=3, project="p1", members=(uid(7), uid(1))
+)
 
 
 async def test_a_group_is_created_once_and_joined_by_each_request() -> None:

@@ -9,7 +9,7 @@ from features.waiting.messages import priority_of
 from tests.support.scheduler_builders import a_request
 
 
-@pytest.mark.parametrize("change", ["share.p1=3", "quota.p1.weight=3"])
+@pytest.mark.parametrize("change", ["share.p1=3", "weight.p1=3"])
 def test_a_change_of_weights_is_refused(change: str) -> None:
     with pytest.raises(BadSetting, match=change.partition("=")[0]):
         changed_policy(Settings(), [change])
