@@ -5,7 +5,7 @@ from typing import Any
 
 from bus.claims import Refused
 from features.groups.messages import GroupEditRequested, MakeGroup
-from features.groups.store import GroupsOfConsumers
+from features.groups.store import ServerGroups
 from features.groups.tests.support.group_parts import joining
 from features.headroom.tests.support.kept_headroom import adjusted, keep, report_three_hosts
 from placement_worker import Placement
@@ -17,7 +17,7 @@ from tests.support.placement_calls import must_take
 async def join(placement: Placement, consumers: Sequence[tuple[int, int]], **fields: Any) -> None:
     """Place instances (consumer, host) of four processors in one server group."""
     made = MakeGroup(group=uid(1, "b"), name="web", project="p1", **fields)
-    await placement.of(GroupsOfConsumers).edit(GroupEditRequested(edit=made))
+    await placement.of(ServerGroups).edit(GroupEditRequested(edit=made))
     for consumer, host in consumers:
         claim = a_claim(consumer, on_hosts(host, VCPU=4), parts=joining(made.group))
         await must_take(placement, claim)
