@@ -503,7 +503,10 @@ class ServedRow(ABC):
         """Publish the handler's results; return those for clients, if there are any, as soon as all others
         are confirmed, and these too or CONFIRM_SECONDS have passed.
         """
-        results = [each for each in made if self._is_for_clients(each[1])]
+        results: list[tuple[Envelope, Message]] = []
+        others: list[tuple[Envelope, Message]] = []
+        for each in made:
+            (results if self._is_for_clients(each[1]) else others).append(each)
         if not results:
             await self._publish(made)
             return None
@@ -514,8 +517,8 @@ class ServedRow(ABC):
         else:
             for_clients.publishing = publishing = spawn(publish)
             try:
-                if len(results) < len(made):
-                    await self._publish([each for each in made if not self._is_for_clients(each[1])])
+                if others:
+                    await self._publish(others)
                 await asyncio.wait([publishing], timeout=CONFIRM_SECONDS)
             except BaseException:
                 publishing.cancel()
