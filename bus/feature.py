@@ -47,19 +47,14 @@ are loaded only if the feature NAME is in the list, too, and their parts of work
     explaining   `reasons(bus, id, builds, cells)` returns explanations of a build for `berth why`;
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
-    nova_bridge  `part(bus)` returns what it adds to Nova's bridge (`features.nova.bridge.BridgePart`)
-    added_to_plans  `added(asker, answer, plan, project)` returns the answer to a capacity plan with what a
-                 join of capacity_plans adds
-    replay_conditions  `read(bus, requests)` returns what a replay of requests repeats of their conditions
-                 (`features.quality_replay.repeated_conditions`)
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
                  (`control_room.pages.frame.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor
-    what_if_part  and other names that a feature defines (dry_runs, made_room, tested_changes): PART is what a
-                 feature that needs the other one, or a join with it, adds to its commands. The other feature
-                 defines the type of PART (`berth.features.added`)
+    what_if_part  and other names that a feature defines, such as dry_runs, added_to_plans and nova_bridge:
+                 PART is what a feature that needs the other one, or a join, adds to its commands, answers or
+                 workers. The other feature defines the type of PART (`berth.features.added`)
     bench.suite  its benchmarks, in the dictionary SUITE
     tests        its tests; `tests/support/pages` has its pages for tests of all pages: PAGES, VALUES of names
                  in their addresses, FORMS, FORM_FIELDS, PARAMETERS, IN_PATHS, STREAMS, ODD, ANSWERED, CELLS,

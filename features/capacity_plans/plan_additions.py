@@ -1,21 +1,30 @@
 """Completes capacity plans by what joins know: capacity that is held, and limits of projects."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from berth.features import modules
+from berth.features import added
 from bus.protocol import Ask
 from bus.topics import Query
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer
 
+MODULE = "added_to_plans"  # of a join, with its `PlanAddition`
 Asker = Callable[[Query[Any, Any]], Ask[Any, Any]]
+
+
+@dataclass(frozen=True)
+class PlanAddition:
+    """What a join adds to the answers of capacity plans: `complete` has the parameters of `completed`."""
+
+    complete: Callable[[Asker, PlanAnswer, Plan, str], Awaitable[PlanAnswer]]
 
 
 async def completed(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
     """Return the answer to a plan with what all joins add; `asker` returns the function that sends a query.
     `project`: the instances are those of this project; empty: of no particular one.
     """
-    for join in modules("added_to_plans"):
-        answer = await join.added(asker, answer, plan, project)
+    for addition in added(PlanAddition, MODULE):
+        answer = await addition.complete(asker, answer, plan, project)
     return answer

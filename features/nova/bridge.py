@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from berth.features import added
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -35,10 +36,22 @@ ASKED = (SELECT_HOSTS, topics.RELEASE, *MIRROR_ASKS)
 
 @dataclass(frozen=True)
 class BridgePart:
-    """The addition of a join to the bridge, as `part(bus)` of its module `nova_bridge` returns."""
+    """The addition of a join to the bridge."""
 
     join_group: JoinGroup  # adds a server group of Nova to a query for hosts
     asks: tuple[Query[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class BridgeJoin:
+    """The value PART of a join's module `nova_bridge`: `make` makes its addition to the bridge."""
+
+    make: Callable[[Bus], BridgePart]
+
+
+def bridge_parts(bus: Bus) -> list[BridgePart]:
+    """Return the additions of all joins to the bridge."""
+    return [join.make(bus) for join in added(BridgeJoin, "nova_bridge")]
 
 
 @dataclass(frozen=True, kw_only=True)

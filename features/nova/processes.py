@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from berth.configuration import check_broker_url
-from berth.features import modules
 from berth.openstack_conf import BadConf
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -11,7 +10,7 @@ from bus.delivery.runner import Bus
 from bus.rabbit.foreign_publisher import ForeignPublisher
 from bus.sql.database import Database
 from bus.worker import Worker
-from features.nova.bridge import FollowedNova, nova_bridge
+from features.nova.bridge import FollowedNova, bridge_parts, nova_bridge
 from features.nova.conf import NovaConf, nova_conf, nova_options
 from features.nova.core.scheduler_notifications import NotificationOptions
 from features.nova.core.translation import BridgeOptions
@@ -105,7 +104,7 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
         ),
         bus,
         bus.clock,
-        [join.part(bus) for join in modules("nova_bridge")],
+        bridge_parts(bus),
     )
 
 

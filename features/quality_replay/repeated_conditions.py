@@ -1,13 +1,14 @@
 """The extension point of replays for conditions of requests that name objects of other features.
 
-A join of `quality_replay` has a module `replay_conditions` with a function `read`, which returns what it
-read of these objects. Conditions that no join repeats are left out of the requests, and counted.
+A join of `quality_replay` has a module `replay_conditions` with its `ConditionPart`. Conditions that no join
+repeats are left out of the requests, and counted.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from berth.features import modules
+from berth.features import added
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
@@ -16,6 +17,7 @@ from bus.protocol import Ask
 from bus.topics import Query
 from bus.vocabulary import Id
 
+MODULE = "replay_conditions"
 # Returns the roots of the hosts of a consumer in a replay; empty: it holds nothing there.
 HostsOf = Callable[[Id], Sequence[str]]
 
@@ -52,9 +54,16 @@ class RepeatedCondition(Protocol):
         """Return the objects at the begin of a replay, with the requests of the consumers at that time."""
 
 
+@dataclass(frozen=True)
+class ConditionPart:
+    """The condition that a join lets replays repeat: `read` reads the objects which requests name."""
+
+    read: Callable[[Bus, Sequence[BuildRequested]], Awaitable[RepeatedCondition]]
+
+
 async def read_conditions(bus: Bus, requests: Iterable[BuildRequested]) -> list[RepeatedCondition]:
     """Return the conditions of recorded requests that joins can repeat, such as server groups: one object for
     each join.
     """
     asked = list(requests)
-    return [await join.read(bus, asked) for join in modules("replay_conditions")]
+    return [await part.read(bus, asked) for part in added(ConditionPart, MODULE)]

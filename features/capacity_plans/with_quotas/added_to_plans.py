@@ -7,11 +7,11 @@ from berth.operations.publishing import checked
 from control_room.core.flavor_form import PlannedFlavor
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide
-from features.capacity_plans.plan_additions import Asker
+from features.capacity_plans.plan_additions import Asker, PlanAddition
 from features.quotas.messages import INSTANCES, QUOTAS, FindQuotas, Quota, QuotaBound, quota_bound
 
 
-async def added(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
+async def complete(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
     if project:
         for quota in (await asker(QUOTAS)(checked(FindQuotas(project=project)))).quotas:
             answer = with_quota(answer, plan, quota)
@@ -40,3 +40,6 @@ def _growth(flavor: PlannedFlavor, instances: int) -> Counter[str]:
     """Return the usage that this number of instances adds to a project's quota, by resource."""
     amounts = {name: amount * instances for name, amount in flavor.amounts.items()}
     return Counter({INSTANCES: instances, **amounts})
+
+
+PART = PlanAddition(complete)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from bus.vocabulary import totals
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer
-from features.capacity_plans.plan_additions import Asker
+from features.capacity_plans.plan_additions import Asker, PlanAddition
 from features.reservations.messages import (
     FAILOVER,
     RESERVATIONS,
@@ -16,7 +16,7 @@ from features.reservations.messages import (
 )
 
 
-async def added(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
+async def complete(asker: Asker, answer: PlanAnswer, plan: Plan, project: str) -> PlanAnswer:
     return with_reserved(answer, await every_reservation(asker(RESERVATIONS), FindReservations()))
 
 
@@ -30,3 +30,6 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
         for slot in found.slots.get(reservation.id, ()):
             held.update(totals(slot.held))
     return replace(answer, reserved=tuple(sorted(reserved.items())), headroom=tuple(sorted(headroom.items())))
+
+
+PART = PlanAddition(complete)

@@ -5,7 +5,7 @@ from msgspec import structs
 from bus.delivery.runner import Bus
 from bus.protocol import Ask
 from features.groups.messages import EDIT_GROUP, GroupEditAnswered, GroupEditRequested, GroupPart, MakeGroup
-from features.nova.bridge import BridgePart
+from features.nova.bridge import BridgeJoin, BridgePart
 from features.nova.core.translation import GroupOfRequest
 from features.nova.messages import HostsAsked
 
@@ -32,5 +32,8 @@ class GroupsOfNova:
         return structs.replace(question, request=request)
 
 
-def part(bus: Bus) -> BridgePart:
+def addition(bus: Bus) -> BridgePart:
     return BridgePart(GroupsOfNova(bus.asker(EDIT_GROUP)).join, asks=(EDIT_GROUP,))
+
+
+PART = BridgeJoin(addition)

@@ -21,7 +21,7 @@ from features.groups.messages import (
     claimed_group,
     group_of,
 )
-from features.quality_replay.repeated_conditions import HostsOf
+from features.quality_replay.repeated_conditions import ConditionPart, HostsOf
 
 GROUPS_ASKED = 100  # server groups in one query to placement
 
@@ -81,3 +81,6 @@ async def read(bus: Bus, requests: Iterable[BuildRequested]) -> RepeatedGroups:
     for some in portions(ids, GROUPS_ASKED):
         found |= {group.id: group for group in (await ask(FindGroups(ids=some))).groups}
     return RepeatedGroups(found)
+
+
+PART = ConditionPart(read)

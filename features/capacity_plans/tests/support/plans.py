@@ -24,4 +24,4 @@ def nothing_known() -> dict[str, Any]:
 
 def load_joins(monkeypatch: pytest.MonkeyPatch, *joins: ModuleType) -> None:
     """Let plans be completed by these joins alone."""
-    monkeypatch.setattr(plan_additions, "modules", lambda name: list(joins))
+    monkeypatch.setattr(plan_additions, "added", lambda kind, name: [join.PART for join in joins])

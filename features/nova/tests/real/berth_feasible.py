@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.choice import policy, request_options
-from berth.features import modules
 from berth.placement_http import placement_http
 from berth.settings import Settings
 from bus import topics
@@ -17,6 +16,7 @@ from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import HostReported
 from bus.sql.database import Database
+from features.nova.bridge import bridge_parts
 from features.nova.core.request_spec import decoded
 from features.nova.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from features.nova.databases import NovaDatabases
@@ -85,8 +85,8 @@ class BerthOfNova:
             return FeasibleHosts(frozenset(), str(why))
         question = asked.question
         if asked.group is not None:
-            for join in modules("nova_bridge"):
-                question = await join.part(self._bus).join_group(question, asked.group)
+            for part in bridge_parts(self._bus):
+                question = await part.join_group(question, asked.group)
         if question.do == "check":
             return await self._checked(scheduler, question)
         return await self._found(scheduler, question)
