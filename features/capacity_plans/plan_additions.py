@@ -16,7 +16,7 @@ Asker = Callable[[Query[Any, Any]], Ask[Any, Any]]
 
 @dataclass(frozen=True)
 class PlanAddition:
-    """What a join adds to the answers of capacity plans: `complete` has the parameters of `completed`."""
+    """The addition of a join to capacity plans: `complete` has the parameters of `completed`."""
 
     complete: Callable[[Asker, PlanAnswer, Plan, str], Awaitable[PlanAnswer]]
 
