@@ -57,7 +57,6 @@ class GangWatch:
     """Checks the stored allocations of all gangs again and again while schedulers work."""
 
     def __init__(self, placement: Placement, gangs: Sequence[BuildRequested]) -> None:
-        self.checks = 0
         self._placement = placement
         self._gangs = gangs
 
@@ -78,7 +77,6 @@ class GangWatch:
             if there:
                 placed.add(gang.request)
         assert await placement_breaches(self._placement.database) == []
-        self.checks += 1
         return placed
 
     def _check_domains(self, gang: BuildRequested, roots: Sequence[str]) -> None:
@@ -136,6 +134,8 @@ async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: st
             assert len(hosts) in (0, len(gang.instances))
             if hosts:
                 swaps.append(await swapped(own.choice(placements), own.choice(hosts)))
+            if number % 5 == 0:
+                await watch.once()  # the watch beside this may get few turns on a busy machine
 
         try:
             for at in range(0, GANGS, 15):
@@ -145,5 +145,4 @@ async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: st
             watching.cancel()
         placed = await watch.once()
         assert GANGS // 6 < len(placed) < GANGS, len(placed)  # 192 VCPU for gangs of 10
-        assert watch.checks > 20
         assert any(swaps)
