@@ -16,7 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from bus.delivery.runner import Bus, QueueReader
+from bus.delivery.queue_reader import QueueReader
+from bus.delivery.runner import Bus
 from bus.delivery.settling import Readable, ServedRow, Spawn, Unsettled
 from bus.direct import Handed
 from bus.protocol import Delivery

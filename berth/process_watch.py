@@ -22,7 +22,7 @@ from typing import Any
 
 from berth.support.processes import answering
 from bus.clock import monotonic
-from bus.delivery.runner import READERS, QueueReader
+from bus.delivery.queue_reader import READERS, QueueReader
 from bus.protocol import Delivery
 
 log = logging.getLogger(__name__)

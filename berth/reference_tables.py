@@ -97,8 +97,9 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.hosts": "scheduler",
+    "scheduler_worker.roster": "scheduler",
     "scheduler_worker.refusals": "scheduler",
-    "cell_conductor.builds": "conductor",
+    "cell_conductor.metrics": "conductor",
     "berth.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
 }

@@ -22,7 +22,7 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.local.broker import Journal
+from bus.local.journal import Journal
 from bus.local.transport import SocketServer
 from bus.protocol import Transport
 from bus.worker import central_queues

@@ -16,9 +16,9 @@ from bus.broker_urls import vhost_of
 from bus.delivery.runner import Bus
 from bus.sql.addresses import parse_url
 from bus.worker import Worker
+from compute_sim.agent_disk import AgentDisk, GuestFile
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.extension import AgentNeeds
-from compute_sim.guests import AgentDisk, GuestFile
 from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
 

@@ -13,13 +13,7 @@ from bus.worker import Outcome, WorkerRows
 from cell_conductor.build_claims import BuildClaims
 from cell_conductor.core import build as builds
 from cell_conductor.core import events, leftovers
-from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
-from cell_conductor.core.events import AttemptLimits, Event
-from cell_conductor.core.step import (
-    Course,
-    HeldStatuses,
-    Postponed,
-    Step,
+from cell_conductor.core.answers import (
     holds_instead,
     is_stale,
     position_of,
@@ -27,6 +21,9 @@ from cell_conductor.core.step import (
     swap_result,
     with_allocations,
 )
+from cell_conductor.core.build import Build, BuildParts, Effects, Leftover, Status, Stepped
+from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.step import Course, HeldStatuses, Postponed, Step
 from cell_conductor.node_sharing import NodeSharing
 from cell_conductor.removed_agents import EndedOrders
 from cell_conductor.store import Applied, CourseStore, left_behind

@@ -14,9 +14,10 @@ from bus.sql.database import Database
 from bus.topics import AGENT_REPORT
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, every, on_many, prune_period
-from cell_conductor.builds import Builds, show_outcomes
+from cell_conductor.builds import Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.extension import ConductorPart
+from cell_conductor.metrics import show_outcomes
 from cell_conductor.removed_agents import RemovedAgents
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)

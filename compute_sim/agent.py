@@ -19,9 +19,10 @@ from bus.guests import GuestsAsked, GuestsReported, HostsProbe, ProbedHost, Prob
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, GuestOrder
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.driven_guests import DrivenGuests
-from compute_sim.guests import AgentDisk, AgentJob, AgentJobs, GuestRecord, PowerSupply
+from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
 from compute_sim.hooks import run_hook
 
 # Probes whether other hosts are reachable, for the scheduler's vote about a host without heartbeats.

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from bus.feature import PartNeeds
 from bus.worker import WorkerRows
 from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.core.ownership import GuestState
 from compute_sim.driver_kit.stand import DriverStand, Rule, RuleBroken
 from compute_sim.guest_driver import GuestDriver
-from compute_sim.guests import AgentDisk, AgentJob, GuestRecord
+from compute_sim.guests import AgentJob, GuestRecord
 from compute_sim.hooks import run_hook
 
 

@@ -19,13 +19,14 @@ from bus.reports import HostState, ProviderReport, Reshaping
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import Allocations, portions
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.device_book import fits_tree, reshaping
 from compute_sim.core.drivers import build_tree
 from compute_sim.core.faults import SimOptions, draw
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
 from compute_sim.extension import AgentPart
 from compute_sim.guest_driver import GuestDriver
-from compute_sim.guests import AgentDisk, GuestRecord, HostGuests
+from compute_sim.guests import GuestRecord, HostGuests
 from compute_sim.machines import SimAgent, SimHost
 
 # Holds the provider trees of an agent's hosts, and compares them with placement.

@@ -9,10 +9,10 @@ from bus.resources import AllocationsFound, FindAllocations, FindProviders, Prov
 from bus.topics import AGENT_REPORT
 from bus.worker import Worker, every, on
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import SimOptions
 from compute_sim.driven_guests import DrivenGuests
 from compute_sim.extension import AgentPart
-from compute_sim.guests import AgentDisk
 from compute_sim.machines import SimAgent
 from compute_sim.recovery import GuestRecovery
 from compute_sim.reporting import HostReports, HostTrees

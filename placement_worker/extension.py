@@ -13,8 +13,10 @@ from bus.feature import PartNeeds
 from bus.sql.database import Database
 from bus.worker import WorkerRows
 from placement_worker.change_log import ChangeLog
+from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
 from placement_worker.core.capacity import ClaimWorld, Holder, Unread, roots_of
-from placement_worker.core.index import Index, Row
+from placement_worker.core.index import Index
+from placement_worker.core.index_rows import Row
 from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, Tree, WorkingTrees, packed, unpacked
 from placement_worker.memory import Forgotten, Memory
@@ -28,7 +30,6 @@ from placement_worker.store.changes import (
     new_rules_edition,
     rules_edition,
 )
-from placement_worker.store.claims import LOCKS, ClaimRule, ClaimScope
 from placement_worker.store.hosts import IS_SHARING, labels_of
 from placement_worker.store.hosts import registered as registered_cells
 from placement_worker.store.numbered_names import Book

@@ -21,8 +21,8 @@ from bus.resources import (
 )
 from bus.sql.statement import Statement, Transaction, sql
 from bus.vocabulary import MAX_INT
-from placement_worker.core.fits import matching
-from placement_worker.core.index import stored_labels
+from placement_worker.core.assignment import matching
+from placement_worker.core.labels import stored_labels
 from placement_worker.core.trees import ROOM, Packing
 from placement_worker.store import changes, stored_trees
 from placement_worker.store.changes import NAMES_EDITION

@@ -13,7 +13,7 @@ from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.statement import Transaction
 from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
-from placement_worker.core.index import reserved_level
+from placement_worker.core.labels import reserved_level
 from placement_worker.core.reports import (
     bars_report,
     complaint,

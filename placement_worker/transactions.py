@@ -31,13 +31,13 @@ from bus.sql.failures import Conflict, retrying
 from bus.sql.statement import BoundStatement, Transaction
 from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
+from placement_worker.claim_rule import ClaimRule, ClaimScope
 from placement_worker.core import capacity
 from placement_worker.core.capacity import ClaimWorld, changed_consumers
 from placement_worker.core.reports import released
 from placement_worker.core.trees import Tree
-from placement_worker.store import claims, stored_trees
+from placement_worker.store import claimed_providers, claims, stored_trees
 from placement_worker.store.changes import CommitRecord, ProviderNumbers
-from placement_worker.store.claims import ClaimRule, ClaimScope
 from placement_worker.store.numbered_names import Book
 
 # The base of placement's operations: retries a transaction after a write conflict, and combines concurrent
@@ -205,7 +205,7 @@ class ClaimOperations(PlacementOperations):
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
-                providers.update(*(await claims.siblings(tx, providers)).values())
+                providers.update(*(await claimed_providers.siblings(tx, providers)).values())
         scope = claims.claim_scope(every, providers, cell)
         async with self._world(scope, now) as (tx, world):
             results = [capacity.claim(order, world) for order in orders]

@@ -18,5 +18,7 @@ from scheduler_worker.core.policy import (
     default_profile,
     with_profile,
 )
-from scheduler_worker.core.ranking import replay, scores_of
-from scheduler_worker.core.request import RequestOptions, Unreadable, alternatives_of
+from scheduler_worker.core.ranking import scores_of
+from scheduler_worker.core.request import RequestOptions, alternatives_of
+from scheduler_worker.core.scores import replay
+from scheduler_worker.core.spec_values import Unreadable

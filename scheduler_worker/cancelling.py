@@ -13,9 +13,10 @@ from bus.claims import Held, OutsideCell, Released, Retired
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested
 from bus.vocabulary import Contended, Id
-from scheduler_worker.core.order import DELETED, place_of
+from scheduler_worker.core.existing_claims import place_of
+from scheduler_worker.core.order import DELETED
 from scheduler_worker.dependencies import Ending
-from scheduler_worker.placing import Fallback
+from scheduler_worker.placing.fallback import Fallback
 
 CancelResults = Sequence[BuildCancelled | BuildDeleteRequested]
 

@@ -10,8 +10,13 @@ from bus.feature import PartNeeds
 from bus.protocol import Ask
 from bus.sql.database import Database
 from scheduler_worker.dependencies import Publish, SchedulerOptions
-from scheduler_worker.hosts import KnownHosts
-from scheduler_worker.placing import Orders, Scheduler, SchedulerPart
+from scheduler_worker.explanations import Explanations
+from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.owners import Owners
+from scheduler_worker.placing.orders import Orders
+from scheduler_worker.placing.part import SchedulerPart
+from scheduler_worker.placing.scheduler import Scheduler
+from scheduler_worker.placing.surface import Placing
 from scheduler_worker.queries import CellQueries, PlacementQueries
 
 
@@ -21,12 +26,37 @@ class SchedulerNeeds(PartNeeds):
     reads the attributes of `scheduler`.
     """
 
-    scheduler: Scheduler
+    scheduler: Placing
+    parts: Callable[[], Sequence[SchedulerPart]]  # returns the parts of all features, after they were made
+    owners: Owners
+    explanations: Explanations
     cells: CellQueries
     database: Database
     publish: Publish
     asker: Callable[..., Ask[Any, Any]]  # returns a function that sends queries of a type
     options: SchedulerOptions
+
+
+def needs_of(
+    scheduler: Scheduler,
+    cells: CellQueries,
+    database: Database,
+    *,
+    publish: Publish,
+    asker: Callable[..., Ask[Any, Any]],
+    options: SchedulerOptions,
+) -> SchedulerNeeds:
+    return SchedulerNeeds(
+        scheduler=scheduler,
+        parts=lambda: scheduler.parts,
+        owners=Owners(database, cells, scheduler),
+        explanations=Explanations(database, scheduler),
+        cells=cells,
+        database=database,
+        publish=publish,
+        asker=asker,
+        options=options,
+    )
 
 
 PartsOf = Callable[[SchedulerNeeds], Sequence[SchedulerPart]]  # returns the parts in the order of their list
@@ -52,14 +82,7 @@ def plain_scheduler(
         placement,
         options,
         lambda scheduler: parts_of(
-            SchedulerNeeds(
-                scheduler=scheduler,
-                cells=cells,
-                database=database,
-                publish=_unused,
-                asker=_no_asker,
-                options=options,
-            )
+            needs_of(scheduler, cells, database, publish=_unused, asker=_no_asker, options=options)
         ),
     )
 

@@ -13,9 +13,11 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.parts import replaced_by
 from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, Id, cause_of, portions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible
-from scheduler_worker.core.order import LONGEST_PAUSE, PATIENCE, Order, place_of
+from scheduler_worker.core.existing_claims import place_of
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import RequestOptions
+from scheduler_worker.core.step import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.queries import PlacementQueries
 

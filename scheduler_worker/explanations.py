@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bus.decisions import FindRefused, RefusedFound
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound
 from bus.sql.database import Database
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.store import decisions
 
 PAGE = 500

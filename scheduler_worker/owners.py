@@ -16,9 +16,9 @@ from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
-from scheduler_worker.core.order import place_of
+from scheduler_worker.core.existing_claims import place_of
 from scheduler_worker.dependencies import PLACEMENT_ASKED, providers_of
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import CellQueries
 from scheduler_worker.store.decisions import projects_of
 

@@ -7,40 +7,25 @@ from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.delivery.recording import RecordingBus
-from bus.errors import Poison, Retry
-from bus.messages import BuildCancelled, BuildPlaced, BuildRequested, BuildUnplaceable, SchedulerAlive
+from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, every, on, on_many, prune_period
 from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.cancelling import Cancelling
+from scheduler_worker.composition import PartsOf, needs_of
 from scheduler_worker.dependencies import PLACED_EMITS, TRIES_UNDELIVERABLE, SchedulerOptions
 from scheduler_worker.explanations import Explanations
-from scheduler_worker.extension import PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.hosts import SAYS_SECONDS, DemandRecords, HostRecords, KnownHosts
+from scheduler_worker.host_records import DemandRecords, HostRecords
+from scheduler_worker.known_hosts import KnownHosts
 from scheduler_worker.owners import Owners
-from scheduler_worker.placing import Orders, PlacingOutcome, RequestIntake, Scheduler
+from scheduler_worker.placing.new_requests import NewRequests
+from scheduler_worker.placing.orders import Orders
+from scheduler_worker.placing.part import RequestIntake, SchedulerPart
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.refusals import RefusalRecords
-
-# Section: places new build requests, and stores why some of them got no host.
-
-
-class NewRequests:
-    def __init__(self, scheduler: Scheduler, refusals: RefusalRecords) -> None:
-        self._scheduler = scheduler
-        self._refusals = refusals
-
-    async def place_many(self, requests: Sequence[BuildRequested]) -> Sequence[PlacingOutcome]:
-        """Return for each request its messages, `Retry` (deliver it again) or `Poison` (dead-letter it)."""
-        outcomes = await self._scheduler.place_many(requests)
-        messages = [outcome if isinstance(outcome, list | tuple) else () for outcome in outcomes]
-        stored = await self._refusals.add_builds(list(zip(requests, messages, strict=True)))
-        return [
-            outcome if isinstance(outcome, Retry | Poison) else published
-            for outcome, published in zip(outcomes, stored, strict=True)
-        ]
-
+from scheduler_worker.roster import SAYS_SECONDS
 
 MEASURE_SECONDS = 15.0
 DEMAND_SECONDS = 30.0  # between two exchanges of the usual shapes with other schedulers
@@ -77,16 +62,11 @@ def scheduler_worker(given: SchedulerConnections, parts_of: PartsOf) -> Worker:
     orders = Orders(source, options.requests, options.policy).follow()
 
     def parts(scheduler: Scheduler) -> Sequence[SchedulerPart]:
-        return parts_of(
-            SchedulerNeeds(
-                scheduler=scheduler,
-                cells=given.cells,
-                database=database,
-                publish=given.bus.publish,
-                asker=given.bus.asker,
-                options=options,
-            )
+        bus = given.bus
+        needs = needs_of(
+            scheduler, given.cells, database, publish=bus.publish, asker=bus.asker, options=options
         )
+        return parts_of(needs)
 
     scheduler = Scheduler(hosts, orders, placement, options, parts)
     records = HostRecords(scheduler.book, source, database, clock)

@@ -36,7 +36,6 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import coloured, complain, effective, say
-from berth.configuration import is_loopback
 from berth.control_room_place import room_url, with_room_address
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_missing_databases
@@ -46,6 +45,7 @@ from berth.operations.publishing import publish
 from berth.readiness import Startup
 from berth.services import Supervisor, embedded, settle_in, stop_on_signals
 from berth.settings import Settings
+from berth.settings_checks import is_loopback
 from bus import topics
 from bus.broker_urls import addresses
 from bus.clock import monotonic

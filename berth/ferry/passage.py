@@ -15,7 +15,8 @@ from prometheus_client import Counter, Gauge
 
 from berth.ferry.crossings import Crossing, Way
 from bus.clock import Backoff, Clock
-from bus.delivery.settling import CONFIRM_SECONDS, FAULT_DELAYS, letter_of, refusal_of, repeated_after
+from bus.delivery.failed_messages import FAULT_DELAYS, letter_of, refusal_of, repeated_after
+from bus.delivery.settling import CONFIRM_SECONDS
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unconfirmed, Undecodable, Unroutable
 from bus.protocol import Delivery, Envelope, Transport
 from bus.worker import Worker

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused, TooBig, Unavailable, Undecodable, Unroutable
-from bus.invalid_requests import read
 from bus.protocol import encode
+from bus.reading import read
 from bus.vocabulary import Message
 
 if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin

@@ -18,7 +18,7 @@ from bus.acts import Target
 from bus.delivery.recording import Caller
 from bus.errors import TooBig
 from bus.http import LongRequests
-from bus.invalid_requests import read
+from bus.reading import read
 from bus.vocabulary import Id, Message
 from placement_worker.http.access import TokenChecker
 from placement_worker.http.recording import SIGN_IN, RecordedRequests

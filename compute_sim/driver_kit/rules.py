@@ -11,10 +11,10 @@ from bus.reports import HostState
 from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.vocabulary import Allocations
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import SimOptions
 from compute_sim.driver_kit.stand import AGENT, CELL, DriverStand, Rule, RuleBroken
 from compute_sim.guest_driver import DriverError
-from compute_sim.guests import AgentDisk
 from compute_sim.recovery import GuestRecovery
 
 INTERRUPTED_AFTER = (0.0, 0.01, 0.1)  # seconds

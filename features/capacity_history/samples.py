@@ -16,7 +16,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Transaction
 from features.capacity_history import store as stored
 from features.capacity_history.messages import CapacityFound, CapacityKind, CapacitySample, FindCapacity
-from scheduler_worker.extension import Alternative, Scheduler
+from scheduler_worker.extension import Alternative, Searching
 
 USUAL = ("VCPU", "MEMORY_MB", "DISK_GB")
 UNNAMED = "custom"  # name of the flavor of a `berth boot` with amounts instead of a flavor
@@ -31,7 +31,7 @@ class CapacitySampler:
     about samples.
     """
 
-    def __init__(self, scheduler: Scheduler, database: Database) -> None:
+    def __init__(self, scheduler: Searching, database: Database) -> None:
         self._scheduler = scheduler
         self._database = database
         self.waiting: list[FindWaiting] = []  # of joins

@@ -19,7 +19,7 @@ from bus.context import is_repeated, stored_context
 from bus.decisions import FindRefused, RefusedFound
 from bus.delivery.recording import Caller, in_messages
 from bus.errors import Poison, Undecodable, Unroutable
-from bus.invalid_requests import read_object, refused, with_notes
+from bus.invalid_requests import refused
 from bus.messages import BuildRequested
 from bus.named_objects import named_objects
 from bus.projects import (
@@ -42,6 +42,7 @@ from bus.queries import (
     build_for_member,
     instance_for_member,
 )
+from bus.reading import read_object, with_notes
 from bus.resources import AllocationsFound, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.topics import client_key
@@ -60,7 +61,7 @@ from features.clients.messages import (
 )
 from features.clients.operator_requests import operator_of
 from features.clients.store import bind, registered
-from scheduler_worker.extension import CellQueries, Explanations, Owners, Scheduler
+from scheduler_worker.extension import CellQueries, Explanations, Owners, Placing, SchedulerPart
 
 STATE_SECONDS = 5.0  # for a cell's answer; the wait also delays requests about other cells
 
@@ -68,15 +69,16 @@ STATE_SECONDS = 5.0  # for a cell's answer; the wait also delays requests about 
 @dataclass(eq=False)
 class ClientRequests:
     database: Database
-    scheduler: Scheduler  # its parts are made before the first request
+    scheduler: Placing
     cells: CellQueries
     owners: Owners
     explanations: Explanations
     asker: Callable[..., Ask[Any, Any]]
+    parts: Callable[[], Sequence[SchedulerPart]]  # of all features: they are made before the first request
 
     @cached_property
     def _queries(self) -> Mapping[str, ClientQuery]:
-        of_features = [part.client_queries for part in self.scheduler.parts]
+        of_features = [part.client_queries for part in self.parts()]
         return {
             "builds": ClientQuery(FindBuilds, self._builds),
             "instances": ClientQuery(FindInstances, self._instances),

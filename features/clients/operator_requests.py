@@ -13,8 +13,8 @@ from bus.clock import Clock
 from bus.context import stored_context
 from bus.delivery.recording import Caller, caller
 from bus.errors import UNANSWERED, AnswerRefused, OperationRefused, Undecodable
-from bus.invalid_requests import read
 from bus.protocol import Ask, encode
+from bus.reading import read
 from bus.sql.database import Database
 from bus.topics import ANYONE, Query, Topic, client_key
 from bus.vocabulary import Message

@@ -16,13 +16,14 @@ from features.clients.messages import (
     actions,
 )
 from features.clients.operator_requests import OperatorRequests
-from scheduler_worker.extension import Explanations, Owners, SchedulerNeeds, SchedulerPart
+from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 
 def part(needs: SchedulerNeeds, settings: None) -> SchedulerPart:
     scheduler, database = needs.scheduler, needs.database
-    owners, explanations = Owners(database, needs.cells, scheduler), Explanations(database, scheduler)
-    clients = ClientRequests(database, scheduler, needs.cells, owners, explanations, needs.asker)
+    clients = ClientRequests(
+        database, scheduler, needs.cells, needs.owners, needs.explanations, needs.asker, needs.parts
+    )
     roles = OperatorRequests(database, needs.publish, needs.asker, scheduler.clock)
     return SchedulerPart(
         rows=WorkerRows(

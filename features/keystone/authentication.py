@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from berth.configuration import is_loopback
 from berth.doctor.seen import Finding
 from berth.settings import Settings
+from berth.settings_checks import is_loopback
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.keystone.settings import KeystoneSettings

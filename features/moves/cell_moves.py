@@ -12,7 +12,7 @@ from bus.sql.statement import BoundStatement, Transaction, sql
 from bus.vocabulary import Contended
 from bus.worker import Outcome
 from cell_conductor.extension import Applied, Build, CellBuilds, CourseStore, Event
-from features.moves.core.course import undone_unknown
+from features.moves.core.beginning import undone_unknown
 from features.moves.core.phases import (
     BuildMove,
     MoveEndedBefore,

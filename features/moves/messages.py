@@ -198,7 +198,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     unknown_fields: ShortList[Note] = ()
 
 
-# Section: moves between cells: scheduler ↔ conductors of both cells
+# Messages of moves between cells: scheduler ↔ conductors of both cells.
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):

@@ -4,358 +4,53 @@ A move has started when its claim is stored. If its cell has not recorded it, th
 from the allocations of the claim and published again.
 """
 
-import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec import structs
-from msgspec.structs import replace
 from prometheus_client import Counter
 
-from bus import claims
-from bus.aggregates import ZONE
-from bus.candidates import CandidateSource
-from bus.claims import (
-    MIGRATION,
-    STARTED,
-    Claimed,
-    Held,
-    NothingHeld,
-    Refused,
-    Released,
-    Retired,
-    holder_consumer,
-)
-from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unroutable
+from bus.claims import STARTED, Held, Released, Retired
+from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
-from bus.parts import DecisionParts, RequestParts
-from bus.protocol import Ask
-from bus.queries import BuildsFound, BuildStands, FindBuilds
-from bus.resources import Consumer, FindAllocations, Provider
-from bus.vocabulary import Contended, Id, portions
+from bus.parts import DecisionParts
+from bus.vocabulary import Id
 from features.moves.core import handover
 from features.moves.core.rebuild_fit import unfit
 from features.moves.core.start import (
-    SEEKING,
     Barred,
-    LookedUpMove,
     MoveEvent,
     MoveMessages,
     MoveStart,
     MoveState,
     NotYet,
-    PartsOfMoves,
     SeenThrough,
     Stopped,
     asked_by,
-    misread,
-    move_start,
     no_conductor_reason,
     refused,
     step_of_start,
-    stuck,
     undo_claim_id,
-    undoing,
-    unready,
 )
 from features.moves.handovers import Handovers
-from features.moves.messages import (
-    SHELVED,
-    DecidedMove,
-    FindMoves,
-    HandoverProgress,
-    MovePlaced,
-    MoveRefused,
-    MoveRequested,
-    MovesFound,
-)
+from features.moves.lookups import MoveLookups
+from features.moves.messages import DecidedMove, MovePlaced, MoveRefused, MoveRequested
+from features.moves.started_claims import claims_of_started
+from features.moves.undoing import MoveUndoing
 from scheduler_worker.extension import (
     LONGEST_PAUSE,
-    PLACEMENT_ASKED,
     SOON,
-    CellQueries,
     ComeAgain,
     DeadLetterRequest,
-    Ending,
     Order,
-    PlacementQueries,
+    Placing,
     RuleError,
-    Scheduler,
     Verdict,
     decisions,
     events,
-    log,
-    place_of,
     postponed,
-    providers_of,
     together,
 )
-
-# Section: reads the instances to move: their hosts from placement, and their specs from the hosts' cells. If
-# an instance changes before the claim, placement refuses the claim.
-
-
-BUILDS_ASKED = 100  # build ids in one query to a cell
-MOVES_ASKED = 100  # move ids in one query to a cell; the answer contains their phases
-_WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-@dataclass(slots=True)
-class _Standing:
-    """The answers of placement and the cells about instances to move: their cells, hosts and states."""
-
-    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have a record of it
-    held: set[Id] = field(default_factory=set)  # builds with allocations
-    nobodys: set[Id] = field(default_factory=set)  # builds on hosts without an agent
-    stands: dict[Id, tuple[str, BuildStands]] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer → the error text
-
-
-@dataclass(frozen=True)
-class MoveLookups:
-    source: CandidateSource
-    ending: Ending
-    placement: PlacementQueries
-    cells: CellQueries
-    find_moves: Ask[FindMoves, MovesFound]
-    options: Any = None  # of the scheduler's requests, with which features check them
-    parts_of: list[PartsOfMoves] = field(default_factory=list)  # of joins of other features
-
-    async def look_up(self, requests: Sequence[MoveRequested]) -> list[LookedUpMove]:
-        wrong = [misread(request, self.options) for request in requests]
-        pairs = list(zip(requests, wrong, strict=True))
-        standing = await self._standing([request for request, barred in pairs if not barred])
-        results: list[LookedUpMove] = [
-            _judged(request, standing) if barred is None else Stopped(barred) for request, barred in pairs
-        ]
-        starts = [result for result in results if isinstance(result, MoveStart)]
-        roots = await self._roots(starts)
-        parts = [await parts_of(starts) for parts_of in self.parts_of]
-        for index, start in enumerate(results):
-            if isinstance(start, MoveStart):
-                root = roots.get(start.source.root) if start.source else None
-                added = RequestParts(*[found.get(start.asked.build) for found in parts])
-                start = structs.replace(start, parts=added)
-                if root is not None and start.asked.kind == "evacuate":
-                    start = start.leaving_zones(self._zones(root))
-                barred = stuck(start, root)
-                results[index] = start if barred is None else Stopped(barred, start)
-        return results
-
-    async def builds_of(self, cell: str, moves: Sequence[Id]) -> dict[Id, Id]:
-        """Return the builds of those of the given moves that a cell has recorded."""
-        found = await self.find_moves(FindMoves(cell=cell, moves=tuple(moves), limit=len(moves)))
-        return {stands.move: stands.build for stands in found.moves}
-
-    async def recorded(self, moves: Sequence[Id]) -> set[Id]:
-        """Return which of the given moves are recorded by a cell that answers."""
-        if not moves:
-            return set()
-        pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]
-        return set().union(*await together([self._recorded(*page) for page in pages]))
-
-    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
-        try:
-            found = await self.find_moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
-        except (Unroutable, NoAnswer, AnswerRefused):
-            return set()
-        return {stands.move for stands in found.moves}
-
-    async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
-        standing = _Standing()
-        if not requests:
-            return standing
-        held = await self.ending.held(request.build for request in requests)
-        providers = await self.ending.look_up(list(held.values()))
-        everywhere: list[str] | None = None
-        for request in requests:
-            build = request.build
-            if build in held:
-                standing.held.add(build)
-                place = place_of(held[build], providers)
-                if place is None:
-                    standing.nobodys.add(build)
-                standing.cells[build] = [] if place is None else [place.cell]
-                # After the begin of a move to this cell, the record may still be in any cell.
-                if place is not None and place.cell == request.to_cell:
-                    everywhere = self._cells() if everywhere is None else everywhere
-                    standing.cells[build] = sorted({*everywhere, place.cell})
-            elif request.cell:
-                standing.cells[build] = [request.cell] if _WORD.fullmatch(request.cell) else []
-            else:
-                everywhere = self._cells() if everywhere is None else everywhere
-                standing.cells[build] = everywhere
-        await self._ask_cells(standing)
-        return standing
-
-    def _cells(self) -> list[str]:
-        known = {host.cell for host in self.source.hosts()} | set(self.source.cells)
-        return sorted(known - {""})
-
-    async def _ask_cells(self, standing: _Standing) -> None:
-        asked: defaultdict[str, list[Id]] = defaultdict(list)
-        for build, cells in standing.cells.items():
-            for cell in cells:
-                asked[cell].append(build)
-        questions = [(cell, some) for cell, ids in asked.items() for some in portions(ids, BUILDS_ASKED)]
-        answers = await together([self._ask_cell(*question) for question in questions])
-        for (cell, _), answer in zip(questions, answers, strict=True):
-            if isinstance(answer, str):
-                standing.silent[cell] = answer
-                continue
-            for stands in answer.builds:
-                standing.stands[stands.build] = cell, stands
-
-    async def _ask_cell(self, cell: str, builds: tuple[Id, ...]) -> BuildsFound | str:
-        try:
-            return await self.cells.builds(FindBuilds(cell=cell, builds=builds))
-        except Unroutable:
-            return f"cell {cell!r}: no conductor answers there"
-        except (NoAnswer, AnswerRefused) as problem:
-            return f"cell {cell!r}: its conductor does not answer: {problem}"
-
-    async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
-        ids = dict.fromkeys(start.source.root for start in starts if start.source is not None)
-        return await providers_of(self.placement, ids, ("inventories", "traits", "aggregates", "owner"))
-
-    def _zones(self, root: Provider) -> set[str]:
-        """Return the zones of a host: of its report, and of its aggregates."""
-        aggregates = self.source.aggregates
-        metadata = [aggregates[uuid].metadata for uuid in root.aggregates if uuid in aggregates]
-        return {root.zone, *(each[ZONE] for each in metadata if ZONE in each)}
-
-
-def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:
-    build = asked.build
-    if build not in standing.stands:
-        return _unknown(build, standing)
-    cell, stands = standing.stands[build]
-    if stands.move == asked.move:
-        return SeenThrough()
-    start = move_start(asked, stands, cell)
-    barred = unready(asked, stands)
-    if barred is None and not start.is_complete:
-        barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not support moves yet")
-    if barred is not None:
-        return Stopped(barred, start)
-    return start
-
-
-def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
-    cells = standing.cells[build]
-    silent = [standing.silent[cell] for cell in cells if cell in standing.silent]
-    if silent:
-        return NotYet(Barred(code="no_conductor", why="; ".join(silent[:3])))
-    if build in standing.nobodys:
-        why = "it holds resources where no agent builds: no build of ours"
-        return Stopped(Barred(code="unknown", why=why))
-    if build in standing.held:  # the message that the build was placed may not have reached the cell yet
-        return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
-    where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
-    return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))
-
-
-# Section: finds the claims of moves that began at an earlier delivery of their request.
-#
-# A scheduler can stop after it has claimed a move's destination and before it has published the move's order.
-# Until the request is delivered again, the cell does not know of the move, and may rebuild, shelve or delete
-# the instance.
-
-
-REBUILDS = 16  # earlier attempt numbers of a guest that may have been current when the move was claimed
-
-# the move, with the guest's attempt number at the time of the claim; the claim's allocations or None
-StartedClaim = tuple[MoveStart, Held | None]
-
-
-async def claims_of_started(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[StartedClaim]:
-    """Return a pair for each move that an earlier delivery began: its `MoveStart` with the guest's attempt at
-    the time of the claim, and the claim's allocations, or None if they were released or a later move holds
-    them.
-    """
-    names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
-    found: dict[Id, Consumer] = {}
-    for some in portions(names, PLACEMENT_ASKED):
-        answer = await placement.allocations(FindAllocations(consumers=some))
-        found |= {consumer.id: consumer for consumer in answer.consumers}
-    return [_claim_of(start, found) for start in starts]
-
-
-def _holders(start: MoveStart) -> dict[int, Id]:
-    """Return the consumers that may hold the allocations of a move's source: attempt → id, newest first. Any
-    of these attempts may have been the guest's when the move began.
-    """
-    attempts: Iterable[int] = range(start.attempt, max(start.attempt - REBUILDS, 0), -1)
-    return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}
-
-
-def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> StartedClaim:
-    build = found.get(start.asked.build)
-    held = None if build is None else Held(generation=build.generation, allocations=build.allocations)
-    if start.keep is None or start.keep in found:
-        return start, held
-    # The cell knows this generation, so the present allocations are not those of the move's claim.
-    if build is not None and start.generation == build.generation:
-        return start, None
-    for attempt, holder in _holders(start).items():
-        if holder in found and found[holder].type == MIGRATION:
-            return replace(start, attempt=attempt), held
-    return start, None
-
-
-# Section: undoes moves that have started although their cell has no conductor to carry them out.
-
-
-class MoveUndoing:
-    """Releases the claims of moves whose orders no conductor receives, and makes their refusals."""
-
-    def __init__(self, scheduler: Scheduler, handovers: Handovers) -> None:
-        self._scheduler = scheduler
-        self._handovers = handovers
-
-    async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Raise `Retry` for a started move if its cell has no conductor, until a time limit. Then undo the
-        move and return its refusal; return None, and undo nothing, if the cell continues the move.
-        """
-        move, why, reply_to = placed.move, no_conductor_reason(placed.cell), placed.reply_to
-        asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
-        refusal = refused(asked, why, "no_conductor", placed.decision)
-        if isinstance(placed, HandoverProgress):
-            return refusal if await self._handovers.on_unroutable(placed) else None
-        self._scheduler.ending.wait_for_consumer(placed.move, placed.cell)
-        match await self._undo(placed):
-            case Released() | Claimed() | Retired():
-                log.warning("move %s: %s", placed.move, why)
-                return refusal
-            case Held():
-                return None  # the cell has received the order, and continues the move
-            case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
-                return None
-            case _:
-                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
-
-    async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
-        if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
-            return await self._scheduler.ending.retire(
-                undo_claim_id(placed.move), no_conductor_reason(placed.cell)
-            )
-        claim = undoing(placed, placed.generation)
-        [answer] = await self._scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
-        result = answer.results[0]
-        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
-            await self.park_again(placed.build, placed.cell)
-        return result
-
-    async def park_again(self, build: Id, cell: str) -> None:
-        """Mark an instance as shelved in placement after a refused unshelve, unless it has a host by now."""
-        question = claims.ReleaseRequested(
-            consumer=build, generation=None, retire=SHELVED, cell=cell, revivable=True
-        )
-        if isinstance((await self._scheduler.placement.release(question)).result, Contended):
-            raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
-
 
 UNKNOWN = "unknown"  # code of refusals of moves whose build or record no cell has
 MoveOutcome = MoveMessages | Retry | Poison
@@ -392,7 +87,7 @@ class MovePlacing:
     """Carries out the steps of all moves of a batch together."""
 
     def __init__(
-        self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, store_refusals: StoreRefusals
+        self, scheduler: Placing, lookups: MoveLookups, handovers: Handovers, store_refusals: StoreRefusals
     ) -> None:
         self.scheduler = scheduler
         self.lookups = lookups

@@ -6,6 +6,7 @@ from bus.protocol import Ask
 from bus.worker import WorkerRows, answers, every, on, on_many, prune_period
 from features.moves.emptying import HostEmptying
 from features.moves.handovers import REPEAT_SECONDS, Handovers
+from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FIND_MOVES,
     FIND_PLANS,
@@ -24,7 +25,7 @@ from features.moves.messages import (
     MoveRequested,
     MovesFound,
 )
-from features.moves.placing import MoveLookups, MovePlacing
+from features.moves.placing import MovePlacing
 from features.moves.plans import MovePlans
 from scheduler_worker.extension import TRIES_UNDELIVERABLE, RefusalRecords, SchedulerNeeds, SchedulerPart
 

@@ -23,9 +23,9 @@ from scheduler_worker.extension import (
     ComeAgain,
     EndedInstance,
     Order,
+    Placing,
     Purpose,
     RuleError,
-    Scheduler,
     Settled,
     decisions,
     events,
@@ -91,7 +91,7 @@ def _excluded_roots(order: Order) -> frozenset[str]:
 class HostSelection:
     """Answers the query `scheduler.select`, and stores its decisions once a second."""
 
-    def __init__(self, scheduler: Scheduler, database: Database) -> None:
+    def __init__(self, scheduler: Placing, database: Database) -> None:
         self._scheduler = scheduler
         self._database = database
         self._made: deque[tuple[BuildRequested, BuildPlaced | BuildUnplaceable]] = deque(maxlen=UNSTORED)

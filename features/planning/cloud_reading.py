@@ -8,8 +8,8 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, PlacedHost
 from bus.vocabulary import Id
 from features.moves.core.start import MoveStart, asked_by
+from features.moves.lookups import MoveLookups
 from features.moves.messages import MoveRequested
-from features.moves.placing import MoveLookups
 from features.planning.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from features.planning.core.usable_after import UsableAfterMoves
 from features.planning.joint_rules import JointPlacing
@@ -23,7 +23,7 @@ from scheduler_worker.extension import (
     Choosing,
     HostArrays,
     Order,
-    Scheduler,
+    Searching,
     active_instances,
     amounts_on_host,
 )
@@ -38,7 +38,7 @@ class CloudReading:
     that finds its destination.
     """
 
-    scheduler: Scheduler
+    scheduler: Searching
     lookups: MoveLookups
     cells: CellQueries
     cold: bool  # instances are stopped to be moved (cold migration)

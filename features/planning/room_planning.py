@@ -32,7 +32,7 @@ from scheduler_worker.extension import (
     Order,
     OrderSection,
     Pick,
-    Scheduler,
+    Searching,
     accepting,
     on_closed,
     only_on,
@@ -79,7 +79,7 @@ class RoomPlanner:
         self._joint = joint
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> Searching:
         return self._placing.scheduler
 
     def reading(self, cold: bool, fixed: Sequence[Id]) -> CloudReading:
@@ -273,7 +273,7 @@ def _ignoring_closure(choosing: Choosing, question: _Question) -> Choosing:
     return choosing.without("enabled") if question.asked.roots else choosing
 
 
-def picked(choosing: Choosing, scheduler: Scheduler, order: Order) -> Pick | None:
+def picked(choosing: Choosing, scheduler: Searching, order: Order) -> Pick | None:
     """Return the host that a move gets now, with its capacity reserved as a hypothetical choice; None if it
     gets none.
     """

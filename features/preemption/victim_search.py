@@ -34,7 +34,7 @@ from scheduler_worker.extension import (
     Order,
     Pick,
     RuleError,
-    Scheduler,
+    Searching,
     active_instances,
     amounts_on_host,
     only_on,
@@ -136,12 +136,12 @@ class VictimSearch(Fallback):
         """Return why a request preempts nothing although its class permits it; empty if it may."""
         return "" if self._classes.of(request) is None else bars_preemption(request)
 
-    async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[Chosen | Order]:
+    async def handle(self, orders: Sequence[Order], placing: Searching) -> Sequence[Chosen | Order]:
         """Return hosts with victims for orders that fit no host. No instance is a victim of two orders."""
         batch = _Batch()
         return [await self._handled(order, placing, batch) for order in orders]
 
-    async def _handled(self, order: Order, placing: Scheduler, batch: "_Batch") -> Chosen | Order:
+    async def _handled(self, order: Order, placing: Searching, batch: "_Batch") -> Chosen | Order:
         request = order.request
         if not priority_of(request.parts) or not order.purpose.boots or not order.verdict.shortages:
             return order
@@ -161,7 +161,7 @@ class VictimSearch(Fallback):
         return order.with_obstacle(f"{order.verdict.obstacle}; no preemption: {why}")
 
     async def parts_of(
-        self, order: Order, instances: Sequence[Id], placing: Scheduler
+        self, order: Order, instances: Sequence[Id], placing: Searching
     ) -> Mapping[Id, tuple[ClaimPart, ...]]:
         """Return the victims of instances that an earlier delivery of the request placed."""
         if not priority_of(order.request.parts) or not order.purpose.boots:
@@ -175,7 +175,7 @@ class VictimSearch(Fallback):
     async def find(
         self,
         order: Order,
-        placing: Scheduler,
+        placing: Searching,
         supposing: HasReservations | None = None,
         batch: "_Batch | None" = None,
     ) -> Chosen | str:
@@ -195,7 +195,7 @@ def _without_limits(choosing: Choosing, order: Order) -> DomainLimits | None:
 class _Search:
     """A search for the victims of orders."""
 
-    def __init__(self, scheduler: Scheduler, cells: CellQueries, fallback: VictimSearch) -> None:
+    def __init__(self, scheduler: Searching, cells: CellQueries, fallback: VictimSearch) -> None:
         self._scheduler = scheduler
         self._cells = cells
         self._fallback = fallback

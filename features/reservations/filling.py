@@ -34,7 +34,7 @@ from features.reservations.messages import (
     SlotClaim,
     every_reservation,
 )
-from scheduler_worker.extension import ComeAgain, Order, Purpose, Scheduler, events, on_closed, only_on
+from scheduler_worker.extension import ComeAgain, Order, Placing, Purpose, events, on_closed, only_on
 
 REFRESH_SECONDS = 5.0
 SLOTS_AT_ONCE = 100  # slots that one order claims
@@ -77,7 +77,7 @@ class SlotPurpose(Purpose):
 class ReservationFiller:
     """Claims the slots that reservations lack, from the time when their capacity is to be held."""
 
-    def __init__(self, scheduler: Scheduler, drawn: DrawnReservations) -> None:
+    def __init__(self, scheduler: Placing, drawn: DrawnReservations) -> None:
         self._scheduler = scheduler
         self._drawn = drawn
         self._find = scheduler.placement.ask(RESERVATIONS)

@@ -19,7 +19,7 @@ from features.waiting.messages import wait_of
 from features.waiting.reasons import decision_of, waits_of
 from features.waiting.store import Marked, Marks, WaitingStore
 from features.waiting.tables.queued import QueuedRequest
-from scheduler_worker.extension import Order, Scheduler, TakenOver, events
+from scheduler_worker.extension import Order, Placing, TakenOver, events
 
 
 class ArrivedOrder(Struct, frozen=True):
@@ -41,7 +41,7 @@ _TAKEN = TakenOver(None)
 class Arrivals:
     """Stores new requests that must wait."""
 
-    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
+    def __init__(self, scheduler: Placing, store: WaitingStore) -> None:
         self._scheduler = scheduler
         self._store = store
 

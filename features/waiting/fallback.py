@@ -12,7 +12,7 @@ from features.waiting.owner import WaitingOwner
 from features.waiting.reasons import waits_of
 from features.waiting.results import Evaluation
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import CancelResults, Fallback, Order, Scheduler, TakenOver
+from scheduler_worker.extension import CancelResults, Fallback, Order, Placing, TakenOver
 
 
 class WaitingFallback(Fallback):
@@ -33,7 +33,7 @@ class WaitingFallback(Fallback):
     async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
         return await self._arrivals.receive(orders)
 
-    async def handle(self, orders: Sequence[Order], placing: Scheduler) -> Sequence[TakenOver | Order]:
+    async def handle(self, orders: Sequence[Order], placing: Placing) -> Sequence[TakenOver | Order]:
         """Store the new requests among the orders; those that wait already stay in the queue."""
         answers: list[TakenOver | Order] = list(orders)
         new: list[int] = []

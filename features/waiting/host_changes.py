@@ -7,7 +7,7 @@ import msgspec
 from bus.messages import HostReported
 from bus.reports import HostState
 from features.waiting.store import WaitingStore
-from scheduler_worker.extension import Scheduler
+from scheduler_worker.extension import Placing
 
 
 class HostChanges:
@@ -15,7 +15,7 @@ class HostChanges:
     request names, calls `recheck` to read the hosts of such instances again.
     """
 
-    def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
+    def __init__(self, scheduler: Placing, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler
         self.store = store
         self._recheck = recheck

@@ -22,21 +22,20 @@ from features.waiting.results import (
 )
 from features.waiting.store import WaitingStore
 from features.waiting.tables.queued import QueuedRequest
-from scheduler_worker.extension import Order, Scheduler, Verdict, events, log
+from scheduler_worker.extension import Order, Placing, Verdict, events, log
 
 
 class WaitingBuilds:
     """Evaluates waiting builds."""
 
-    def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
+    def __init__(self, scheduler: Placing, store: WaitingStore) -> None:
         self.scheduler = scheduler
         self.store = store
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
     def polls(self, entry: QueuedRequest) -> bool:
         """Return whether a request must be tried again although no event says that it fits."""
-        polls = any(fallback.polls(entry.message) for fallback in self.scheduler.fallbacks)
-        return polls and entry.subject is None
+        return entry.subject is None and self.scheduler.polls(entry.message)
 
     def is_placed(self, message: Message) -> bool:
         return isinstance(message, BuildPlaced)

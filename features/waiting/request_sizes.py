@@ -12,9 +12,9 @@ from bus import parts
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable, Undecodable
-from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
+from bus.reading import read
 from bus.requests import ResourceGroup
 from features.waiting.core.shares import Size
 from scheduler_worker.extension import Orders, sections_of

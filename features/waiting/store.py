@@ -25,7 +25,7 @@ from features.waiting.signal import QUOTA_WAITING, RESCUED, WAITING_NOW
 from features.waiting.tables import queued
 from features.waiting.tables.queued import QueuedRequest
 from features.waiting.weights import ProjectWeights
-from scheduler_worker.extension import Order, RefusalRecords, Scheduler, log
+from scheduler_worker.extension import Order, Placing, RefusalRecords, log
 
 BEHIND = "equal requests came before it"
 
@@ -45,7 +45,7 @@ class WaitingStore:
     """Holds the waiting requests that this scheduler owns; calls `changed` when they change."""
 
     def __init__(
-        self, scheduler: Scheduler, held: HeldHosts, database: Database, changed: Callable[[], None]
+        self, scheduler: Placing, held: HeldHosts, database: Database, changed: Callable[[], None]
     ) -> None:
         self.database = database
         self.name = scheduler.hosts.roster.name

@@ -23,7 +23,7 @@ from scheduler_worker.extension import (
     Order,
     Pick,
     RuleError,
-    Scheduler,
+    Searching,
     Shortage,
     all_helps,
     claims_of,
@@ -91,7 +91,7 @@ class WhatIfs:
     before it, until one refuses the request. Joins add their steps in the order of the list of features.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Searching) -> None:
         self.scheduler = self._scheduler = scheduler
         self.lock = asyncio.Lock()
         self.steps: list[Suppose] = []

@@ -17,7 +17,7 @@ from bus.domains import HostLabels, LabelEditRequested
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.resources import OwnerEditRequested
-from placement_worker.core.index import edited_labels, reserved_level
+from placement_worker.core.labels import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree, shut, withheld_node
 

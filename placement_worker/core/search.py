@@ -9,9 +9,13 @@ import numpy as np
 
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, CandidatesFound, FindCandidates
-from placement_worker.core.explain import Why, explain
-from placement_worker.core.fits import BREATH, Fit, FitFinder, SearchPlan, plan
-from placement_worker.core.index import Bools, Row, Snapshot, sums
+from placement_worker.core.assignment import BREATH
+from placement_worker.core.explain import explain
+from placement_worker.core.explain_combinations import Why
+from placement_worker.core.fits import Fit, FitFinder
+from placement_worker.core.index import Snapshot
+from placement_worker.core.index_rows import Bools, Row, sums
+from placement_worker.core.search_plan import SearchPlan, plan
 
 IN_A_ROW = 64  # hosts examined before a search may pause
 FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows of the index that are examined together

@@ -21,7 +21,7 @@ from bus.queries import FindCandidates
 from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from bus.vocabulary import Allocations, Missing, Resources
 from placement_worker.core.fits import Fit
-from placement_worker.core.index import Row
+from placement_worker.core.index_rows import Row
 from placement_worker.core.search import SearchResult
 from placement_worker.http import api_call, errors, queries, schemas
 from placement_worker.http.errors import bad_request, check_query

@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.errors import Undecodable
-from bus.invalid_requests import read
 from bus.names import Named
+from bus.reading import read
 from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request

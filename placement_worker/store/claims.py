@@ -7,153 +7,21 @@ its claim is decided: by the unique key, a concurrent claim or retirement of the
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim, ReleaseRequested, Retired
 from bus.replication import ProviderChange
-from bus.reports import EXCLUDES_SIBLINGS
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, Transaction, sql
-from bus.vocabulary import UNSAID_ID, capacity_of
-from placement_worker.core.capacity import (
-    ClaimedProvider,
-    ClaimJudge,
-    ClaimWorld,
-    Holder,
-    Owner,
-    Stock,
-    ended,
-)
+from bus.vocabulary import UNSAID_ID
+from placement_worker.claim_rule import LOCKS, ClaimRule, ClaimScope
+from placement_worker.core.capacity import ClaimWorld, Holder
+from placement_worker.core.cell_limits import Owner, ended
+from placement_worker.store.claimed_providers import read_providers
 from placement_worker.store.hosts import limits, sharing
 from placement_worker.store.numbered_names import Book
-
-# The rule of a feature for claims and releases. A transaction calls each active rule in this order:
-# `prepare`, `needs`, `read`; for each claim `bars`, `before` and `after`, for each request `judge_request`
-# and `accepted`; then `write` and `wakes`. ClaimJudge has the methods that decide in memory.
-
-
-# The order in which every writer locks rows: consumers and providers of the claims, and the rows of rules.
-LOCKS = ("consumers", "projects", "reservations", "groups", "providers", "change number")
-
-
-@dataclass(slots=True)
-class ClaimScope:
-    """The rows that a transaction locks and reads for claims and releases. Rules add to it."""
-
-    claims: Sequence[ConsumerClaim]  # empty: only releases
-    new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
-    other_consumers: set[str]  # consumers that should exist
-    providers: set[str] = field(default_factory=set)
-    projects: set[str] = field(default_factory=set)
-    cell: str = ""  # the cell that sent the requests
-    locks: set[str] = field(default_factory=set)  # elements of LOCKS that rules lock
-    reads_pools: bool = False  # True: read which providers are pools, such as shared storage
-    leaves_holders: bool = False  # True: holder consumers get allocations
-    unread: Collection[str] = ()  # consumers that an earlier attempt lacked
-    state: dict[type[ClaimJudge], Any] = field(default_factory=dict)  # what rules have read before
-
-
-class ClaimRule(ClaimJudge):
-    """A rule of a feature for claims and releases. Its data of a transaction is in `world.state`, under its
-    own type; a rule without data there is not asked again in this transaction.
-    """
-
-    # The element of LOCKS that `read` locks. "": it locks none, and reads last, when `world.providers` is
-    # known. Rows of projects are locked by the kernel: `needs` adds them to `scope.projects`.
-    locks: ClassVar[str] = ""
-
-    async def prepare(self, scope: ClaimScope, now: float) -> None:
-        """Read or write in an own transaction, before that of the requests; repeated after a conflict.
-        `scope.state` gets what was read.
-        """
-
-    def needs(self, scope: ClaimScope) -> bool:
-        """Return whether the rule concerns the requests; if so, add to `scope` what must be locked, and
-        its `locks` to `scope.locks`.
-        """
-        return False
-
-    async def read(self, tx: Transaction, scope: ClaimScope, world: ClaimWorld) -> None:
-        """Lock and read the rule's rows, and set `world.state[type(self)]`."""
-
-    def write(self, world: ClaimWorld) -> Iterable[BoundStatement]:
-        """Yield the statements that store the rule's changes, to be executed before those of the kernel."""
-        return ()
-
-    async def wakes(self, tx: Transaction, world: ClaimWorld) -> Iterable[str]:
-        """Return the keys (RuleRefused.wakes_on) of the refused claims that the commit may let succeed. Raise
-        Conflict if the rule has judged by outdated data.
-        """
-        return ()
-
-
-# Section: reads the providers that claims name, after they were locked: inventories, usage, shapes and
-# siblings.
-
-
-# Executed after all providers are locked: a statement does not see commits made while it waits for a lock.
-_CAPACITIES = sql("""
-    SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,
-    i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,
-    EXISTS (SELECT 1 FROM {n: provider str, consumer str} JOIN retired_consumers e ON e.uuid = n.consumer)
-    AS retired, CASE WHEN p.parent_provider_id IS NOT NULL THEN EXISTS (SELECT 1 FROM
-    resource_provider_traits t WHERE t.resource_provider_id = p.id AND t.trait_id = (SELECT id FROM traits
-    WHERE name = :excludes)) ELSE false END AS excludes
-    FROM {n} JOIN resource_providers p ON p.uuid = n.provider
-    JOIN resource_providers r ON r.id = p.root_provider_id
-    LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id
-""")
-_SIBLINGS = sql("""
-    SELECT p.uuid, s.uuid AS sibling FROM {n: uuid str} JOIN resource_providers p ON p.uuid = n.uuid
-    JOIN resource_providers s ON s.parent_provider_id = p.parent_provider_id AND s.id <> p.id
-    JOIN traits m ON m.name = :excludes
-    JOIN resource_provider_traits o ON o.resource_provider_id = p.id AND o.trait_id = m.id
-    JOIN resource_provider_traits t ON t.resource_provider_id = s.id AND t.trait_id = m.id
-""")
-
-
-async def read_providers(
-    tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
-) -> tuple[dict[str, ClaimedProvider], bool]:
-    claimed: dict[str, ClaimedProvider] = {}
-    if not locked:
-        return claimed, True
-    listed = [*((provider_id, None) for provider_id in locked), *((None, consumer) for consumer in consumers)]
-    rows = await _CAPACITIES(tx, listed, excludes=EXCLUDES_SIBLINGS)
-    names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
-    for row in rows:
-        uuid, generation, class_id, used = row["uuid"], row["generation"], row["class"], row["used"]
-        provider = claimed.get(uuid)
-        if provider is None:
-            provider = claimed[uuid] = ClaimedProvider(
-                row["id"], uuid, row["root"], row["shape"], generation, generation
-            )
-        if class_id is not None:
-            provider.stocks[names[class_id]] = Stock(
-                class_id,
-                capacity_of(row["total"], row["reserved"], row["allocation_ratio"]),
-                used,
-                used,
-                row["min_unit"],
-                row["max_unit"],
-                row["step_size"],
-            )
-    if exclusive := {row["uuid"] for row in rows if row["excludes"]}:
-        for uuid, excluded in (await siblings(tx, exclusive)).items():
-            claimed[uuid].excludes = excluded
-    return claimed, bool(rows[0]["retired"]) if rows else True
-
-
-async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for each provider with EXCLUDES_SIBLINGS, the siblings that must be unused if it is claimed."""
-    found: dict[str, tuple[str, ...]] = {}
-    for uuid, sibling in await _SIBLINGS(tx, [(id_,) for id_ in providers], excludes=EXCLUDES_SIBLINGS):
-        found[uuid] = (*found.get(uuid, ()), sibling)
-    return found
-
 
 _INSERT = """
     INSERT INTO consumers

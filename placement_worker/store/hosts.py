@@ -14,8 +14,8 @@ from bus.domains import NO_LABELS
 from bus.reports import SHARES
 from bus.resources import Provider
 from bus.sql.statement import BoundStatement, Transaction, sql
-from placement_worker.core.capacity import CellLimits
-from placement_worker.core.index import as_stored, effective_labels, stored_labels
+from placement_worker.core.cell_limits import CellLimits
+from placement_worker.core.labels import as_stored, effective_labels, stored_labels
 from placement_worker.core.trees import Tree
 
 # SQL that reads the labels of hosts by level.

@@ -13,12 +13,14 @@ from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id, Mappings
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.fitting import FoundHosts, Shortage, with_siblings
-from scheduler_worker.core.host_map import HostMap, HostsNow, drawn
+from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.host_hashes import drawn
+from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order, Settled
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import CapacityReservation, HasReservations, Pick, Ranking
 from scheduler_worker.core.rule import PLAIN, Alternative, Scope
+from scheduler_worker.core.shortage import Shortage, with_siblings
 
 CHOICES = 3  # hosts named in one claim, best first
 MORE_CHOICES = 8  # the same if hosts with little capacity are preferred, which often are full at the claim

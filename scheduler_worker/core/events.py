@@ -10,9 +10,9 @@ from bus.claims import ClaimResult, ReleaseResult
 from bus.queries import Candidate, FindCandidates
 from bus.resources import Provider
 from bus.vocabulary import Allocations, Id, Mappings, Message
-from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.ranking import Pick
 from scheduler_worker.core.rule import ClaimPart
+from scheduler_worker.core.shortage import Shortage
 
 # Events
 

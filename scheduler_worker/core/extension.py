@@ -4,14 +4,8 @@ too, so this module loads no database code, unlike `scheduler_worker.extension`.
 
 from scheduler_worker.core.demand import Shape, ShapeGroup, UsualShapes, shape_of
 from scheduler_worker.core.policy import MoreRules, PlacementProfile
-from scheduler_worker.core.request import (
-    GroupDraft,
-    QuestionDraft,
-    RequestReader,
-    SpecValue,
-    Unreadable,
-    nearest,
-)
+from scheduler_worker.core.question_draft import GroupDraft, QuestionDraft
+from scheduler_worker.core.request import RequestReader, nearest
 from scheduler_worker.core.rule import (
     AlteredHost,
     Alternative,
@@ -26,3 +20,4 @@ from scheduler_worker.core.rule import (
     Weigher,
     array_rule,
 )
+from scheduler_worker.core.spec_values import SpecValue, Unreadable

@@ -3,38 +3,37 @@
 Limits from aggregates' metadata and disabled cells are computed once per change of aggregates or cells.
 """
 
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from heapq import nlargest
 from itertools import islice, product, takewhile
 from string import digits
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from bus.aggregates import Aggregate
-from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.requests import Flavor, Hints, Image, ResourceGroup
-from bus.resources import PROCESSORS
-from bus.vocabulary import MAX_INT, Resources
-from scheduler_worker.core.order import flavors_of
+from bus.requests import Flavor, Hints, Image
+from scheduler_worker.core.order_sections import flavors_of
+from scheduler_worker.core.question_draft import (
+    KERNEL_SPECS,
+    QuestionDraft,
+    add_image,
+    draft_of,
+    fill,
+    tie_groups,
+)
 from scheduler_worker.core.rule import Alternative
-
-# Section: reads values of a request, and warns about extra specs without effect.
-
+from scheduler_worker.core.spec_values import Unreadable
 
 MAX_NOTES = 20  # most warnings about one list of a request
-_LONGEST = 2000  # most characters of a warning, which may quote a long value
 _LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
 _COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
-_NUMBER = re.compile(r"[0-9]{1,10}")
 # Extra specs that only the hypervisor reads; it receives them with the build order.
 _OF_THE_HYPERVISOR = """
     hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
@@ -47,13 +46,6 @@ _OTHER_READERS = frozenset({"quota", "hw_rng", "hw_video", "powervm", "vmware"})
 _SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*")
 
 
-class Unreadable(ValueError):
-    """The error for a request that contradicts itself or is invalid; the text names the field."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a suggestion such as "did you mean …?", or an empty string if no known name is similar."""
 
@@ -62,104 +54,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     like = get_close_matches(name, nlargest(_COMPARED, known, key=alike), n=1, cutoff=_LIKE)
     return f"; did you mean {like[0]}?" if like else ""
-
-
-@dataclass(frozen=True)
-class SpecValue:
-    """The value of an extra spec or image property, with the field's name for error messages."""
-
-    value: str
-    at: str
-
-    def whole(self, least: int = 0, most: int = MAX_INT) -> int:
-        if not _NUMBER.fullmatch(self.value) or not least <= int(self.value) <= most:
-            raise Unreadable(f"{self.at}: {self.value!r} is no whole number from {least} to {most}")
-        return int(self.value)
-
-
-# Section: translates flavor and image into groups of resources and traits for the search of candidates.
-
-
-_KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
-_SAME = re.compile(r"same_subtree[A-Za-z0-9_-]*")
-_NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_ANY = re.compile(r"any[A-Za-z0-9_-]*")
-_MAX_SUFFIX = 64
-
-_READ = frozenset({"group_policy", "same_subtree"})  # further extra specs that the kernel reads
-
-GroupPolicy = Literal["none", "isolate"]
-
-
-@dataclass(slots=True)
-class GroupDraft:
-    """A draft of a request group: the amount of each resource class, and traits with their origin."""
-
-    resources: Resources = field(default_factory=dict)
-    required: dict[str, str] = field(default_factory=dict)
-    forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits, of which one is required
-
-    @property
-    def wanted(self) -> Resources:
-        return {name: amount for name, amount in self.resources.items() if amount > 0}
-
-
-@dataclass(slots=True)
-class QuestionDraft:
-    """A draft of the search for candidates: request groups by suffix, and traits that hosts must have."""
-
-    where: str  # the request's field that contains the flavor, for error messages
-    groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
-    policy: GroupPolicy = "none"
-    same: list[tuple[str, ...]] = field(default_factory=list)
-    isolated: tuple[str, ...] = ()
-    root_required: dict[str, str] = field(default_factory=dict)  # trait → its source in the request
-    root_forbidden: dict[str, str] = field(default_factory=dict)
-    preferred: dict[str, float] = field(default_factory=dict)
-    preferred_amounts: dict[str, tuple[int, float]] = field(default_factory=dict)  # class → amount, weight
-
-    def ask(self, suffix: str, resource_class: str, amount: int) -> None:
-        resources = self.groups.setdefault(suffix, GroupDraft()).resources
-        resources[resource_class] = resources.get(resource_class, 0) + amount
-
-    def asked(self) -> Iterator[ResourceGroup]:
-        """Yield the request groups that have resources or that `same_subtree` names."""
-        tied = {suffix for suffixes in self.same for suffix in suffixes}
-        for suffix, group in self.groups.items():
-            resources = group.wanted
-            if not resources and suffix not in tied:
-                if group.required or group.forbidden or group.any_of:
-                    group_name = f"group {suffix!r}" if suffix else "the group without a suffix"
-                    raise Unreadable(f"{self.where}.extra_specs: {group_name} has traits but no resources")
-                continue
-            yield ResourceGroup(
-                suffix=suffix,
-                resources=resources,
-                required=tuple(sorted(group.required)),
-                forbidden=tuple(sorted(group.forbidden)),
-                required_any=tuple(tuple(sorted(some)) for some in group.any_of.values()),
-            )
-
-    def settle_traits(self) -> None:
-        """Apply the traits of the group without suffix to the root provider if the group has no resources.
-        Raise Unreadable for contradicting traits."""
-        group = self.groups[""]
-        if not group.wanted and not group.any_of:
-            self.root_required |= group.required
-            self.root_forbidden |= group.forbidden
-            group.required, group.forbidden = {}, {}
-        pairs = [(each_group.required, each_group.forbidden) for each_group in self.groups.values()]
-        for required, forbidden in (*pairs, (self.root_required, self.root_forbidden)):
-            for name in required:
-                if name in forbidden:
-                    why = f"required by {required[name]}, forbidden by {forbidden[name]}"
-                    raise Unreadable(f"trait {name}: {why}")
-        for each_group in self.groups.values():
-            for some in each_group.any_of.values():
-                if each_group.forbidden.keys() >= set(some):
-                    why = f"one of {', '.join(some)} is wanted, and all are forbidden"
-                    raise Unreadable(f"{self.where}.extra_specs: {why}")
 
 
 Addition = Callable[[QuestionDraft], None]  # adds requirements to a draft
@@ -203,7 +97,7 @@ def unknown(flavor: Flavor, where: str, options: RequestOptions) -> Iterator[str
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
         raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
-    read = _READ.union(*(reader.specs for reader in options.readers))
+    read = KERNEL_SPECS.union(*(reader.specs for reader in options.readers))
     numbered = {prefix for reader in options.readers for prefix in reader.numbered}
     scopes = _OTHER_READERS.union(*(reader.scopes for reader in options.readers))
     for key in flavor.extra_specs:
@@ -218,112 +112,6 @@ def unknown(flavor: Flavor, where: str, options: RequestOptions) -> Iterator[str
             yield f"{where}.extra_specs: {key}: not known here{alike}"
         elif not options.unscoped:
             yield f"{where}.extra_specs: {key}: has no scope, and no enabled rule reads it"
-
-
-def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
-    """Return the resources and traits of the flavor as request groups of placement.
-
-    `resources:CLASS` and `trait:NAME` without a suffix may come from several providers of a tree;
-    `resources1:CLASS` and `trait1:NAME` must come from one. `group_policy` is none or isolate, and
-    `same_subtree` lists suffixes; `same_subtree2` and so on list more sets of them.
-    """
-    draft = QuestionDraft(where)
-    for key, value in flavor.extra_specs.items():
-        parts = _KEY.fullmatch(key)
-        if parts is None:
-            continue  # the extra spec requests no resources or traits
-        kind, suffix, name = parts.groups()
-        spec = SpecValue(value, f"{where}.extra_specs[{key!r}]")
-        if len(suffix) > _MAX_SUFFIX:
-            raise Unreadable(f"{spec.at}: a suffix of {len(suffix)} characters, at most {_MAX_SUFFIX}")
-        if not _NAME.fullmatch(name):
-            raise Unreadable(f"{spec.at}: {name!r} is no {kind.removesuffix('s')} name (A-Z, 0-9 and _)")
-        if kind == "resources" and value.startswith("preferred:"):
-            _amount(draft, suffix, name, spec)
-        elif kind == "resources":
-            draft.groups.setdefault(suffix, GroupDraft()).resources[name] = spec.whole()
-        else:
-            _trait(draft, suffix, name, spec)
-    policy = flavor.extra_specs.get("group_policy", "none")
-    if policy not in ("none", "isolate"):
-        raise Unreadable(f"{where}.extra_specs['group_policy']: {policy!r} is neither 'none' nor 'isolate'")
-    draft.policy = "isolate" if policy == "isolate" else "none"
-    return draft
-
-
-def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> None:
-    group = draft.groups.setdefault(suffix, GroupDraft())
-    keyword, colon, number = spec.value.partition(":")
-    if keyword == "preferred":
-        if suffix:
-            raise Unreadable(f"{spec.at}: preferred traits are of the host: write the key without a suffix")
-        draft.preferred[name] = _weight(number, spec) if colon else 1.0
-    elif spec.value == "required":
-        group.required[name] = spec.at
-    elif spec.value == "forbidden":
-        group.forbidden[name] = spec.at
-    elif _ANY.fullmatch(spec.value):
-        group.any_of.setdefault(spec.value, []).append(name)
-    else:
-        raise Unreadable(f"{spec.at}: {spec.value!r} is none of required, forbidden, preferred, any")
-
-
-def _amount(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> None:
-    if suffix:
-        raise Unreadable(f"{spec.at}: preferred amounts are of the host: write the key without a suffix")
-    number, colon, weight = spec.value.removeprefix("preferred:").partition(":")
-    amount = SpecValue(number, spec.at).whole(1)
-    draft.preferred_amounts[name] = amount, _weight(weight, spec) if colon else 1.0
-
-
-def _weight(number: str, spec: SpecValue) -> float:
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = math.nan
-    if not math.isfinite(weight) or not weight:
-        raise Unreadable(f"{spec.at}: {number!r} is not a weight: a number other than 0")
-    return weight
-
-
-def tie(draft: QuestionDraft, flavor: Flavor) -> None:
-    suffixes: Collection[str] = draft.groups
-    for key, value in flavor.extra_specs.items():
-        if _SAME.fullmatch(key):
-            named_suffixes = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-            for suffix in named_suffixes:
-                if not suffix or suffix not in suffixes:
-                    at = f"{draft.where}.extra_specs[{key!r}]"
-                    raise Unreadable(f"{at}: there is no group with suffix {suffix!r}")
-            draft.same.append(named_suffixes)
-
-
-def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add to the draft request the flavor's vcpus, memory and disk, unless extra specs set the amounts of
-    their resource classes.
-    """
-    requested = {name for group in draft.groups.values() for name in group.resources}
-    resources = draft.groups[""].resources
-    if PROCESSORS.isdisjoint(requested):
-        resources["VCPU"] = flavor.vcpus
-    for name, amount in (("MEMORY_MB", flavor.memory_mb), ("DISK_GB", flavor.disk_gb)):
-        if name not in requested:
-            resources[name] = amount
-
-
-def add_image(draft: QuestionDraft, image: Image | None) -> None:
-    """Add to the draft request the traits that the image requires."""
-    if image is None:
-        return
-    required = draft.groups[""].required
-    for name in image.traits_required:
-        required.setdefault(name, "image.traits_required")
-    for key, value in image.properties.items():
-        at = f"image.properties[{key!r}]"
-        if key.startswith("trait:"):
-            if value != "required":
-                raise Unreadable(f"{at}: {value!r}: an image can only have it required")
-            required.setdefault(key.removeprefix("trait:"), at)
 
 
 MAX_GROUPS = 200
@@ -493,7 +281,7 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
             add(draft)
         add_image(draft, image)
         fill(draft, flavor)
-        tie(draft, flavor)
+        tie_groups(draft, flavor)
         draft.settle_traits()
         found.append(_FlavorRead(_question(draft, place), draft.preferred, draft.preferred_amounts, notes))
     return tuple(found)
@@ -517,78 +305,4 @@ def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
         root_not_member_of=not_aggregates,
         cell=cell,
         zone=zone,
-    )
-
-
-TENANT = "filter_tenant_id"  # also the prefix of further keys, because the length of a value is limited
-
-
-@dataclass(frozen=True)
-class Prefilters:
-    """Limits that operators set for all requests: aggregates for certain projects or traits only, and
-    disabled cells."""
-
-    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: no limits
-    tenants_need_one: bool = False
-    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # aggregate, the traits it requires
-    closed: tuple[str, ...] = ()  # names of the disabled cells
-
-    def narrow(self, alternative: Alternative) -> Alternative:
-        """Return a flavor of a request with its search restricted to hosts that operators' limits permit."""
-        question, notes = alternative.question, alternative.notes
-        if self.of_tenant is not None:
-            tenant_aggregates = self.of_tenant.get(alternative.request.project)
-            if tenant_aggregates is None and self.tenants_need_one:
-                tenant_aggregates = (NOBODY,)
-                notes = (*notes, f"no aggregate is for project {alternative.request.project} ({TENANT})")
-            if tenant_aggregates is not None:
-                member_of = (*question.root_member_of, tenant_aggregates)
-                question = msgspec.structs.replace(question, root_member_of=member_of)
-        if self.demanding:
-            # As in Nova, traits of the flavor and the image count here, but not traits that the request
-            # itself requires.
-            required = set(question.root_required).difference(alternative.request.root_required)
-            required = required.union(*(group.required for group in question.groups))
-            barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
-            if barred:
-                not_member_of = (*question.root_not_member_of, *barred)
-                question = msgspec.structs.replace(question, root_not_member_of=not_member_of)
-        if self.closed:
-            not_cells = tuple(dict.fromkeys((*question.not_cells, *self.closed)))
-            question = msgspec.structs.replace(question, not_cells=not_cells)
-        if question is alternative.question:
-            return alternative
-        return replace(alternative, question=question, notes=notes)
-
-
-def listed(aggregate: Aggregate, key: str) -> list[str]:
-    """Return the values, separated by commas, that an aggregate has for a metadata key."""
-    text = aggregate.metadata.get(key)
-    return [part.strip() for part in text.split(",") if part.strip()] if text else []
-
-
-def prefilters(
-    aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
-) -> Prefilters:
-    """Return the limits that operators set for all requests: by aggregates' metadata, disabled cells,
-    settings."""
-    tenants: dict[str, list[str]] = {}
-    demanding = []
-    for aggregate in sorted(aggregates, key=lambda item: item.id):
-        projects: dict[str, None] = {}
-        demands = set()
-        for key, value in aggregate.metadata.items():
-            if key.startswith(TENANT):
-                projects |= dict.fromkeys(listed(aggregate, key))
-            elif key.startswith("trait:") and value == "required":
-                demands.add(key.removeprefix("trait:"))
-        for project in projects:
-            tenants.setdefault(project, []).append(aggregate.id)
-        if demands:
-            demanding.append((aggregate.id, frozenset(demands)))
-    return Prefilters(
-        {project: tuple(some) for project, some in tenants.items()} if options.tenant_aggregates else None,
-        options.tenant_aggregates_required,
-        tuple(demanding) if options.isolate_aggregates else (),
-        tuple(sorted(cell.name for cell in cells if not cell.enabled)),
     )

@@ -12,9 +12,9 @@ from bus.messages import InventoryReported
 from bus.reports import Inventory
 from bus.resources import Edited, FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, SimOptions
-from compute_sim.guests import AgentDisk
 from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports, HostTrees
 from placement_worker import Placement

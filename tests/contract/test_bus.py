@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bus import topics
-from bus.delivery import settling
+from bus.delivery import failed_messages
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, AnswerUnreadable, Poison, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
@@ -31,9 +31,9 @@ async def bus(connect: Connect) -> AsyncIterator[Bus]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses between the tries of a message, but not the number of tries."""
-    shorter = tuple(delay / 20 for delay in settling.FAULT_DELAYS)
-    monkeypatch.setattr(settling, "FAULT_DELAYS", shorter)
-    monkeypatch.setattr(settling, "LONGEST_PAUSE", 0.05)
+    shorter = tuple(delay / 20 for delay in failed_messages.FAULT_DELAYS)
+    monkeypatch.setattr(failed_messages, "FAULT_DELAYS", shorter)
+    monkeypatch.setattr(failed_messages, "LONGEST_PAUSE", 0.05)
 
 
 def a_small_request(number: int = 1, reply_to: str = "") -> BuildRequested:
@@ -202,7 +202,7 @@ async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus
 async def test_messages_without_a_consumer_do_not_delay_other_messages_of_a_timer(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.delivery.runner.MAX_UNDELIVERABLE", 3)
+    monkeypatch.setattr("bus.delivery.serving.MAX_UNDELIVERABLE", 3)
     id_ = a_small_request().request
     reply: list[int] = []
     events: list[int] = []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bus import topics
-from bus.delivery import settling
+from bus.delivery import failed_messages, settling
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unconfirmed
 from bus.messages import BuildRequested, BuildUnplaceable
@@ -77,7 +77,7 @@ async def results(listener: Listener[BuildUnplaceable], count: int) -> list[int]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "CONFIRM_SECONDS", 0.05)
-    monkeypatch.setattr(settling, "REPEATED_SECONDS", 0.1)
+    monkeypatch.setattr(failed_messages, "REPEATED_SECONDS", 0.1)
 
 
 async def test_results_for_a_client_that_confirms_none_hold_no_handler_and_are_repeated(

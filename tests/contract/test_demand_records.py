@@ -9,7 +9,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.statement import Transaction
 from scheduler_worker.core.demand import HALF_LIFE, DemandCounts, Shape, ShapeGroup
-from scheduler_worker.hosts import DemandRecords
+from scheduler_worker.host_records import DemandRecords
 
 NOW = 1_800_000_000.0
 

@@ -17,12 +17,13 @@ from bus.messages import BuildEnded
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.drivers import DeviceDriver
 from compute_sim.core.faults import SimOptions
 from compute_sim.core.provider_tree import ProviderTree
 from compute_sim.driver_kit import DriverStand, RuleResult, check_driver
 from compute_sim.guest_driver import DriverError, DriverGuest
-from compute_sim.guests import AgentDisk, GuestRecord
+from compute_sim.guests import GuestRecord
 from compute_sim.machines import BadDriver, BadMachine, Hardware, Machine, fleet, load_driver, machines
 from tests.support.buses import LOCALLY, Connect
 from tests.support.command_line import CommandLine

@@ -16,7 +16,7 @@ from berth.ferry.passage import ferry
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
-from bus.delivery import settling
+from bus.delivery import failed_messages
 from bus.delivery.runner import Bus
 from bus.errors import BrokerRefused, Unavailable, Unconfirmed
 from bus.local import LocalBroker, LocalTransport
@@ -214,7 +214,7 @@ async def test_a_message_that_the_other_broker_refuses_does_not_delay_the_rest(b
 async def test_ends_for_a_client_that_confirms_none_are_forwarded_again_and_delay_no_others(
     brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "REPEATED_SECONDS", 0.1)
+    monkeypatch.setattr(failed_messages, "REPEATED_SECONDS", 0.1)
     monkeypatch.setattr("berth.ferry.passage.CONFIRM_SECONDS", 0.05)
     stuck, is_late = asyncio.Event(), asyncio.Event()
     stuck.set()

@@ -8,7 +8,7 @@ from bus.messages import BuildPlaced, BuildUnplaceable, HostReported
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
 from placement_worker import Placement
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_provider, a_report
 from tests.support.scheduler_builders import a_request

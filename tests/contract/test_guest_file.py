@@ -15,7 +15,8 @@ from bus.agent_builds import AgentBuilds
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim.guests import AgentDisk, GuestFile, GuestRecord
+from compute_sim.agent_disk import AgentDisk, GuestFile
+from compute_sim.guests import GuestRecord
 from tests.support.ids import uid
 
 

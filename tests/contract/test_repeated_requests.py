@@ -20,8 +20,8 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
 from cell_conductor.builds import Builds
+from scheduler_worker.placing.new_requests import NewRequests
 from scheduler_worker.refusals import RefusalRecords
-from scheduler_worker.worker import NewRequests
 from tests.support.conductor_builders import FEATURES, Books, an_agent_report, deliver
 from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of

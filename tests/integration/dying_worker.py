@@ -15,7 +15,7 @@ from pathlib import Path
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.local.broker import Journal
+from bus.local.journal import Journal
 from bus.messages import BuildCancelRequested
 from bus.names import FindNames, NamesFound
 from bus.rabbit import RabbitTransport

@@ -8,7 +8,8 @@ import pytest
 from bus.errors import BadCredentials, Unavailable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport, connection
-from bus.rabbit.connection import AddressOrder, dial, hang_up
+from bus.rabbit.addresses import AddressOrder
+from bus.rabbit.connection import dial, hang_up
 from deploy.servers import RabbitMQ, free_port
 from tests.support.deaf_addresses import black_hole, silent_address
 from tests.support.envelopes import an_envelope, number_in

@@ -12,7 +12,7 @@ import aio_pika
 import pytest
 
 from bus import topics
-from bus.delivery import settling
+from bus.delivery import failed_messages
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.rabbit import RabbitTransport
 from bus.requests import Flavor
@@ -119,7 +119,7 @@ async def process(node: RabbitMQ, queue: str, do: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "LONGEST_REPEAT", 5.0)
+    monkeypatch.setattr(failed_messages, "LONGEST_REPEAT", 5.0)
 
 
 async def test_a_queue_that_confirms_nothing_delays_only_its_own_results(

@@ -19,7 +19,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.local import LocalBroker, LocalTransport
-from bus.local.broker import Journal
+from bus.local.journal import Journal
 from bus.messages import BuildCancelRequested
 from bus.names import FindNames
 from bus.protocol import DeadLetter, Envelope, Transport

@@ -39,7 +39,7 @@ from bus.resources import FindProviders
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
 from features.what_if.messages import WHAT_IF, WhatIf
-from scheduler_worker import hosts
+from scheduler_worker import host_records
 from tests.support.berth_processes import LAYOUTS, running
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_published
@@ -283,7 +283,7 @@ class BerthWithAgents:
         database = composition.database_of(self.settings, Role("scheduler"))
         try:
             async with database.read() as tx:
-                return {host.host for host in await hosts.page(tx, ("", ""), 10)}
+                return {host.host for host in await host_records.page(tx, ("", ""), 10)}
         finally:
             await database.close()
 

@@ -16,7 +16,7 @@ import msgspec
 from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
-from compute_sim.guests import AgentDisk
+from compute_sim.agent_disk import AgentDisk
 
 NOTES = "BERTH_TESTS_NOTES"  # the directory
 

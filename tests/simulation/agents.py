@@ -13,8 +13,9 @@ from uuid import UUID, uuid5
 
 from bus.messages import GuestOrder
 from bus.requests import BuildSpec
+from compute_sim.agent_disk import AgentDisk, GuestFile, GuestRows
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.guests import AgentDisk, GuestFile, GuestRecord, GuestRows
+from compute_sim.guests import GuestRecord
 from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
 from features.moves.messages import MoveOrdered
 from tests.simulation.invariants import GuestSeen, check_guests

@@ -18,12 +18,13 @@ from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.protocol import Receipt
 from bus.sql.failures import Conflict
+from cell_conductor import applying, builds
 from cell_conductor.builds import Builds
 from cell_conductor.core import leftovers
 from cell_conductor.core import step as core_step
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.ownership import GuestState
-from compute_sim.guests import AgentDisk
 from features.groups.places import GroupPlaces
 from features.headroom import plan as headroom
 from features.headroom.controller import HeadroomController
@@ -154,9 +155,7 @@ def _reports_of_any_attempt() -> Sequence[Any]:
             event = replace(event, attempt=build.attempt, root=build.host.root)
         return step(build, event, now, limits, courses)
 
-    from cell_conductor import builds
-
-    return [patch.object(module, "step", trusting) for module in (builds, builds)]
+    return [patch.object(module, "step", trusting) for module in (applying, builds)]
 
 
 def _void_attempts_built() -> Sequence[Any]:
@@ -340,7 +339,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         _ends_not_fenced,
     ),
     "reported-before-disk": PlantedBug(
-        "compute_sim.guests.AgentDisk.settled: reports wait until the agent's file is on disk",
+        "compute_sim.agent_disk.AgentDisk.settled: reports wait until the agent's file is on disk",
         _reported_before_on_disk, faults="file",
     ),
     "orders-repeated": PlantedBug(

@@ -31,9 +31,10 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker
+from compute_sim.agent_disk import AgentDisk, GuestFile
 from compute_sim.core.drivers import build_tree
 from compute_sim.core.faults import FaultPlan, SimOptions
-from compute_sim.guests import AgentDisk, GuestFile, GuestRecord
+from compute_sim.guests import GuestRecord
 from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from tests.support.buses import Connect, queues_of

@@ -20,11 +20,13 @@ from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import CHOICES, MORE_CHOICES
 from scheduler_worker.core.events import Chosen
-from scheduler_worker.core.host_map import HostsNow, tie
+from scheduler_worker.core.host_hashes import tie
+from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.ranking import Pick, replay
+from scheduler_worker.core.ranking import Pick
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
-from scheduler_worker.hosts import PendingChoice
+from scheduler_worker.core.scores import replay
+from scheduler_worker.pending_choices import PendingChoice
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.plain_search import PlainSearch, Way

@@ -13,7 +13,7 @@ from bus.requests import ResourceGroup
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.memory import HostSearch
+from placement_worker.indexed_source import HostSearch
 from tests.support.provider_trees import an_index
 
 ALWAYS_FREE = "CUSTOM_ALWAYS_FREE"

@@ -19,7 +19,8 @@ from scheduler_worker.core.ranking import Pick, Ranking
 from scheduler_worker.core.request import RequestOptions, alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.dependencies import SchedulerOptions
-from scheduler_worker.hosts import HostBook, PendingChoices
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.pending_choices import PendingChoices
 from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import usual_parts

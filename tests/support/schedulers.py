@@ -19,7 +19,7 @@ from scheduler_worker.composition import plain_scheduler
 from scheduler_worker.core.request import RequestOptions
 from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.extension import Fallback, Narrowing, PartsOf, SchedulerNeeds, SchedulerPart
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import AskOf, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
 

@@ -14,9 +14,9 @@ import pytest
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
-from bus.delivery import settling
+from bus.delivery import suspects
+from bus.delivery.failed_messages import FAULT_DELAYS, MAX_UNROUTABLE, Again, Dead, verdict
 from bus.delivery.runner import Bus
-from bus.delivery.settling import FAULT_DELAYS, MAX_UNROUTABLE, Again, Dead, verdict
 from bus.errors import (
     AnswerRefused,
     AnswerUnreadable,
@@ -202,7 +202,7 @@ async def test_messages_that_two_processes_left_are_handled_alone_and_others_sha
         (0, 1, False),  # the first strike
         (1, 0, False),
         (1, 1, True),  # the second
-        (settling.MAX_STRIKES, 0, True),
+        (suspects.MAX_STRIKES, 0, True),
     ],
 )
 async def test_a_suspect_becomes_a_dead_letter_at_its_second_strike(
@@ -224,7 +224,7 @@ async def test_a_suspect_becomes_a_dead_letter_at_its_second_strike(
 async def test_a_slow_suspect_returns_to_its_queue_and_does_not_block(
     broker: LocalBroker, outside: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "ALONE_SECONDS", 0.05)
+    monkeypatch.setattr(suspects, "ALONE_SECONDS", 0.05)
     for number in (1, 2):
         await outside.delay(SUSPECTS, cancel(number, suspect_of=QUEUE), 0)
     handler = Handler()

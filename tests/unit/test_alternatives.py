@@ -8,7 +8,7 @@ import pytest
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import seconds_of
-from scheduler_worker.core.request import Unreadable
+from scheduler_worker.core.spec_values import Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import alternatives, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL

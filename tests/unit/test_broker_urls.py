@@ -9,14 +9,8 @@ import pytest
 
 from bus.broker_urls import place, single_urls, user_of, vhost_of
 from bus.errors import Unavailable
-from bus.rabbit.connection import (
-    FIRST_LIMIT,
-    LONGEST_LIMIT,
-    AddressOrder,
-    BrokerAddress,
-    broker_url,
-    resolved,
-)
+from bus.rabbit.addresses import FIRST_LIMIT, LONGEST_LIMIT, AddressOrder, BrokerAddress, resolved
+from bus.rabbit.connection import broker_url
 
 LIST = "amqps://u:p%40,x@h1,h2:5673,[::1]:5674/v%2Fw?heartbeat=9"
 

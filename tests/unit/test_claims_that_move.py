@@ -21,7 +21,8 @@ from bus.claims import (
     Retired,
     holder_consumer,
 )
-from placement_worker.core.capacity import CellLimits, ClaimWorld, Holder, claim, release
+from placement_worker.core.capacity import ClaimWorld, Holder, claim, release
+from placement_worker.core.cell_limits import CellLimits
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 from tests.support.moved_claims import (

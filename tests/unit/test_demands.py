@@ -9,9 +9,11 @@ from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
 from bus.requests import Flavor, Hints, Image
-from scheduler_worker import ChoicePolicy, placing
-from scheduler_worker.core.request import NOBODY, RequestOptions, prefilters
-from scheduler_worker.placing import Orders
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.prefilters import prefilters
+from scheduler_worker.core.request import NOBODY, RequestOptions
+from scheduler_worker.placing import orders as order_making
+from scheduler_worker.placing.orders import Orders
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import alternatives, flavor
@@ -125,7 +127,7 @@ def test_alternatives_of_a_request_contain_nothing_of_its_owner() -> None:
 
 
 def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(order_making, "REMEMBERED_BYTES", 100_000)
     made = orders()
 
     def alternatives(number: int) -> object:

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.requests import Hints
-from scheduler_worker.core.host_map import drawn, tie
+from scheduler_worker.core.host_hashes import drawn, tie
 from scheduler_worker.core.order import further_constraints
-from scheduler_worker.core.ranking import replay
+from scheduler_worker.core.scores import replay
 from tests.support.exact_choice import BATCHES, MORE_BATCHES, Batches, in_soak, some_orders
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request

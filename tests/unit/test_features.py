@@ -99,8 +99,8 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
         "bus/topics.py:1: the kernel imports features.moves.messages",
     ),
     "a feature imports more of a worker than its extension": (
-        {"features/moves/scheduler.py": "from scheduler_worker.placing import Scheduler"},
-        "features/moves/scheduler.py:1: imports scheduler_worker.placing: a worker offers features its module"
+        {"features/moves/scheduler.py": "from scheduler_worker.owners import Owners"},
+        "features/moves/scheduler.py:1: imports scheduler_worker.owners: a worker offers features its module"
         " `extension`",
     ),
     "a feature imports one that it does not need": (
@@ -143,7 +143,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, written: dict[str, str], pr
     files = {
         "bus/parts.py": "",
         "bus/topics.py": "",
-        "scheduler_worker/placing.py": "",
+        "scheduler_worker/owners.py": "",
         "features/moves/feature.py": "FEATURE = Feature()",
         "features/moves/messages.py": "",
         "features/waiting/feature.py": "FEATURE = Feature()",

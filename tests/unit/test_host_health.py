@@ -10,9 +10,10 @@ from bus.cells import RegisteredCell
 from bus.host_health import HostHealth
 from bus.messages import HostReported
 from scheduler_worker import hosts
+from scheduler_worker.build_counts import RECENT
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.rules import enabled, up
-from scheduler_worker.hosts import RECENT, HostBook
+from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall, free

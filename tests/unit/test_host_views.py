@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from scheduler_worker.build_counts import HALVED_AFTER
 from scheduler_worker.core.host_map import AllHosts
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
-from scheduler_worker.hosts import HALVED_AFTER, HostBook
+from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import (

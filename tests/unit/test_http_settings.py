@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth import configuration, worker_roles
+from berth import settings_checks, worker_roles
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 
@@ -63,8 +63,8 @@ def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why
 
 
 def test_a_method_of_authentication_of_a_missing_feature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration, "authentication_methods", tuple)
-    monkeypatch.setitem(configuration._CHOICES, "placement_auth", ("noauth2", "tokens"))
+    monkeypatch.setattr(settings_checks, "authentication_methods", tuple)
+    monkeypatch.setitem(settings_checks._CHOICES, "placement_auth", ("noauth2", "tokens"))
     with pytest.raises(
         BadSetting, match="is noauth2 or tokens; no feature of this berth adds another method"
     ):

@@ -18,11 +18,12 @@ from bus.candidates import Ints
 from bus.cells import RegisteredCell
 from bus.replication import ChangesFound, KnownTree, KnownTrees, PlacementChanged, ProviderChange
 from bus.reports import SHARES, Inventory
-from placement_worker.core.index import FIRST_ROWS, Index
+from placement_worker.core.index import Index
+from placement_worker.core.row_table import FIRST_ROWS
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
 from placement_worker.memory import FAR_AHEAD, Memory, Take, check_history
-from scheduler_worker.core.host_map import Uints
-from scheduler_worker.core.ranking import AHEAD, FIRST_PAGE, Frontier
+from scheduler_worker.core.host_hashes import Uints
+from scheduler_worker.core.host_order import AHEAD, FIRST_PAGE, Frontier
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.plain_search import as_way

@@ -12,7 +12,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.local.broker import Journal
+from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
 from tests.support.envelopes import a_letter, an_envelope, number_in, publish, take
 from tests.support.waiting import DEADLINE
@@ -27,7 +27,7 @@ def large(number: int) -> Envelope:
 async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bus.local.broker.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("bus.local.journal.RETRY_SECONDS", 0.01)
     path = tmp_path / "bus.db"
     journal = Journal(path)
     transport = LocalTransport(LocalBroker(journal=journal))

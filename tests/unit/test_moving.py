@@ -20,7 +20,7 @@ from placement_worker.core.reports import complaint, reported
 from placement_worker.core.reshape import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.choosing import mappings_of
-from scheduler_worker.core.order import place_of
+from scheduler_worker.core.existing_claims import place_of
 from tests.support.conductor_builders import (
     a_build_order,
     a_delete,

@@ -16,8 +16,9 @@ from prometheus_client import REGISTRY
 from berth.broker_inspection import delete_queues
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus, serve
-from bus.delivery.settling import Process
+from bus.delivery.process import Process
+from bus.delivery.runner import Bus
+from bus.delivery.serving import serve
 from bus.errors import Unavailable, Unconfirmed
 from bus.messages import BuildUnplaceable
 from bus.protocol import Envelope, QueueSpec

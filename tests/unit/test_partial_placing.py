@@ -3,7 +3,7 @@
 import pytest
 
 from bus.requests import Flavor
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import allocations_of, placed_and_ended, scheduler_of
 from tests.support.virtual_time import TurnedClock

@@ -5,12 +5,12 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from bus import invalid_requests, parts
+from bus import parts, reading
 from bus.errors import Undecodable
-from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.parts import ClaimParts, Part, PartTypes, RequestParts
 from bus.protocol import encode
+from bus.reading import read
 from bus.requests import Flavor
 from bus.vocabulary import Id
 from tests.support.ids import uid
@@ -35,8 +35,8 @@ def types(monkeypatch: pytest.MonkeyPatch) -> PartTypes:
     made.add("colors", RequestParts, ColorPart)
     made.add("colors", ClaimParts, ColorClaim)
     monkeypatch.setattr(parts, "TYPES", made)
-    monkeypatch.setattr(invalid_requests, "TYPES", made)
-    monkeypatch.setattr(invalid_requests, "_fields_of", invalid_requests._fields_of.__wrapped__)  # not cached
+    monkeypatch.setattr(reading, "TYPES", made)
+    monkeypatch.setattr(reading, "_fields_of", reading._fields_of.__wrapped__)  # not cached
     return made
 
 

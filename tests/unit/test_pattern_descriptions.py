@@ -4,8 +4,9 @@ import pytest
 
 from bus import topics
 from bus.errors import Undecodable
-from bus.invalid_requests import patterns_in, read
+from bus.invalid_requests import patterns_in
 from bus.messages import BuildRequested
+from bus.reading import read
 from bus.vocabulary import Message
 
 

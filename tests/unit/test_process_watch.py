@@ -12,7 +12,8 @@ import pytest
 
 from berth.process_watch import EXIT_BLOCKED, ProcessWatch, WatchLimits, watched
 from bus import topics
-from bus.delivery.runner import READERS, Bus
+from bus.delivery.queue_reader import READERS
+from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested
 from bus.worker import Worker, on

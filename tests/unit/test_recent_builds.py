@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from cell_conductor import builds
-from cell_conductor.builds import EventApplier
+from cell_conductor import applying
+from cell_conductor.applying import EventApplier
 from cell_conductor.core.build import Build, BuildParts, Status
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.core.step import Course, Postponed
@@ -26,7 +26,7 @@ def a_cache() -> EventApplier:
 
 
 def test_the_oldest_cached_build_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builds, "CACHED", 2)
+    monkeypatch.setattr(applying, "CACHED", 2)
     remembered = a_cache()
     first, second, third = a_build(1), a_build(2), a_build(3)
     for build in (first, second, first, third):

@@ -11,8 +11,8 @@ from bus.decisions import OF_HOSTS, OF_THE_WHOLE, REASONS, ReasonTable
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested
 from scheduler_worker import FILTER_BOOK
-from scheduler_worker.core.fitting import Shortage
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.extension import HostLimit
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree

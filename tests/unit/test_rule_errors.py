@@ -15,7 +15,7 @@ from bus.requests import Flavor
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.policy import BadChoice
 from scheduler_worker.core.rule import Rule, Weigher
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_heartbeat, a_request
 from tests.support.schedulers import messages_of, scheduler_of
 from tests.support.virtual_time import TurnedClock

@@ -23,11 +23,11 @@ from bus.messages import BuildEndRequested, BuildPlaced, BuildRequested, BuildUn
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.vocabulary import Contended
-from placement_worker.memory import HostSearch
+from placement_worker.indexed_source import HostSearch
 from scheduler_worker import ChoicePolicy, replay
+from scheduler_worker.core.build_specs import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.core.demand import weight_at
-from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource

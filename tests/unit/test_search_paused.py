@@ -19,7 +19,7 @@ from tests.support.provider_trees import a_query, a_world, an_index, search, sta
 @pytest.fixture(autouse=True)
 def pauses_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "IN_A_ROW", 1)
-    monkeypatch.setattr("placement_worker.core.fits.BREATH", 2)
+    monkeypatch.setattr("placement_worker.core.assignment.BREATH", 2)
 
 
 def upset(chance: Random, index: Index, world: list[Tree], number: int) -> None:

@@ -13,8 +13,9 @@ from bus.decisions import NearMiss, Removal
 from bus.queries import FindCandidates
 from bus.reports import EXCLUDES_SIBLINGS, Inventory
 from bus.requests import ResourceGroup
-from placement_worker.core import fits
-from placement_worker.core.index import Index, IndexPacking, Snapshot
+from placement_worker.core import assignment
+from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.row_table import IndexPacking
 from placement_worker.core.search import answer, at_once, search_steps
 from placement_worker.core.trees import Tree
 from placement_worker.memory import PackedSnapshot
@@ -195,12 +196,12 @@ def random_searches(chance: Random) -> Iterator[Case]:
             yield world, plain, index, a_query(chance, world)
 
 
-@pytest.mark.parametrize("wary", [fits.WARY, -1], ids=["", "dead ends remembered from the first"])
+@pytest.mark.parametrize("wary", [assignment.WARY, -1], ids=["", "dead ends remembered from the first"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_equals_an_exhaustive_search(
     seed: int, wary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fits, "WARY", wary)
+    monkeypatch.setattr(assignment, "WARY", wary)
     fruitful = 0
     for world, plain, index, query in random_searches(Random(3 + seed)):
         expected = plain.search(query)

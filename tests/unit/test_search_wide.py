@@ -7,7 +7,7 @@ import pytest
 
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
-from placement_worker.core import fits
+from placement_worker.core import assignment
 from placement_worker.core import search as searching
 from placement_worker.core.search import answer
 from placement_worker.core.trees import Tree
@@ -71,7 +71,7 @@ HARD = groups(*(5 + position % 7 for position in range(24)), limit=10)
 def test_a_search_that_takes_too_long_is_marked_and_finds_other_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(searching, "PATIENCE", 50 * fits.BREATH)
+    monkeypatch.setattr(searching, "PATIENCE", 50 * assignment.BREATH)
     index = an_index([hard(0), wide(100, 40, 30), hard(200)])
     found = search(index, HARD)
     assert len(found.fits) == 10 and found.cut
@@ -108,7 +108,7 @@ CELLS = tree(
 def test_a_dead_end_in_one_numa_cell_is_not_remembered_for_another(
     taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fits, "WARY", -1)  # from the first
+    monkeypatch.setattr(assignment, "WARY", -1)  # from the first
     asks = {"cell": {"VCPU": 1}, "port": {"CUSTOM_VF": 1}, "disk": {"DISK_GB": 1}}
     groups = [ResourceGroup(suffix=name, resources=asks[name]) for name in names]
     first = ResourceGroup(suffix="first", resources={taken: 1}, required=("CUSTOM_A",))

@@ -13,11 +13,13 @@ from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
-from placement_worker import memory as sourcing
-from placement_worker.core.fits import BREATH, Fit, FitFinder
-from placement_worker.core.index import Index, Row
+from placement_worker import indexed_source as sourcing
+from placement_worker.core.assignment import BREATH
+from placement_worker.core.fits import Fit, FitFinder
+from placement_worker.core.index import Index
+from placement_worker.core.index_rows import Row
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.memory import HostSearch, IndexedSource
+from placement_worker.indexed_source import HostSearch, IndexedSource
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch, Way, taken, way
 from tests.support.provider_trees import (

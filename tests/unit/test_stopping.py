@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.context import envelope_of
+from bus.delivery.process import Process
 from bus.delivery.runner import Bus
-from bus.delivery.settling import Process, Suspects
+from bus.delivery.suspects import Suspects
 from bus.local import LocalBroker, LocalTransport
 from bus.local.broker import LocalQueue, QueuedItem
 from bus.messages import BuildCancelRequested, BuildDeleteRequested

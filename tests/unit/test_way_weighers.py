@@ -16,8 +16,9 @@ from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.policy import BadChoice
-from scheduler_worker.core.ranking import MOST_CORRECTED, replay
+from scheduler_worker.core.ranking import MOST_CORRECTED
 from scheduler_worker.core.rule import Alternative, View, Weigher
+from scheduler_worker.core.scores import replay
 from tests.support.ids import uid
 from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import AGGREGATES, an_index, state, tree

@@ -189,7 +189,7 @@ class HostValues:
             self._emptiness = emptiness
             self._costs.clear()
 
-    # Section: the best candidate of each host, in arrays
+    # The best candidate of each host, in arrays:
 
     def slots(self, positions: Ints) -> Ints:
         """Return the slots of hosts in the table, given the rows of their roots in placement's index."""
@@ -302,7 +302,7 @@ class HostValues:
         is_first[1:] = (host[1:] != host[:-1]) | (key[1:] != key[:-1])
         return host[is_first], provider[is_first]
 
-    # Section: the candidates of one host
+    # The candidates of one host:
 
     def of_ways(self, tree: Sequence[FreeProvider], ways: Sequence[Candidate]) -> list[float]:
         """Return the values of candidates on a host as it is now."""

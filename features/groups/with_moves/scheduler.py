@@ -6,7 +6,7 @@ from bus.protocol import Ask
 from bus.vocabulary import Id, portions
 from features.groups.messages import GROUPS, FindGroups, GroupPart, GroupsFound, group_of
 from features.moves.core.start import MoveStart
-from features.moves.placing import MoveLookups
+from features.moves.lookups import MoveLookups
 from scheduler_worker.extension import SchedulerNeeds, SchedulerPart
 
 GROUPS_ASKED = 500  # groups in one query to placement

@@ -24,7 +24,7 @@ from bus.requests import ResourceGroup
 from bus.vocabulary import Allocations
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from placement_worker.memory import IndexedSource
+from placement_worker.indexed_source import IndexedSource
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, best_first
 from scheduler_worker.core.policy import ChoicePolicy
 

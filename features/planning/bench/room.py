@@ -27,7 +27,8 @@ from bus.reports import HostState, Inventory
 from bus.requests import BuildSpec, Flavor, ResourceGroup
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import UNSAID_ID
-from features.moves.placing import MoveLookups, MovePlacing
+from features.moves.lookups import MoveLookups
+from features.moves.placing import MovePlacing
 from features.planning.joint_rules import JointPlacing
 from features.planning.room_planning import RoomPlanner
 from features.what_if.questions import WhatIfs

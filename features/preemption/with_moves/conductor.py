@@ -3,7 +3,7 @@
 from typing import Any
 
 from cell_conductor.extension import Build, ConductorNeeds, ConductorPart
-from features.moves.core.course import begins
+from features.moves.core.beginning import begins
 from features.moves.core.phases import MoveImpossible, held, move_in_progress, of_kernel
 from features.moves.messages import MovePlaced
 from features.preemption.core.courses import VictimCourse

@@ -48,6 +48,7 @@ from features.clients.client_requests import ClientRequests
 from features.clients.messages import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from features.groups.messages import FindGroups, GroupPart, GroupsFound, ServerGroup
 from features.groups.scheduler import of_clients as groups_of_clients
+from features.moves.lookups import MoveLookups
 from features.moves.messages import (
     FindMoves,
     MoveProgress,
@@ -57,7 +58,6 @@ from features.moves.messages import (
     MoveStands,
     MoveSteered,
 )
-from features.moves.placing import MoveLookups
 from features.moves.scheduler import of_clients as moves_of_clients
 from features.preemption.messages import Victim, Victims
 from features.reservations.messages import RESERVATION, slot_consumer
@@ -233,7 +233,9 @@ async def intake(cloud: FakeCloud) -> AsyncIterator[ClientRequests]:
         fallbacks=(TakenRequests(cloud.taken),),
     )
     owners = Owners(database, fake, scheduler)
-    made = ClientRequests(database, scheduler, fake, owners, fake, lambda query, seconds: cloud.moves)
+    made = ClientRequests(
+        database, scheduler, fake, owners, fake, lambda query, seconds: cloud.moves, lambda: (part,)
+    )
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made

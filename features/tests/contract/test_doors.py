@@ -1,7 +1,7 @@
 """Every interface for requests reads, judges, refuses and records a boot by the same functions, so with the
 same texts: the topic of clients, the relay of clients with a role, the REST API, and the bus of commands.
 
-`bus.invalid_requests.read` reads, `bus.acts` judges; their rules have tests of their own. The control room is
+`bus.reading.read` reads, `bus.acts` judges; their rules have tests of their own. The control room is
 in `tests/contract/test_control_room_roles.py`.
 """
 
@@ -142,7 +142,7 @@ async def by_topic(boot: BootCase) -> BootAtInterface:
     database, nothing = Database("sqlite+aiosqlite://", inline=True), cast(Any, None)
     await migrate(database, *packages("scheduler"))
     scheduler: Any = SimpleNamespace(clock=TurnedClock(5.0).clock, parts=())
-    clients = ClientRequests(database, scheduler, nothing, cast(Any, TakenIds()), nothing, nothing)
+    clients = ClientRequests(database, scheduler, nothing, cast(Any, TakenIds()), nothing, nothing, tuple)
     await clients.edit(ClientEditRequested(client="ann", projects=(boot.project,)))
     (outcome,) = await clients.request_many(
         [ClientRequested(client="ann", do="boot", message=boot.as_json(TAKEN_ON_BUS))]

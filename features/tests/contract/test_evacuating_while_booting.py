@@ -32,7 +32,7 @@ from features.reservations.operations import ReservationOperations
 from placement_worker import IndexedSource, Memory, Placement
 from scheduler_worker.core.order import BUILD
 from scheduler_worker.extension import ComeAgain, Purpose, events
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 from tests.support.schedulers import narrowing_of, scheduler_of

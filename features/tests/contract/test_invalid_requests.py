@@ -297,7 +297,7 @@ async def region(connect: Connect) -> AsyncIterator[AnsweringRegion]:
     await migrate(database, *packages("scheduler"))
     nothing, owners = cast(Any, None), cast(Any, UnusedIds())
     scheduler: Any = SimpleNamespace(clock=TurnedClock(5.0).clock, parts=())
-    api = ClientRequests(database, scheduler, nothing, owners, nothing, nothing)
+    api = ClientRequests(database, scheduler, nothing, owners, nothing, nothing, tuple)
     await api.edit(ClientEditRequested(client="shop", projects=("p1",)))
     passed_on = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, MOVE_REQUESTED, MOVE_STEER]
     refused = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, MOVE_REFUSED, MOVE_PROGRESS]

@@ -26,7 +26,7 @@ from features.preemption.with_groups.scheduler import limits_of
 from features.topology.messages import GangRole
 from features.waiting.messages import PlacedWait
 from placement_worker import Placement
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import CellQueries
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts

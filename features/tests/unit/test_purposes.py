@@ -10,7 +10,8 @@ from features.reservations.filling import SlotPurpose
 from features.reservations.messages import RESERVATION, reserves
 from scheduler_worker.core.events import ClaimAnswers, Effect, Publish, Started
 from scheduler_worker.core.narrowing import claims_of
-from scheduler_worker.core.order import BUILD, PATIENCE, Order, step
+from scheduler_worker.core.order import BUILD, Order
+from scheduler_worker.core.step import PATIENCE, step
 from scheduler_worker.extension import Purpose
 from tests.support.ids import uid
 from tests.support.ranking_builders import a_hall

@@ -19,9 +19,9 @@ from bus import parts
 from bus.context import NO_CONTEXT, StoredContext
 from bus.decisions import BACKLOG, Decision
 from bus.errors import NOT_JSON, Undecodable
-from bus.invalid_requests import read
 from bus.messages import BuildRequested
 from bus.protocol import Envelope
+from bus.reading import read
 from bus.sql.statement import Transaction, sql
 from bus.vocabulary import MAX_INT, Id
 from features.waiting.core.reserved_hosts import StoredHold

@@ -12,7 +12,7 @@ from features.waiting.tables import queued
 from features.waiting.tables.queued import OtherScheduler
 from features.what_if.messages import BacklogPlace
 from features.what_if.questions import Supposed
-from scheduler_worker.extension import Scheduler
+from scheduler_worker.extension import Searching
 
 
 class WhatIfWaits:
@@ -20,7 +20,7 @@ class WhatIfWaits:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Searching,
         waiting: WaitingStore,
         held: Callable[[list[OtherScheduler]], list[HeldHost]],
     ) -> None:

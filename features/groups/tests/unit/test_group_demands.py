@@ -12,7 +12,7 @@ from bus.resources import AllocationsFound, Consumer, FindAllocations
 from bus.topics import Query
 from features.groups.messages import GROUPS, FindGroups, GroupsFound, ServerGroup
 from features.groups.tests.support.group_parts import in_group
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of

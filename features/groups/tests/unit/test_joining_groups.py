@@ -9,7 +9,7 @@ from features.groups.tests.support.orders_in_groups import in_group
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree

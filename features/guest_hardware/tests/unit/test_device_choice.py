@@ -9,7 +9,7 @@ from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from features.guest_hardware.filters import fullness
 from placement_worker.core.trees import ProviderState
-from placement_worker.memory import IndexedSource
+from placement_worker.indexed_source import IndexedSource
 from scheduler_worker.core.fitting import best_first
 from scheduler_worker.core.policy import ChoicePolicy
 from tests.support.ids import uid

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import FaultPlan, MoveFaults
-from compute_sim.guests import AgentDisk
 from features.moves.core.guest_phases import MoveSteps
 from features.moves.tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from features.moves.tests.support.moving_agent import a_destroy as a_move_destroy

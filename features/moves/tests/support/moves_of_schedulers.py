@@ -6,9 +6,10 @@ from typing import Any
 from bus.vocabulary import Id
 from features.moves.core.handover import Handover
 from features.moves.handovers import Handovers
+from features.moves.lookups import MoveLookups
 from features.moves.messages import FindMoves, MovesFound
-from features.moves.placing import MoveLookups, MovePlacing, StoreRefusals
-from scheduler_worker.placing import Scheduler
+from features.moves.placing import MovePlacing, StoreRefusals
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.queries import CellQueries
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
 from compute_sim.agent import SimulatedAgent
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
-from compute_sim.guests import AgentDisk
 from compute_sim.machines import Hardware, SimAgent, fleet
 from compute_sim.reporting import HostTrees
 from features.moves.agent_moves import SimulatedMoves

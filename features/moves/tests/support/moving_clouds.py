@@ -17,7 +17,7 @@ from features.moves.placing import MovePlacing
 from features.moves.tests.support.move_builders import BUILD, Cells, MovingPlacement, a_build_that_stands
 from features.moves.tests.support.moves_of_schedulers import moves_of
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.store import decisions
 from tests.support.ids import uid
 from tests.support.scheduler_builders import a_candidate

@@ -7,7 +7,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer
 from features.moves.core.start import MoveStart
 from features.moves.messages import MoveRequested
-from features.moves.placing import _claim_of
+from features.moves.started_claims import _claim_of
 from tests.support.ids import uid
 
 BUILD, HELD = uid(1), {uid(1, "a"): {"VCPU": 1}}

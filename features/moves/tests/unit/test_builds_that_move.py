@@ -10,7 +10,7 @@ from bus.messages import AgentReported, BuildEndRequested, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits, Event, ReleaseAnswer, Stalled
-from features.moves.core.course import postpone_reason
+from features.moves.core.beginning import postpone_reason
 from features.moves.core.phases import BuildMove, MoveImpossible, last_move, move_in_progress, overdue_report
 from features.moves.messages import MoveEnded, MovePlaced, MoveReported, MoveSteered, Steering
 from features.moves.tests.support.conductor_moves import a_move, a_report_of, an_answer_in, in_short

@@ -24,7 +24,7 @@ from features.nova.messages import HostsAnswered, HostsAsked
 from features.nova.selecting import HostSelection
 from placement_worker import Placement
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts

@@ -24,7 +24,7 @@ from features.nova.messages import HostsAsked
 from features.nova.mirror import Mirror, MirrorQueries
 from features.nova.selecting import HostSelection
 from placement_worker import Placement, placement_worker
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.placement_builders import a_placement
 from tests.support.schedulers import scheduler_of
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,11 @@ async def planned(
     for number in range(20):
         cloud.add(number, chance, 0.98, kept=0.5)
     rooms, what_ifs = await planner(cloud, Clock(chance=chance), FilledPlacement(cloud), profile)
+    scheduler: Any = rooms.scheduler
     if not values:
-        rooms.scheduler.policy = ChoicePolicy.from_names(weighers=["ram"])
+        scheduler.policy = ChoicePolicy.from_names(weighers=["ram"])
     if not counted:
-        rooms.scheduler.demand = DemandCounts()
+        scheduler.demand = DemandCounts()
     return await BalancePlanner(what_ifs, rooms).answer(asked)
 
 

@@ -24,7 +24,7 @@ from features.reservations.messages import (
 from features.reservations.operations import ReservationOperations
 from features.reservations.tests.support.reservation_parts import naming as naming_it
 from placement_worker import Placement
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.scheduler_builders import a_request

@@ -19,8 +19,8 @@ from bus.protocol import decode, encode
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT
 from bus.worker import Worker, on
+from compute_sim.agent_disk import AgentDisk
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.guests import AgentDisk
 from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from features.shared_queues.gateway import (

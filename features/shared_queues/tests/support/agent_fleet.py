@@ -16,8 +16,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
+from compute_sim.agent_disk import AgentDisk, GuestFile
 from compute_sim.core.faults import Durations, FaultPlan, SimOptions
-from compute_sim.guests import AgentDisk, GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
 from features.shared_queues.messages import HeartbeatRelayed

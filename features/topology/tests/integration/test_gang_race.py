@@ -19,7 +19,7 @@ from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of
 from features.topology.tests.support.topology_clouds import a_gang
 from placement_worker import Placement
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, racing_placements
 from tests.support.schedulers import scheduler_of
@@ -135,7 +135,7 @@ async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: st
             if hosts:
                 swaps.append(await swapped(own.choice(placements), own.choice(hosts)))
             if number % 5 == 0:
-                await watch.once()  # the watch beside this may get few turns on a busy machine
+                await watch.once()  # on a busy machine the parallel watch may get few turns
 
         try:
             for at in range(0, GANGS, 15):

@@ -21,9 +21,10 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import MAX_CAUSE
 from features.waiting.tables import listing, queued
 from features.waiting.tables.queued import OtherScheduler, QueuedRequest
-from scheduler_worker import hosts
+from scheduler_worker import host_records
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.hosts import HostBook, HostRecords
+from scheduler_worker.host_records import HostRecords
+from scheduler_worker.hosts import HostBook
 from scheduler_worker.store import decisions
 from tests.support.ids import uid
 from tests.support.rule_builders import spaced_source, the_facts
@@ -228,7 +229,7 @@ class Life:
 
     async def stored(self) -> list[str]:
         async with self.database.read() as tx:
-            return [health.host for health in await hosts.page(tx, ("", ""), 10)]
+            return [health.host for health in await host_records.page(tx, ("", ""), 10)]
 
 
 async def test_hosts_that_are_not_up_are_found_by_pages_and_all_are_counted(store: Database) -> None:

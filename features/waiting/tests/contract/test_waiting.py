@@ -32,7 +32,7 @@ from features.waiting.store import WaitingStore
 from features.waiting.tables import queued
 from scheduler_worker.core.events import End
 from scheduler_worker.core.order import Order
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
 from tests.support.scheduler_builders import METAL, SMALL, a_request

@@ -9,7 +9,7 @@ from features.waiting.core.waiting_request import Subject
 from features.waiting.messages import wait_of
 from features.waiting.tables.queued import QueuedRequest
 from features.waiting.tests.support.waiting_stores import waiting_store_of
-from scheduler_worker.core.request import Unreadable
+from scheduler_worker.core.spec_values import Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import alternatives
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request

@@ -17,11 +17,14 @@ from bus.vocabulary import Resources
 from control_room import shared_data
 from control_room.shared_data import Changes, SharedData, background_tasks
 from scheduler_worker.core.events import Chosen, ComeAgain, Effect, Need, Passed, Started
-from scheduler_worker.core.fitting import Shortage
-from scheduler_worker.core.host_map import mixed, slice_of
-from scheduler_worker.core.order import BUILD, PATIENCE, ROUNDS, Order, attempts_of, step
+from scheduler_worker.core.host_hashes import mixed, slice_of
+from scheduler_worker.core.order import BUILD, ROUNDS, Order, attempts_of
 from scheduler_worker.core.request import RequestOptions, alternatives_of
-from scheduler_worker.hosts import GONE_SECONDS, HostBook, PendingChoice, PendingChoices, Roster
+from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.step import PATIENCE, step
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.pending_choices import PendingChoice, PendingChoices
+from scheduler_worker.roster import GONE_SECONDS, Roster
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take

@@ -11,8 +11,8 @@ from features.what_if import questions as what_if
 from features.what_if.messages import WhatIf, WhatIfAnswered
 from features.what_if.questions import WhatIfs
 from placement_worker.core.trees import Tree
-from scheduler_worker import placing
-from scheduler_worker.placing import Scheduler
+from scheduler_worker.placing import suggestions
+from scheduler_worker.placing.scheduler import Scheduler
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
 from tests.support.scheduler_builders import FakePlacement, a_request
@@ -65,7 +65,7 @@ async def test_a_what_if_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(suggestions, "REQUEST_SECONDS", 0.1)
     specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
     specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
     scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))

@@ -5,465 +5,42 @@ batch: one search and one evaluation for equal requests, one claim for all, one 
 choice of hosts contains no await, so no host changes during it.
 """
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
-from typing import Any, NamedTuple
-from zlib import crc32
 
-import msgspec
-
-from bus import parts
-from bus.candidates import CandidateSource
 from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
-from bus.context import sent_at
 from bus.decisions import RULE_ERROR
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import (
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildDeleteRequested,
-    BuildPlaced,
-    BuildRequested,
-    HostFailed,
-    HostReported,
-)
-from bus.projects import ClientQuery
-from bus.protocol import Intake, ask_each
-from bus.queries import DecisionFound, FindCandidates, FindWaiting, WaitingFound
-from bus.repetitions import refused_repetition, scheme_of
+from bus.messages import BuildPlaced, BuildRequested, HostFailed, HostReported
+from bus.protocol import ask_each
+from bus.repetitions import refused_repetition
 from bus.vocabulary import Allocations, Id, Message
-from bus.worker import WorkerRows
 from scheduler_worker import dependencies, queries
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, TentativeHosts, mappings_of
-from scheduler_worker.core.demand import Shape, shape_of
 from scheduler_worker.core.events import Need, TakenOver
 from scheduler_worker.core.narrowing import Narrowing, Remedies, claims_of
-from scheduler_worker.core.order import (
-    BUILD,
-    MAX_SPEC_BYTES,
-    Order,
-    Purpose,
-    Times,
-    Verdict,
-    attempts_of,
-    size_of,
-    step,
-    too_much,
-)
+from scheduler_worker.core.order import BUILD, Order, Purpose
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import HasReservations
-from scheduler_worker.core.request import Prefilters, RequestOptions, Unreadable, alternatives_of, prefilters
-from scheduler_worker.core.rule import ITS_OWN, Alternative, ClaimPart, RuleError, as_anybodys
-from scheduler_worker.core.tally import MOST_SEARCHES, Late, Tally
-from scheduler_worker.dependencies import HeldAllocations, prepared_in_parts
-from scheduler_worker.hosts import CROSSED, KnownHosts
+from scheduler_worker.core.rule import ClaimPart
+from scheduler_worker.core.step import step
+from scheduler_worker.hosts import CROSSED
+from scheduler_worker.known_hosts import KnownHosts
+from scheduler_worker.placing.named_instances import NamedInstances
+from scheduler_worker.placing.orders import Asked, Orders, postponed
+from scheduler_worker.placing.part import SchedulerPart
+from scheduler_worker.placing.recent_flavors import RecentFlavors, demanded
+from scheduler_worker.placing.suggestions import helps_of
+from scheduler_worker.placing.surface import WatchReport
 from scheduler_worker.refusals import count_claims
 
-# Section: reads the hosts of the instances that the hints `same_host` and `different_host` of requests name.
-
-
-class NamedInstances(Narrowing):
-    """The narrowing for orders with the hint `same_host` or `different_host`."""
-
-    def __init__(self, allocations: HeldAllocations) -> None:
-        self._allocations = allocations
-
-    def concerns(self, order: Order) -> bool:
-        hints = order.request.hints
-        return bool(hints.same_host or hints.different_host)
-
-    async def prepare(self, orders: Sequence[Order], again: bool) -> Sequence[Order]:
-        return orders if again else await prepared_in_parts(orders, self._prepared)
-
-    async def _prepared(self, orders: Sequence[Order]) -> Sequence[Order]:
-        hints = [order.request.hints for order in orders]
-        roots = await self._allocations.hosts_of(
-            [id_ for each in hints for id_ in (*each.same_host, *each.different_host)]
-        )
-        prepared = []
-        for order, named in zip(orders, hints, strict=True):
-            same, different = (
-                frozenset([roots[id_] for id_ in ids if id_ in roots])
-                for ids in (named.same_host, named.different_host)
-            )
-            fields = {"same": same if named.same_host else None, "different": different}
-            prepared.append(order.with_alternatives(**fields))
-        return prepared
-
-    def watch(self, order: Order) -> tuple[object, frozenset[str]]:
-        alternative = order.preferred
-        return (alternative.same, alternative.different), alternative.different.union(alternative.same or ())
-
-
-# Section: the flavors of recent requests.
-
-
-MOST_FLAVORS = 20
-
-
-class RecentFlavors:
-    """The flavors of the latest requests, at most MOST_FLAVORS; flavors of one name and several sizes count
-    separately.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int, int], Alternative] = {}
-
-    def see(self, orders: Sequence[Order]) -> None:
-        known = self._known
-        for order in orders:
-            flavor = order.request.flavor
-            key = flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb
-            if key not in known and order.attempts:
-                if len(known) >= MOST_FLAVORS:
-                    del known[next(iter(known))]
-                known[key] = order.preferred
-
-    def latest(self) -> Sequence[Alternative]:
-        return list(self._known.values())
-
-
-def demanded(orders: Sequence[Order]) -> list[tuple[Shape, int]]:
-    """Return the shapes of the instances of orders; orders for equal requests are counted together."""
-    alternatives: dict[int, Alternative] = {}
-    instances = Counter[int]()
-    for order in orders:
-        if order.attempts:
-            alternative = order.preferred
-            alternatives[id(alternative)] = alternative
-            instances[id(alternative)] += len(order.instances)
-    return [(shape_of(alternatives[key].question), several) for key, several in instances.items()]
-
-
-# Section: searches, within time limits, for changes with which requests without a host would fit.
-
-
-BATCH_SECONDS = 0.02  # seconds per batch, after which no further search begins
-REQUEST_SECONDS = 1.0  # seconds per request; one search over large provider trees takes tenths of a second
-
-
-def helps_of(
-    orders: Sequence[Order], choosing: Choosing, remedies: Sequence[Remedies], clock: Clock
-) -> list[tuple[str, ...]]:
-    """Return for each order the sentences that suggest changes; equal orders share one search.
-
-    An order gets no suggestions if BATCH_SECONDS pass before its search begins, or if it names a reservation.
-    """
-    late = late_after(BATCH_SECONDS, clock)
-    found: dict[Hashable, tuple[str, ...]] = {}
-    suggested = []
-    for order in orders:
-        alternative = order.preferred
-        kind = choosing.policy.kind(alternative), order.needed
-        # a restricted request names its reservation, so the changes would not help it
-        if kind not in found and alternative.restriction is None and not late():
-            with suppress(RuleError):  # no suggestions if a filter or weigher fails for a changed request
-                found[kind] = all_helps(order, choosing, late_after(REQUEST_SECONDS, clock), remedies)
-        suggested.append(found.get(kind, ()))
-    return suggested
-
-
-def all_helps(order: Order, choosing: Choosing, late: Late, remedies: Sequence[Remedies]) -> tuple[str, ...]:
-    """Return sentences with changes that would make an order fit."""
-    tally = Tally(MOST_SEARCHES, late, needed=order.needed)
-    return tuple([sentence for remedy in remedies for sentence in remedy(order, choosing, tally)])
-
-
-def late_after(seconds: float, clock: Clock) -> Late:
-    """Return a function that returns whether more than `seconds` have passed since this call."""
-    until = clock.monotonic() + seconds
-    return lambda: clock.monotonic() > until
-
-
-# Section: converts requests to orders: parses equal requests once.
-
-
-MORE_WHEN_PACKED = 4  # additional alternates if weighers prefer full hosts, which are soon full
-BATCH_BYTES = 16 * 1024 * 1024  # bytes of flavors, images and metadata in a batch, or one request
-REMEMBERED = 4096  # different requests whose parsed form is cached
-REMEMBERED_BYTES = 32 * 1024 * 1024  # bytes of all cached requests
-# Fields that most policies do not read: then requests that differ only in these fields are equal.
-_SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
-
-_encode = parts.encoder(order="deterministic").encode
-
-
-class _Read(NamedTuple):
-    """The part of the reading of a request that equal requests share."""
-
-    attempts: tuple[tuple[Alternative, ...], ...]
-    content: str  # the start of the digests of their contents
-
-
-class Orders:
-    """Makes orders from requests; caches the parsed requests until hosts are added or removed."""
-
-    def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
-        self.options = options
-        self._source = source
-        self._options = options
-        self._policy = policy
-        unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
-        self._apart = {**ITS_OWN, **unread}
-        self._scheme = scheme_of(*unread)  # requests are read alike by all schedulers with these fields
-        self._known: dict[tuple[bytes, object], _Read] = {}
-        self._bytes = 0  # size of the cached requests
-        self._layout = -1
-        self._prefilters: Prefilters | None = None
-
-    def follow(self) -> "Orders":
-        """Subscribe to changes of the index, so that limits set by aggregates and cells stay current; return
-        `self`. An object for a single what-if question need not subscribe.
-        """
-        self._source.watch(self._received)
-        return self
-
-    def _received(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        if described:
-            self._prefilters = None
-
-    def begin(self, request: BuildRequested, retried_for: float, purpose: Purpose = BUILD) -> Order:
-        """Return the order for a request. `retried_for` has the seconds since the request's first retry."""
-        size = size_of(request)
-        instances = tuple(dict.fromkeys(request.instances))
-        together = size * len(instances)
-        invalid = too_much(request, size, together)
-        attempts: tuple[tuple[Alternative, ...], ...] = ()
-        common = ""
-        if not invalid:
-            try:
-                attempts, common = self._read(request)
-            except Unreadable as problem:
-                invalid = str(problem)
-        more = MORE_WHEN_PACKED if self._policy.packs and request.alternates else 0
-        order = Order(
-            request=request,
-            attempts=attempts,
-            instances=instances,
-            purpose=purpose,
-            alternates=request.alternates + more,
-            verdict=Verdict(invalid=invalid) if invalid else Verdict(),
-            times=Times(requested=sent_at(request), retried_for=retried_for),
-            content=_content(common or self._digest_of(request), request),
-        )
-        return purpose.adapt(order)
-
-    def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
-        return self.begin(request, 0.0).alternatives
-
-    def names_unknown(self, request: BuildRequested) -> bool:
-        if not (request.forced_host or request.wanted_host or request.ignore_hosts):
-            return False
-        named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
-        return any(host and not self._source.named(host) for host in named)
-
-    def again(self, order: Order) -> Order:
-        """Return a waiting request's order with its search updated for the present aggregates, cells and
-        excluded hosts."""
-        if order.verdict.invalid:
-            begun = self.begin(order.request, order.times.retried_for, order.purpose)
-            return msgspec.structs.replace(begun, times=order.times, parts=order.parts)
-        try:
-            anew = self._read(order.request).attempts
-        except Unreadable:  # a host that the request names was deleted since it was parsed
-            return order
-        # `order` has all attempts once for each reservation
-        repeated = anew * (len(order.attempts) // len(anew))
-        attempts = [
-            tuple([_updated(*pair) for pair in zip(attempt, now, strict=True)])
-            for attempt, now in zip(order.attempts, repeated, strict=True)
-        ]
-        return msgspec.structs.replace(order, attempts=tuple(attempts))
-
-    def _read(self, request: BuildRequested) -> _Read:
-        source, narrowing = self._source, self._prefilters
-        if narrowing is None:
-            aggregates, cells = source.aggregates.values(), source.cells.values()
-            narrowing = self._prefilters = prefilters(aggregates, self._options, cells)
-            self._forget()
-        if self._layout != source.layout or len(self._known) > REMEMBERED or self._bytes > REMEMBERED_BYTES:
-            self._layout = source.layout
-            self._forget()
-        named = request.hints.same_host or request.hints.different_host
-        instances = request.instances if named else len(request.instances)
-        alike = _encode(msgspec.structs.replace(request, **self._apart)), instances
-        known = self._known.get(alike)
-        if known is None:
-            alternatives = alternatives_of(
-                request, self._options, source.named, lambda: {host.host for host in source.hosts()}
-            )
-            unheeded, anybodys = self._policy.unheeded(request), as_anybodys(request)
-            narrowed = [
-                narrowing.narrow(replace(each, request=anybodys, notes=(*each.notes, *unheeded)))
-                for each in alternatives
-            ]
-            known = _Read(attempts_of(request, narrowed), self._digest_of(request))
-            self._known[alike] = known
-            self._bytes += len(alike[0])
-        return known
-
-    def _digest_of(self, request: BuildRequested) -> str:
-        """Return the start of the digest of a request's content: equal requests have the same one. It stays
-        the same if some instances of a waiting request end.
-        """
-        encoded = _encode(msgspec.structs.replace(request, **self._apart, at_least=0))
-        return f"{self._scheme}{blake2b(encoded, digest_size=8).hexdigest()}"
-
-    def _forget(self) -> None:
-        self._known.clear()
-        self._bytes = 0
-
-
-def _content(common: str, request: BuildRequested) -> str:
-    """Return the digest of a request's content, given what it has in common with equal requests."""
-    further = f"{request.user} {request.name}".encode()
-    if request.metadata:
-        further += _encode(request.metadata)
-    return f"{common}{crc32(further):08x}"
-
-
-def _updated(alternative: Alternative, now: Alternative) -> Alternative:
-    """Return an alternative with the aggregates, cells and excluded hosts of the same alternative `now`."""
-    renew, restriction = partial(_renewed, now=now), alternative.restriction
-    return replace(
-        alternative,
-        question=renew(alternative.question),
-        restriction=None if restriction is None else restriction.renewed(renew),
-        notes=now.notes,
-    )
-
-
-def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
-    return msgspec.structs.replace(
-        question,
-        not_roots=tuple(sorted({*question.not_roots, *now.question.not_roots})),
-        root_member_of=now.question.root_member_of,
-        root_not_member_of=now.question.root_not_member_of,
-        not_cells=now.question.not_cells,
-    )
-
-
-def postponed(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Return a `Retry` for each order with which a batch of requests would exceed BATCH_BYTES, else None."""
-    bytes_left, later = BATCH_BYTES, list[Retry | None]()
-    if sum([len(order.instances) for order in orders]) * MAX_SPEC_BYTES <= BATCH_BYTES:
-        return [None] * len(orders)
-    for order in orders:
-        size = 0 if order.verdict.invalid else size_of(order.request) * len(order.instances)
-        if size > bytes_left and bytes_left < BATCH_BYTES:
-            after = clock.chance.uniform(0.1, 0.5)
-            later.append(Retry(after=after, why="other large requests go first"))
-        else:
-            bytes_left -= size
-            later.append(None)
-    return later
-
-
-Asked = tuple[BuildRequested, Purpose]
 PlacingOutcome = Sequence[Message] | Retry | Poison
-# What a fallback did with an order: it chose hosts, it handles the order from now on, or it passes the order,
-# perhaps with a longer reason, to the next fallback.
-FallbackAnswer = events.Chosen | TakenOver | Order
 
 
-class Fallback:
-    """A feature that helps orders without a host, in the sequence of the list of fallbacks. This class has no
-    effect; features derive their fallbacks from it, and replace the methods that they need.
-    """
-
-    def taken(self, request: Id) -> BuildRequested | None:
-        """Return a request that the fallback has taken over, with its instances that have not ended; None:
-        it has not taken this request over.
-        """
-        return None
-
-    async def receive(self, orders: Sequence[Order]) -> Sequence[TakenOver | Order]:
-        """Return for each order of a new request the order, or `TakenOver` if the fallback takes it over
-        without a search, because equal requests came before it. A request taken over is stored already.
-        """
-        return orders
-
-    async def handle(self, orders: Sequence[Order], placing: "Scheduler") -> Sequence[FallbackAnswer]:
-        """Return for each order what the fallback did with it. The verdict of an order has its shortages or
-        the refusal of its claim, or neither if all of its rounds are used up. Chosen hosts are claimed. If
-        these claims are refused, the order is searched again, and the fallbacks are asked again. A request
-        taken over is stored already. An order with a final reason in its verdict ends with this reason.
-        """
-        return orders
-
-    def placed(self, orders: Sequence[Order]) -> None:
-        """Count the orders of new requests of which instances got hosts, at the end of their batch."""
-
-    async def parts_of(
-        self, order: Order, instances: Sequence[Id], placing: "Scheduler"
-    ) -> Mapping[Id, tuple[ClaimPart, ...]]:
-        """Return what the messages must carry about instances that an earlier delivery placed."""
-        return {}
-
-    def polls(self, request: BuildRequested) -> bool:
-        """Return whether a waiting request must be tried again from time to time, because this fallback may
-        find hosts for it that no change of placement announces.
-        """
-        return False
-
-    async def cancel(
-        self, asked: BuildCancelRequested
-    ) -> Sequence[BuildCancelled | BuildDeleteRequested] | None:
-        """Cancel a build or request that the fallback has taken over, and return the answer, and orders to
-        delete builds that have a host already. Return None, without effect, if the fallback has none.
-        """
-        return None
-
-    async def explain(self, id_: Id, found: DecisionFound) -> DecisionFound:
-        """Return why a build or request has no host: `found` is the stored decision, which the fallback may
-        extend or, if it has taken the request over, replace.
-        """
-        return found
-
-    async def waiting(self, question: FindWaiting) -> WaitingFound | None:
-        """Return the requests that wait in this fallback, or None if requests never wait in it."""
-        return None
-
-    async def projects_of(self, ids: Collection[Id]) -> Mapping[Id, str]:
-        """Return, by id, the project of each build or request that the fallback has taken over."""
-        return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestIntake:
-    """The sequence in which new build requests are placed. `inbox`: None: as they arrive."""
-
-    inbox: Intake | None = None
-    prefetch: int = 0  # messages without acknowledgement that the inbox may have; 0: as without an inbox
-    calls: int = 0  # concurrent batches in addition to those of the settings
-
-
-# Returns, for those of the ids that a cell knows as ids of a feature's objects, such as moves, their builds.
-BuildsOf = Callable[[str, Sequence[Id]], Awaitable[Mapping[Id, Id]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerPart:
-    """A feature's part of a scheduler."""
-
-    narrowings: tuple[Narrowing, ...] = ()  # called in the order of all parts
-    fallbacks: tuple[Fallback, ...] = ()  # asked in the order of all parts
-    client_queries: Mapping[str, ClientQuery] = field(default_factory=dict)  # of clients, by name
-    builds_of: tuple[BuildsOf, ...] = ()  # find the builds that objects of the feature are about
-    intake: RequestIntake | None = None  # at most one feature has one
-    rows: WorkerRows = field(default_factory=WorkerRows)  # added to the table of the worker
-    offers: tuple[object, ...] = ()  # objects for the parts of features that need this one
-
-
-WatchReport = Callable[[HostReported], Callable[[], None]]
 Parts = Callable[["Scheduler"], Sequence[SchedulerPart]]
 
 
@@ -580,6 +157,10 @@ class Scheduler:
         """Return a request that a fallback has taken over, with the instances that have not ended."""
         found = (fallback.taken(request) for fallback in self.fallbacks)
         return next((first for first in found if first is not None), None)
+
+    def polls(self, request: BuildRequested) -> bool:
+        """Return whether a waiting request must be tried again although no event says that it fits."""
+        return any(fallback.polls(request) for fallback in self.fallbacks)
 
     async def place_new(self, orders: Sequence[Order]) -> list[events.End]:
         """Place orders of new requests, like `place`, unless a fallback takes them over without a search."""
