@@ -34,7 +34,7 @@ class Shortage:
     nearest: tuple[NearMiss, ...] = ()
     held: tuple[
         NearMiss, ...
-    ] = ()  # hosts that fit, but are reserved for waiting requests; also in `nearest`
+    ] = ()  # fit, but are reserved for waiting requests; also in `nearest`
     may_pass: bool = False  # whether some host is rejected for a temporary reason only
     is_reserved: bool = False  # whether only other requests' reserved capacity prevents the placing
     named: bool = False  # True if `nearest` has the hosts that the request names
