@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
@@ -35,16 +34,11 @@ from berth.settings import (
     by_name,
     described,
 )
-from bus.broker_urls import single_urls
 from bus.masking import masked
 
 if TYPE_CHECKING:
-    from berth.choice import Refuse
-
-
-# Section: checks the values of settings (ranges, choices, addresses, names of filters) and their
-# combinations.
-
+    from berth.kit.choice_policies import Refuse
+from berth.kit.urls import check_broker_url, is_loopback
 
 # Driver options that a PostgreSQL URL may contain; berth sets the driver's further options.
 DATABASE_PARAMETERS = frozenset(
@@ -53,19 +47,26 @@ DATABASE_PARAMETERS = frozenset(
      "user"}
 )  # fmt: skip
 
+
 _AT_LEAST = {
     "simulator.hosts": 1, "simulator.agents_per_cell": 1, "simulator.baremetal": 0,
     "simulator.crash_after": 0, "max_attempts": 1, "max_wait": 0, "keep_changes": 1000,
     "probe_port": 0, "host_subset_size": 1, "scheduler_near": 0, "database_pool": 2,
     "max_aggregates": 0, "placement_keep_alive": 0,
 }  # fmt: skip
+
+
 _POSITIVE_SECONDS = (
     "build_timeout", "heartbeat", "ironic_build_patience", "keep", "keep_acts",
 )  # fmt: skip
+
+
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
     transaction_seconds=0, lock_seconds=0, temp_bytes=0,
 )  # fmt: skip
+
+
 _CHOICES = {
     "layout": ("auto", "separate", "compact"),
     "agent_queues": ("own", "shared"),
@@ -202,14 +203,6 @@ def _urls(value: str | Mapping[str, str]) -> list[str]:
     return [url for url in ([value] if isinstance(value, str) else value.values()) if url]
 
 
-def check_broker_url(url: str, name: str, refuse: Refuse) -> None:
-    """Call `refuse` if a RabbitMQ URL, which may list several addresses, is malformed."""
-    try:
-        single_urls(url)
-    except ValueError as problem:
-        refuse(name, str(problem))
-
-
 def _check_database(url: str, name: str, refuse: Refuse) -> None:
     from bus.sql.addresses import parse_url  # takes long to load, and a client's command has no database
 
@@ -292,13 +285,6 @@ def _check_tls(settings: Settings, refuse: Refuse) -> None:
             refuse("http_certificate", f"{certificate} and {key} cannot be used: {why}")
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _check_names(settings: Settings, refuse: Refuse) -> None:
     """Parse the settings of simulator, scheduler and requests, and call `refuse` for each wrong one.
 
@@ -330,17 +316,29 @@ def _check_simulation(simulator: SimulatorSettings, refuse: Refuse) -> None:
 
 
 def _check_choice(settings: Settings, refuse: Refuse) -> None:
-    from berth.choice import chosen
+    from berth.kit.choice_policies import chosen
 
     chosen(settings, refuse)
 
 
 ENV_PREFIX = "BERTH_"
+
+
 EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to its workers
+
+
 SUPERVISED_ENV = "BERTH_SUPERVISED"  # informs a worker that its standard input closes with its supervisor
+
+
 DEFAULT_FILE = Path("berth.toml")
+
+
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
+
+
 _NAMED = re.compile(r"\s*[\w-]+\s*=")
+
+
 # the setting of each key of a table [cells.NAME]
 _OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "ferry": "cell_ferry_urls"}
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from berth.operations.host_states import every_provider
+from berth.kit.hosts import every_provider
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus

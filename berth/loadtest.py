@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
-from berth.operations.publishing import publish
+from berth.kit.publishing import publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
-from berth.choice import extension_functions, policy, rule_options
 from berth.features import add_messages, features, http_rules, joined_by, taken_along
 from berth.features import meters as meters_of_features
+from berth.kit.choice_policies import extension_functions, policy, rule_options
 from berth.placement_http import api_parts
 from berth.settings import Settings
 from bus.acts import ACTS, RANK, Act, Limit

@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from berth.broker_permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
-from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
-from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
+from berth.broker_permissions import filled_by, flood_policy, queues_within
+from berth.cell_file import CellFile, read_cell_file, write_cell_file
+from berth.commands.cell_making import broker_password, delete_file
 from berth.commands.cell_permissions import (
-    BrokerTool,
     NameOfCell,
-    RecordedUsers,
     agent_user_of,
     check_agent,
     check_name,
@@ -28,8 +26,13 @@ from berth.commands.cell_permissions import (
     permissions_of_agent,
     user_of,
 )
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
+from berth.kit.broker_permissions import BrokerUser, queue_policy
+from berth.kit.broker_users import BrokerTool, RecordedUsers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.secret_files import as_user
+from berth.kit.terminal import Cli
+from berth.kit.undoing import undone_on_failure
 from berth.operations.cells import AGENT_SECONDS, CONDUCTOR_SECONDS, instances_left, mark_agent
 from berth.settings import Settings
 from bus import topics

@@ -8,8 +8,9 @@ from msgspec import structs
 
 from berth.commands import cell_ending, cell_making, cell_permissions
 from berth.commands.instances import instances_table, unfinished_instances
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option, positional
+from berth.kit.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.operations.cells import (
     cells_by_name,
     conductor_answers,

@@ -3,26 +3,16 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from rich.text import Text
-from rich.tree import Tree as Picture
-
-from berth.commands.decision_output import held_sentence
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import (
-    HostStandings,
-    Marked,
-    Marking,
-    checked_cause,
-    disabling,
-    enabling,
-    forcing_down,
-    holds_on,
-    host_named,
-    reported_hosts,
-)
-from berth.operations.label_options import labels_given
-from berth.operations.publishing import checked
+from berth.kit.command_groups import Commands
+from berth.kit.decision_output import held_sentence
+from berth.kit.host_marks import Marked, Marking, checked_cause, disabling, enabling, forcing_down
+from berth.kit.host_output import Names, picture
+from berth.kit.hosts import host_named, reported_hosts
+from berth.kit.key_values import labels_given
+from berth.kit.options import described, option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
+from berth.operations.host_states import HostStandings, holds_on
 from berth.settings import BadSetting
 from bus import topics
 from bus.domains import LabelEditRequested, LabelsEdited
@@ -33,10 +23,12 @@ from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)
 
-Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
+
 Because = Annotated[
     str, described("The cause; several can be added, and removed one by one.", metavar="WORD")
 ]
+
+
 OfAgent = Annotated[str, described("All hosts of this agent.", "--agent")]
 
 
@@ -173,35 +165,6 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
         "hypervisor": known.hypervisor, "hypervisor_version": known.version, "driver": known.driver,
         "agent_version": known.agent_version, "moves": known.moves, "capabilities": known.capabilities,
     }  # fmt: skip
-
-
-def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider.
-    `about` is printed after the root's name.
-    """
-    found: dict[str | None, Picture] = {}
-    waiting = sorted(tree, key=lambda each_provider: each_provider.name)
-    while waiting:
-        ready = [provider for provider in waiting if provider.parent is None or provider.parent in found]
-        if not ready:
-            break
-        for provider in ready:
-            label = Text(printable(provider.name), style="bold")
-            label.append(about if provider.parent is None else "", style="")
-            drawn = found[provider.parent].add(label) if provider.parent is not None else Picture(label)
-            found[provider.id] = drawn
-            for class_, has in sorted(provider.inventories.items()):
-                used, ratio = provider.used.get(class_, 0), f" ×{has.allocation_ratio:g}"
-                least = f", {has.reserved} reserved" if has.reserved else ""
-                more = ratio if has.allocation_ratio != 1 else ""
-                drawn.add(Text(f"{class_}  {used} of {has.capacity} used  ({has.total}{more}{least})"))
-            if provider.labels:
-                labels = (f"{level}={label}" for level, label in sorted(provider.labels.items()))
-                drawn.add(Text(printable("  ".join(labels))))
-            if provider.traits:
-                drawn.add(Text(" ".join(provider.traits), style="dim"))
-        waiting = [provider for provider in waiting if provider.id not in found]
-    return next(found[provider.id] for provider in tree if provider.parent is None)
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> list[Marked]:

@@ -6,15 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berth.importing.client import PlacementClient, Progress, Rejected, each
-from berth.importing.placement_contents import (
-    ImportedConsumer,
-    ImportedProvider,
-    PlacementContents,
-    differences,
-    unimportable,
-)
+from berth.importing.placement_contents import differences, unimportable
 from berth.importing.writers import ProviderWriter, portions
+from berth.kit.placement_client import PlacementClient, Progress, Rejected, each
+from berth.kit.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
 

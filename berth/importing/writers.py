@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from berth.importing.client import PlacementClient, Rejected, each
-from berth.importing.placement_contents import ImportedProvider
+from berth.kit.placement_client import PlacementClient, Rejected, each
+from berth.kit.placement_contents import ImportedProvider
 from bus.errors import Unavailable
 
 _PORTION = 500  # providers in one request

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.publishing import PATIENCE, checked, publish, within
+from berth.kit.cells import ask_cells, known_cells, named
+from berth.kit.publishing import PATIENCE, checked, publish, within
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -19,8 +19,10 @@ from bus.vocabulary import Message
 
 T = TypeVar("T")
 
+
 SECONDS = 5.0  # time limit for a cell's answer
-_CANCEL_SECONDS = 30.0  # time limit for a scheduler to confirm a cancellation
+
+
 _POLL_SECONDS = 0.2
 
 
@@ -149,19 +151,3 @@ async def _held(bus: Bus, consumer: str) -> str:
     if found.consumers[0].client:
         reasons.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
     return "; ".join(reasons)
-
-
-async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a request that waits for capacity; return the scheduler's reply. A request that has got its host
-    in the meantime continues.
-    """
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=(name := f"cancel-{Clock().uuid()[:8]}")))
-    otherwise = (
-        f"no scheduler answered within {_CANCEL_SECONDS:g} s that {request} does not wait any more;"
-        " a scheduler that returns will still end it"
-    )
-    try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        return await within(_CANCEL_SECONDS, answers.get(), otherwise)
-    finally:
-        await answers.stop()

@@ -8,9 +8,11 @@ from hashlib import sha256
 import msgspec
 from msgspec import structs
 
-from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, known_cells
-from berth.operations.publishing import checked, publish
-from berth.operations.request_sense import sense_of
+from berth.kit.builds import INSTANCE_SECONDS
+from berth.kit.cells import ask_cells, chosen_cells, known_cells
+from berth.kit.publishing import checked, publish
+from berth.kit.request_sense import sense_of
+from berth.kit.rest_ends import REPLY_TO
 from berth.rest import store
 from berth.rest.accepted import AcceptedRequests
 from berth.rest.bodies import (
@@ -25,7 +27,7 @@ from berth.rest.bodies import (
     RequestState,
 )
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import REPLY_TO, EndLog, results_of
+from berth.rest.ends import EndLog, results_of
 from berth.rest.store import StoredRequest, check_free
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics

@@ -21,8 +21,8 @@ from berth import __version__, composition
 from berth.configuration import Effective
 from berth.doctor.judgement import exit_code, judged
 from berth.doctor.looking import inspect
+from berth.kit.refusals import leaves
 from berth.logs import secrets_of, without_secrets
-from berth.operations.publishing import leaves
 from berth.settings import Settings
 from berth.support import stores
 from berth.support.processes import ProcessSupport, ask, sockets

@@ -4,9 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth.commands.options import Commands, argument, option
-from berth.commands.terminal import Cli, note, write_json
-from berth.operations.cells import uuid_of
+from berth.kit.builds import uuid_of
+from berth.kit.command_groups import Commands
+from berth.kit.options import argument, option
+from berth.kit.terminal import Cli, note, write_json
 from berth.settings import BadSetting
 from bus.masking import printable
 from features.adoption.adoptable import old_servers

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from berth.operations.guest_repairs import Recording
-from berth.operations.publishing import publish
+from berth.kit.audit_records import Recording
+from berth.kit.publishing import publish
 from bus.delivery.runner import Bus
 from bus.requests import BuildSpec
 from features.adoption.adoptable import OldServer, flavor_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.operations.cells import ask_cells, known_cells, named
-from berth.operations.host_states import every_provider, host_named, providers_by_id
-from berth.operations.publishing import checked, publish
+from berth.kit.cells import ask_cells, known_cells, named
+from berth.kit.hosts import every_provider, host_named, providers_by_id
+from berth.kit.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock

@@ -2,9 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.boot_options import seconds_since
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.terminal import Cli, plain_table
+from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus.clock import Clock, time_text
 from bus.errors import OperationRefused

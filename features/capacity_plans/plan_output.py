@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from berth.commands.terminal import Cli, plain_table
+from berth.kit.terminal import Cli, plain_table
 from bus.masking import printable
 from control_room.core.words import amounts_text, listed, several
 from features.capacity_plans.core.packing import FlavorCapacity

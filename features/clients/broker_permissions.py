@@ -2,7 +2,7 @@
 
 import re
 
-from berth.broker_permissions import (
+from berth.kit.broker_permissions import (
     FIELD,
     NONE,
     RANDOM,

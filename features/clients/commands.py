@@ -11,14 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-from berth.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
-from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
-from berth.commands.cell_making import undone_on_failure
-from berth.commands.cell_permissions import BrokerTool, RecordedUsers
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.publishing import checked
+from berth.kit.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
+from berth.kit.broker_users import BrokerTool, RecordedUsers
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked
+from berth.kit.secret_files import as_user, write_secret
+from berth.kit.terminal import Cli, plain_table
+from berth.kit.undoing import undone_on_failure
 from berth.settings import BadSetting, Settings
 from bus.audit_trail import Role
 from bus.broker_urls import client_user, vhost_of

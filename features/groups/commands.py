@@ -6,10 +6,11 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.host_states import host_names
-from berth.operations.publishing import checked
+from berth.kit.command_groups import Commands
+from berth.kit.hosts import host_names
+from berth.kit.options import described, option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table, write_json
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli
 from bus.errors import OperationRefused
 from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
 

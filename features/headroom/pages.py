@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import TROUBLE, operations_refused
+from berth.kit.refusals import TROUBLE, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
 from control_room.core import words

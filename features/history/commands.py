@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from berth.commands.hosts import picture
-from berth.commands.options import Commands, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.commands.why import Explained, Known, known_records, show_records
-from berth.operations.cells import uuid_of
+from berth.kit.builds import uuid_of
+from berth.kit.command_groups import Commands
+from berth.kit.host_output import picture
+from berth.kit.options import positional
+from berth.kit.record_output import show_records
+from berth.kit.record_queries import Explained, Known, known_records
+from berth.kit.terminal import Cli, plain_table
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.masking import printable

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import structs
 
-from berth.operations.boot_options import is_time, seconds_since
+from berth.kit.times import is_time, seconds_since
 from berth.settings import BadSetting
 from bus.aggregates import ZONE
 from bus.clock import moment_text

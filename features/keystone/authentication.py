@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from berth.configuration import is_loopback
-from berth.doctor.seen import Finding
+from berth.kit.findings import Finding
+from berth.kit.urls import is_loopback
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable

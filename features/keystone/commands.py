@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from features.keystone.settings import KeystoneSettings
 from ironic_sync.extension import Access, cloud_access

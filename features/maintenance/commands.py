@@ -7,9 +7,10 @@ from typing import Annotated
 
 from rich.console import Group
 
-from berth.commands.hosts import Names
-from berth.commands.options import WHEN, Commands, described, option, positional
-from berth.commands.terminal import Cli, plain_table
+from berth.kit.command_groups import Commands
+from berth.kit.host_output import Names
+from berth.kit.options import WHEN, described, option, positional
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.errors import OperationRefused

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import structs
 
-from berth.operations.host_states import every_provider, host_named
-from berth.operations.label_options import labels_given
-from berth.operations.publishing import checked
-from berth.operations.refusing import operations_refused
-from berth.operations.times import time_given
+from berth.kit.hosts import every_provider, host_named
+from berth.kit.key_values import labels_given
+from berth.kit.publishing import checked
+from berth.kit.refusals import operations_refused
+from berth.kit.times import time_given
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.delivery.runner import Bus

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from berth.commands.terminal import Cli
-from berth.commands.why import Known
-from berth.operations.cells import ask_cells
-from berth.operations.explanations import BuildExplanation
+from berth.kit.cells import ask_cells
+from berth.kit.explanations import BuildExplanation
+from berth.kit.record_queries import Known
+from berth.kit.terminal import Cli
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from berth.features import added
-from berth.operations.cells import builds_by_uuid, check_to_cell, named
-from berth.operations.host_states import check_host_names, host_named
-from berth.operations.publishing import PATIENCE, checked, each_message, publish
+from berth.kit.builds import builds_by_uuid
+from berth.kit.cells import check_to_cell, named
+from berth.kit.hosts import check_host_names, host_named
+from berth.kit.publishing import PATIENCE, checked, each_message, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import cast
 
-from berth.operations.host_states import causes_of, disabling, enabling, host_named
-from berth.operations.refusing import operations_refused
+from berth.kit.host_marks import causes_of, disabling, enabling
+from berth.kit.hosts import host_named
+from berth.kit.refusals import operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED

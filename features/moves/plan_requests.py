@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from berth.operations.cells import instance_pages
-from berth.operations.publishing import PATIENCE, answered, checked
+from berth.kit.builds import instance_pages
+from berth.kit.publishing import PATIENCE, answered, checked
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -7,13 +7,14 @@ from operator import attrgetter
 from msgspec import structs
 from starlette.responses import Response
 
-from berth.openapi import DescribedOperation
-from berth.operations.cells import ask_cells, known_cells
+from berth.kit.cells import ask_cells, known_cells
+from berth.kit.http_descriptions import DescribedOperation
+from berth.kit.rest import RestOperation, RestPart
+from berth.kit.rest_ends import REPLY_TO, EndRule
 from berth.rest import store
 from berth.rest.call import Call, answer
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import EVENTS, REPLY_TO, EndRule
-from berth.rest.extension import RestOperation, RestPart
+from berth.rest.ends import EVENTS
 from berth.rest.operations import RestOperations, request_row
 from bus import protocol
 from features.moves.messages import (

@@ -1,9 +1,9 @@
 """Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
 
-from berth.choice import policy, rule_options
-from berth.importing.client import PlacementClient, Rejected, each
-from berth.importing.placement_contents import PlacementContents
-from berth.operations.publishing import leaves
+from berth.kit.choice_policies import policy, rule_options
+from berth.kit.placement_client import PlacementClient, Rejected, each
+from berth.kit.placement_contents import PlacementContents
+from berth.kit.refusals import leaves
 from berth.settings import Settings, by_name
 from bus.clock import Clock
 from bus.errors import Unavailable

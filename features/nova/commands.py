@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from berth.commands.importing import check_certificates, placement_url, token_of
-from berth.commands.options import Commands, described, option
-from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.boot_options import seconds_since
+from berth.kit.command_groups import Commands
+from berth.kit.options import described, option
+from berth.kit.placement_access import check_certificates, placement_url, token_of
+from berth.kit.terminal import Cli, plain_table, write_json
+from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus.clock import Clock, moment_text
 from bus.masking import printable
@@ -124,7 +125,7 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
     messages and consumers the RabbitMQ queue of Nova's scheduler has. It changes nothing. Exit code 0 without
     problems, 1 with warnings, 2 with errors.
     """
-    from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
+    from berth.kit.placement_client import PlacementClient  # an HTTP client, which loads slowly
     from features.nova.check import observed
     from features.nova.takeover.facts import exit_code
     from features.nova.takeover.judgement import judged

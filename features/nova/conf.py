@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from berth.openstack_conf import OsloConf, read_conf
+from berth.kit.oslo_conf import OsloConf, read_conf
 from berth.settings import Settings
 
 _FORMATS = ("versioned", "unversioned", "both")

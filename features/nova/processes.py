@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from berth.configuration import check_broker_url
-from berth.openstack_conf import BadConf
+from berth.kit.oslo_conf import BadConf
+from berth.kit.urls import check_broker_url
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus

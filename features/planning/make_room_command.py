@@ -5,23 +5,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.commands.builds import boot_options, print_notes
-from berth.commands.decision_output import print_funnel
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, write_json
 from berth.features import added
-from berth.operations.boot_options import (
-    BootOptions,
-    boot_request,
-    changed_flavor,
-    described_flavor,
-    duration,
-    flavor_in_file,
-    names_of,
-)
-from berth.operations.host_states import resolved
-from berth.operations.label_options import domains_given
-from berth.operations.publishing import checked
+from berth.kit.boot_command_options import boot_options, print_notes
+from berth.kit.boot_options import BootOptions, names_of
+from berth.kit.boot_requests import boot_request
+from berth.kit.command_groups import Commands
+from berth.kit.decision_output import print_funnel
+from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
+from berth.kit.key_values import domains_given
+from berth.kit.named_objects import resolved
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, complain, write_json
+from berth.kit.times import seconds_given
 from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.domains import HOST
@@ -78,7 +74,7 @@ async def make_room_command(
     moves in progress end, and the instances stay. Exit 0 if all builds fit now, else 1.
     """
     request, within = boot_request(with_flavor(options, built)), domains_given(how.within)
-    reserve = duration("--reserve", how.reserve) if how.reserve else 0.0
+    reserve = seconds_given("--reserve", how.reserve) if how.reserve else 0.0
     if reserve and request.parts.sections:
         raise BadSetting("--reserve: a reservation has one flavor, so it is not possible with --role")
     if reserve and not added(MadeRoom, MODULE):

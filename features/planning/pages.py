@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.kit.refusals import operations_refused
 from bus.errors import OperationRefused
 from control_room import queries
 from control_room.core.now import Reply

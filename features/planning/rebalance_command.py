@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 from msgspec import structs
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.boot_options import waiting_time
-from berth.operations.cells import chosen_cells
+from berth.kit.cells import chosen_cells
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli, complain, write_json
+from berth.kit.times import waiting_time
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus

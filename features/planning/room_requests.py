@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.features import added
-from berth.operations.request_sense import asked_amounts
+from berth.kit.request_sense import asked_amounts
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused

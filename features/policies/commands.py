@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar, write_json
 from berth.features import added
-from berth.operations.boot_options import seconds_since
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.terminal import Cli, complain, plain_table, progress_bar, write_json
+from berth.kit.times import seconds_since
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable

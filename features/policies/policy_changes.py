@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from berth.choice import policy, rule_options
 from berth.configuration import read
 from berth.features import added
+from berth.kit.choice_policies import policy, rule_options
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from features.policies.messages import TrialPolicy

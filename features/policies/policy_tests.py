@@ -9,9 +9,10 @@ from typing import get_args
 from msgspec import structs
 
 from berth.features import added
-from berth.operations.boot_options import recorded_request
-from berth.operations.cells import ask_cells, instance_pages, known_cells, refused_builds
-from berth.operations.request_sense import asked_amounts
+from berth.kit.builds import instance_pages, refused_builds
+from berth.kit.cells import ask_cells, known_cells
+from berth.kit.recorded_requests import recorded_request
+from berth.kit.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import parts, topics
 from bus.decisions import FindRefused, RefusedBuild

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID, uuid5
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.host_states import aggregate_named, check_host_names, every_provider
-from berth.operations.publishing import checked
+from berth.kit.aggregates import aggregate_named
+from berth.kit.command_groups import Commands
+from berth.kit.hosts import check_host_names, every_provider
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import (

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
-from berth.operations.publishing import checked
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

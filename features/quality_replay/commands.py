@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from berth.choice import policy
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, plain_table, progress_bar
-from berth.operations.boot_options import seconds_since
+from berth.kit.choice_policies import policy
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.terminal import Cli, plain_table, progress_bar
+from berth.kit.times import seconds_since
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused

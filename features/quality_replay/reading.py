@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from berth.choice import policy
-from berth.instant_cloud import InstantCloud, InstantPlacement
-from berth.operations.boot_options import recorded_request
-from berth.operations.cells import ask_cells, known_cells, named, refused_builds
-from berth.operations.request_sense import asked_amounts
+from berth.kit.builds import refused_builds
+from berth.kit.cells import ask_cells, known_cells, named
+from berth.kit.choice_policies import policy
+from berth.kit.instant_cloud import InstantCloud, InstantPlacement
+from berth.kit.recorded_requests import recorded_request
+from berth.kit.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import parts, topics
 from bus.claims import HOLDER_TYPES

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
+from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
 from berth.settings import Settings
 from bus.claims import Claimed, ClaimRequested
 from bus.host_health import DISABLED

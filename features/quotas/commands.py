@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, plain_table
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from features.quotas.edits import (
     parsed_limits,

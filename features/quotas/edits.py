@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from berth.operations.publishing import checked
+from berth.kit.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from rich.markup import escape
 
-from berth.commands.options import Commands, option
-from berth.commands.terminal import Cli, complain, plain_table, progress_bar
+from berth.kit.command_groups import Commands
+from berth.kit.options import option
+from berth.kit.terminal import Cli, complain, plain_table, progress_bar
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused, Unavailable, Unroutable

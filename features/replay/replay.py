@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from berth.choice import policy
 from berth.composition import placement_queries
-from berth.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
+from berth.kit.choice_policies import policy
+from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus

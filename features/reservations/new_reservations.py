@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.times import time_given
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.times import time_given
 from berth.settings import BadSetting
 from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.refusing import operations_refused
+from berth.kit.refusals import operations_refused
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
 from control_room.core import words

@@ -7,10 +7,11 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, complain, plain_table
-from berth.operations.cells import chosen_cells, require_all_answers
-from berth.operations.host_states import host_id
+from berth.kit.cells import chosen_cells, require_all_answers
+from berth.kit.command_groups import Commands
+from berth.kit.hosts import host_id
+from berth.kit.options import described, option, positional
+from berth.kit.terminal import Cli, complain, plain_table
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from features.shared_nodes.messages import AgentsFound, SharingEditRequested

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from berth.operations.cells import AGENT_SECONDS, ask_cells, chosen_cells, named
-from berth.operations.publishing import checked
+from berth.kit.cells import ask_cells, chosen_cells, named
+from berth.kit.publishing import checked
+from berth.operations.cells import AGENT_SECONDS
 from berth.settings import Settings
 from bus.clock import monotonic
 from bus.delivery.runner import Bus

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from berth.commands.options import HOW_MANY, WHERE, option
+from berth.kit.options import HOW_MANY, WHERE, option
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus

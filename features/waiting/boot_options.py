@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from berth.commands.options import HOW_MANY, option
+from berth.kit.options import HOW_MANY, option
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from control_room.core.forms import FormField, RequestField

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.operations.deleting import end_wait
-from berth.operations.refusing import operations_refused
+from berth.kit.ended_waits import end_wait
+from berth.kit.refusals import operations_refused
 from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound

@@ -5,14 +5,16 @@ from typing import Annotated, Any
 
 from msgspec import structs
 
-from berth.commands.builds import boot_options, print_notes
-from berth.commands.decision_output import held_sentence, print_funnel
-from berth.commands.options import Commands, OptionsOf, option
-from berth.commands.terminal import Cli, write_json
 from berth.features import added
-from berth.operations.boot_options import BootOptions, boot_request, names_of
-from berth.operations.host_states import resolved
-from berth.operations.publishing import checked
+from berth.kit.boot_command_options import boot_options, print_notes
+from berth.kit.boot_options import BootOptions, names_of
+from berth.kit.boot_requests import boot_request
+from berth.kit.command_groups import Commands
+from berth.kit.decision_output import held_sentence, print_funnel
+from berth.kit.named_objects import resolved
+from berth.kit.options import OptionsOf, option
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli, write_json
 from bus.clock import Clock
 from bus.masking import printable
 from control_room.core.words import expected_evaluation, expected_start, several

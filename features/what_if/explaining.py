@@ -1,8 +1,8 @@
 """Answers `berth why --now` for builds: where their request would be placed now."""
 
-from berth.commands.terminal import Cli, write_json
-from berth.commands.why import Known
-from berth.operations.boot_options import recorded_request
+from berth.kit.record_queries import Known
+from berth.kit.recorded_requests import recorded_request
+from berth.kit.terminal import Cli, write_json
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable

@@ -8,11 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from berth.operations.boot_options import boot_request, names_of, options_named, recorded_request
-from berth.operations.host_states import resolved
-from berth.operations.publishing import checked
-from berth.operations.refusing import operations_refused
-from berth.operations.request_sense import sense_of
+from berth.kit.boot_options import names_of, options_named
+from berth.kit.boot_requests import boot_request
+from berth.kit.named_objects import resolved
+from berth.kit.publishing import checked
+from berth.kit.recorded_requests import recorded_request
+from berth.kit.refusals import operations_refused
+from berth.kit.request_sense import sense_of
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested

@@ -12,12 +12,12 @@ from rich.console import Console
 from sqlalchemy import text
 
 from berth import composition
-from berth.commands import terminal
 from berth.commands.builds import delete
 from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
-from berth.commands.terminal import Cli
 from berth.features import packages
+from berth.kit import terminal
+from berth.kit.terminal import Cli
 from berth.operations import cells
 from berth.settings import Settings
 from bus import topics

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from berth.__main__ import app
 from berth.commands import providers
 from berth.commands.providers import reset, reset_the_ownerless
-from berth.commands.terminal import Cli
+from berth.kit.terminal import Cli
 from berth.operations import host_states
 from berth.settings import BadSetting, Settings
 from bus.claims import Claimed

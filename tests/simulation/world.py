@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from berth.choice import policy
 from berth.composition import open_placement
+from berth.kit.choice_policies import policy
 from berth.settings import Settings
 from bus import topics
 from bus.aggregates import AggregateEditRequested

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from berth import command_table, reference_tables, setting_tables
 from berth.__main__ import app
-from berth.choice import policy
 from berth.commands import index
+from berth.kit.choice_policies import policy
 from berth.settings import BadSetting, Settings
 from berth.worker_roles import WORKERS
 from bus.topics import QUERIES, TOPICS

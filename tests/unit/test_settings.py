@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from berth import composition, ironic, simulated_agents, worker_roles
-from berth.choice import request_options
 from berth.commands.run import layout_chosen
 from berth.configuration import DATABASE_PARAMETERS, EFFECTIVE_ENV, Effective, read
+from berth.kit.choice_policies import request_options
 from berth.logs import secrets_of
 from berth.services import metrics_addresses
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name

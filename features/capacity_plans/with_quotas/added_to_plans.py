@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from berth.operations.publishing import checked
+from berth.kit.publishing import checked
 from control_room.core.flavor_form import PlannedFlavor
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide

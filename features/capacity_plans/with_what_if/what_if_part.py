@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any
 
-from berth.commands.options import option
-from berth.commands.terminal import Cli, write_json
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.options import option
+from berth.kit.terminal import Cli, write_json
 from berth.settings import BadSetting
 from bus import topics
 from bus.messages import BuildRequested

@@ -1,6 +1,6 @@
 """Adds to the output of `berth what-if` whether failover headroom would still be kept."""
 
-from berth.operations.explanations import AnswerAddition
+from berth.kit.explanations import AnswerAddition
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from control_room.core.now import Reply

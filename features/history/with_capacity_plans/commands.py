@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli
+from berth.kit.command_groups import Commands
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned

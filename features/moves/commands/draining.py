@@ -7,13 +7,16 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.commands.decision_output import print_funnel
-from berth.commands.hosts import Names
-from berth.commands.options import Commands, WaitingCommand, option, positional
-from berth.commands.terminal import Cli, complain, progress_bar, write_json
-from berth.operations.boot_options import parts_given, waiting_time
-from berth.operations.cells import check_to_cell, chosen_cells
-from berth.operations.host_states import checked_cause, disabling, forcing_down, host_named, reported_hosts
+from berth.kit.boot_requests import parts_given
+from berth.kit.cells import check_to_cell, chosen_cells
+from berth.kit.command_groups import Commands, WaitingCommand
+from berth.kit.decision_output import print_funnel
+from berth.kit.host_marks import checked_cause, disabling, forcing_down
+from berth.kit.host_output import Names
+from berth.kit.hosts import host_named, reported_hosts
+from berth.kit.options import option, positional
+from berth.kit.terminal import Cli, complain, progress_bar, write_json
+from berth.kit.times import waiting_time
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -8,13 +8,15 @@ from typing import Annotated
 from msgspec import structs
 from rich.table import Table
 
-from berth.commands.decision_output import attempts_of, print_funnel
-from berth.commands.instances import duration
-from berth.commands.options import Commands, option, positional
-from berth.commands.terminal import Cli, complain, plain_table, write_json
-from berth.operations.cells import ask_cells, chosen_cells, known_cells, require_all_answers, uuid_of
-from berth.operations.deleting import end_wait
-from berth.operations.publishing import within
+from berth.kit.builds import uuid_of
+from berth.kit.cells import ask_cells, chosen_cells, known_cells, require_all_answers
+from berth.kit.command_groups import Commands
+from berth.kit.decision_output import attempts_of, print_funnel
+from berth.kit.ended_waits import end_wait
+from berth.kit.options import option, positional
+from berth.kit.publishing import within
+from berth.kit.terminal import Cli, complain, plain_table, write_json
+from berth.kit.times import age_text
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -219,9 +221,9 @@ def moves_table(found: Sequence[MoveStands], now: float) -> Table:
     rows = []
     for move in found:
         percent = f" {move.percent}%" if move.percent and not move.ended else ""
-        took = duration(move.ended - move.since) if move.ended else ""
+        took = age_text(move.ended - move.since) if move.ended else ""
         way = move.source or "-", move.host or "-"
-        since = duration(now - move.since)
+        since = age_text(now - move.since)
         rows.append(
             (move.move, move.build, move.kind, f"{move.phase}{percent}", *way, since, took, move.reason)
         )

@@ -8,12 +8,15 @@ from typing import Annotated
 from msgspec import structs
 from rich.markup import escape
 
-from berth.commands.decision_output import cause_after, print_funnel, wait_sentence
-from berth.commands.options import Commands, WaitingCommand, described, option, positional
-from berth.commands.terminal import Cli, complain, write_json
-from berth.operations.boot_options import image_named, pairs, parts_given, waiting_time
-from berth.operations.cells import uuid_of
-from berth.operations.publishing import PATIENCE, publish
+from berth.kit.boot_requests import image_named, parts_given
+from berth.kit.builds import uuid_of
+from berth.kit.command_groups import Commands, WaitingCommand
+from berth.kit.decision_output import cause_after, print_funnel, wait_sentence
+from berth.kit.key_values import pairs
+from berth.kit.options import described, option, positional
+from berth.kit.publishing import PATIENCE, publish
+from berth.kit.terminal import Cli, complain, write_json
+from berth.kit.times import waiting_time
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec import structs
 
-from berth.importing.placement_contents import ImportedConsumer, PlacementContents
+from berth.kit.placement_contents import ImportedConsumer, PlacementContents
 from control_room.core.words import several
 from features.nova.core.facts import NodeFacts, NovaFacts
 from features.nova.core.translation import OWNER_NOVA, OWNER_SINCE

@@ -4,7 +4,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import structs
 
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested

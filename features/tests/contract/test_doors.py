@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from berth.features import packages
-from berth.operations.publishing import checked
+from berth.kit.publishing import checked
 from berth.settings import BadSetting
 from bus import parts, topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator, Role

@@ -14,8 +14,9 @@ from random import Random
 import asyncpg
 import pytest
 
+from berth.kit.boot_options import BootOptions, options_named
+from berth.kit.boot_requests import boot_request
 from berth.operations.audit import audit
-from berth.operations.boot_options import BootOptions, boot_request, options_named
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus

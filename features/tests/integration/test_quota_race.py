@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from berth import composition
-from berth.operations.publishing import publish
+from berth.kit.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth.commands.cell_permissions import BrokerTool
-from berth.commands.terminal import Cli
-from berth.operations.publishing import checked
+from berth.kit.broker_users import BrokerTool
+from berth.kit.publishing import checked
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus.errors import BrokerRefused, OperationRefused
 from bus.worker import Worker, answers

@@ -6,8 +6,9 @@ import pytest
 
 from berth import composition
 from berth.commands.builds import boot
-from berth.commands.terminal import Cli
-from berth.operations.boot_options import boot_request, names_of, options_named
+from berth.kit.boot_options import names_of, options_named
+from berth.kit.boot_requests import boot_request
+from berth.kit.terminal import Cli
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.errors import OperationRefused

@@ -2,7 +2,8 @@
 
 import pytest
 
-from berth.operations.boot_options import boot_request, options_named
+from berth.kit.boot_options import options_named
+from berth.kit.boot_requests import boot_request
 from berth.settings import BadSetting
 
 WEB = "00000000-0000-4000-8000-000000000001"

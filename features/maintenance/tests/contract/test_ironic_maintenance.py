@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from berth.operations.host_states import disabling, enabling, host_named
+from berth.kit.host_marks import disabling, enabling
+from berth.kit.hosts import host_named
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import forcing_down, host_named, state_of
+from berth.kit.host_marks import forcing_down, state_of
+from berth.kit.hosts import host_named
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from berth.operations.host_states import Marking, disabling, forcing_down, host_named
+from berth.kit.host_marks import Marking, disabling, forcing_down
+from berth.kit.hosts import host_named
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 from features.moves.commands import draining

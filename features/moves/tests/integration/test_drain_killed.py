@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from berth.configuration import EFFECTIVE_ENV
-from berth.operations.host_states import host_named
+from berth.kit.hosts import host_named
 from berth.settings import Settings
 from bus.errors import Unavailable, Unroutable
 from features.moves.messages import FIND_PLANS, FindPlans, PlanStands

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.choice import policy, request_options
+from berth.kit.choice_policies import policy, request_options
 from berth.placement_http import placement_http
 from berth.settings import Settings
 from bus import topics

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from berth.importing.bring_over import Import
-from berth.importing.client import PlacementClient
 from berth.importing.writers import writer_for
+from berth.kit.placement_client import PlacementClient
 from berth.services import embedded
 from berth.settings import Settings
 from bus.delivery.runner import Bus

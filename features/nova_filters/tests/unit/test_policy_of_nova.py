@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.operations.request_sense import sense_of
+from berth.kit.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.requests import Hints, Image
 from features.nova_filters import weighers

@@ -10,7 +10,8 @@ import pytest
 from msgspec import structs
 
 from berth.features import packages
-from berth.operations.host_states import disabling, enabling, host_named, state_of
+from berth.kit.host_marks import disabling, enabling, state_of
+from berth.kit.hosts import host_named
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

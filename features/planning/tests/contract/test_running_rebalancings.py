@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
-from berth.operations import publishing
+from berth.kit import publishing
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.parts import PlanParts

@@ -8,8 +8,10 @@ from itertools import count
 import pytest
 from prometheus_client import REGISTRY
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.host_states import host_named, state_of
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.host_marks import state_of
+from berth.kit.hosts import host_named
 from bus import topics
 from bus.queries import FindWaiting
 from features.planning import making_room

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import boot_request, options_named
+from berth.kit.boot_options import options_named
+from berth.kit.boot_requests import boot_request
 from berth.settings import BadSetting
 from bus.requests import Flavor
 from features.planning.make_room_command import with_flavor

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.publishing import publish
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
+from berth.kit.publishing import publish
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
 from features.quality_replay import commands

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from berth.choice import policy
+from berth.kit.choice_policies import policy
 from berth.settings import Settings
 from bus.messages import BuildRequested
 from bus.replication import ConsumerChange

@@ -14,9 +14,10 @@ import asyncpg
 import msgspec
 import pytest
 
+from berth.kit.boot_options import options_named
+from berth.kit.boot_requests import boot_request, parts_given
+from berth.kit.publishing import publish
 from berth.operations.audit import audit
-from berth.operations.boot_options import boot_request, options_named, parts_given
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable

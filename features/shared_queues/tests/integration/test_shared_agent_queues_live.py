@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.operations.boot_options import BootOptions, boot_request
+from berth.kit.boot_options import BootOptions
+from berth.kit.boot_requests import boot_request
 from berth.settings import Settings
 from berth.simulated_agents import agents
 from bus import topics

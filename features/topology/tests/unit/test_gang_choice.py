@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.operations.boot_options import boot_request, options_named
-from berth.operations.request_sense import sense_of
+from berth.kit.boot_options import options_named
+from berth.kit.boot_requests import boot_request
+from berth.kit.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from features.groups.constraints import DomainConstraints

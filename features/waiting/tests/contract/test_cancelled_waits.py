@@ -8,7 +8,7 @@ from rich.console import Console
 
 from berth import composition
 from berth.commands.builds import delete
-from berth.commands.terminal import Cli
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus.local import LocalTransport
 from tests.contract.test_instances import BUILD, a_cloud

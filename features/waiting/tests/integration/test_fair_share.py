@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from berth.kit.publishing import publish
 from berth.operations.audit import audit
-from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

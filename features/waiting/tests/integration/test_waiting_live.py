@@ -11,7 +11,7 @@ import pytest
 
 from berth import worker_roles
 from berth.commands.run import ready
-from berth.operations.publishing import publish
+from berth.kit.publishing import publish
 from berth.services import embedded
 from berth.settings import Settings
 from bus import topics

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from berth.commands.terminal import Cli
+from berth.kit.terminal import Cli
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.queries import HeldHost

@@ -1,7 +1,7 @@
 """The failover headroom after the claims of a what-if answer."""
 
 from berth import composition
-from berth.operations.explanations import AnswerAddition
+from berth.kit.explanations import AnswerAddition
 from berth.settings import Settings
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus

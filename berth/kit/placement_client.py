@@ -10,19 +10,32 @@ from typing import Any, Self, TypeVar
 import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
+from berth.kit.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.errors import Unavailable
 from bus.masking import masked
 from bus.reports import Inventory
 
 T = TypeVar("T")
+
+
 Progress = Callable[[str, int, int], None]  # type of object, number done, total
 
+
 AT_ONCE = 16
+
+
 NEWEST = 39  # newest microversion that this client knows
+
+
 _OLDEST = 14  # older versions have no provider trees
+
+
 _TIMEOUT = 60.0
+
+
 _AGAIN = (502, 503, 504)
+
+
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
 
 

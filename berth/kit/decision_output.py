@@ -12,7 +12,11 @@ from bus.messages import Attempt
 from bus.queries import HeldHost, WaitingRequest
 
 NAME, NUMBER = 34, 8  # widths of columns
+
+
 MOST_WEIGHERS = 4  # weighers with a separate column; further weighers count only in the total
+
+
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from berth.openapi import DescribedOperation, OperationKey
+from berth.kit.http_descriptions import DescribedOperation, OperationKey
+from berth.kit.rest_ends import EndRule
 from berth.rest.call import Handler
-from berth.rest.ends import EndRule
 from bus.vocabulary import Message
 
 

@@ -1,4 +1,4 @@
-"""Parses labels of hosts, as an operator enters them."""
+"""Reads options of the form KEY=VALUE, and labels of hosts."""
 
 import re
 from collections.abc import Sequence
@@ -27,3 +27,11 @@ def domains_given(given: Sequence[str]) -> dict[str, str]:
             raise BadSetting(f"{text!r}: a label is LEVEL=NAME, such as rack=r1")
         domains[level] = label.strip()
     return domains
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    found = [text.partition("=") for text in given]
+    for text, (key, equals, _) in zip(given, found, strict=True):
+        if not key or not equals:
+            raise BadSetting(f"{option} takes KEY=VALUE, not {text!r}")
+    return {key: value for key, _, value in found}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from berth.choice import request_options
 from berth.composition import parts_of_scheduler
+from berth.kit.choice_policies import request_options
 from berth.settings import Settings
 from bus.candidates import Floats, OnChange, OnWakes
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
@@ -30,6 +30,8 @@ from scheduler_worker.dependencies import SchedulerOptions
 from scheduler_worker.queries import PlacementQueries
 
 SILENCE = 1e12  # seconds without a report after which a host would count as down: never
+
+
 PAUSE = 2.0  # seconds from one request to the next, after which no build counts as just sent
 
 

@@ -1,38 +1,23 @@
-"""Runs commands: reads the settings in force, prints results and error messages, sets exit codes."""
+"""Prints the results of a command: text, tables, JSON, notes and progress."""
 
 import asyncio
-import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from berth import logs
-from berth.configuration import Effective, read
-from berth.operations.publishing import leaves
-from berth.settings import BadSetting, Settings
+from berth.settings import Settings
 from bus import parts
 from bus.broker_urls import place
 from bus.clock import Clock
-from bus.errors import (
-    AnswerRefused,
-    BrokerRefused,
-    MigrationsBroken,
-    NoAnswer,
-    NoSuchLetter,
-    OperationRefused,
-    Unavailable,
-    Unroutable,
-)
+from bus.errors import Unavailable
 from bus.masking import OBEYED, printable
 
 if TYPE_CHECKING:
@@ -40,17 +25,17 @@ if TYPE_CHECKING:
 
     from bus.delivery.recording import RecordingBus
 
+
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
+
+
 _RECORD_SECONDS = 5.0  # until a connection to the broker counts as unavailable
+
+
 _SLOW_SECONDS = 2.0  # then a note says which broker does not answer
+
+
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
-
-
-# Errors of users and services are printed as a sentence; anything else is a defect and shows its traceback.
-_CONDITIONS = (
-    Unavailable, Unroutable, BrokerRefused, AnswerRefused, NoSuchLetter, MigrationsBroken, BadSetting,
-    OperationRefused, OSError,
-)  # fmt: skip
 
 
 def console(file: IO[str]) -> Console:
@@ -59,9 +44,9 @@ def console(file: IO[str]) -> Console:
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
 
-log = logging.getLogger(__name__)
-
 say = console(sys.stdout)
+
+
 complain = console(sys.stderr)
 
 
@@ -71,42 +56,6 @@ def progress_bar(shown: bool = True) -> "Progress":
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     return Progress(*columns, console=complain, transient=True, disable=not (shown and complain.is_terminal))
-
-
-class _Given:
-    """Stores the options before the command's name: `berth --config FILE --set NAME=VALUE COMMAND`."""
-
-    config: Path | None = None
-    sets: Mapping[str, str] = {}
-
-
-def given(config: Path | None, sets: Mapping[str, str]) -> None:
-    _Given.config, _Given.sets = config, sets
-
-
-def effective(**flags: Any) -> Effective:
-    """Return the settings in force, which include this command's options, and configure logging by them."""
-    found = read(flags, sets=_Given.sets, file=_Given.config)
-    logs.begin(found.settings)
-    if found.file is not None:
-        log.info("settings are read from %s", found.file)
-        if _Given.config is None and complain.is_terminal:
-            complain.print(f"settings are read from {found.file}", markup=False, style="dim")
-    return found
-
-
-def run(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command's coroutine, on uvloop if that is installed, and exit with the code that it returns."""
-    try:
-        try:
-            import uvloop
-
-            code = uvloop.run(work)
-        except ImportError:
-            code = asyncio.run(work)
-    except KeyboardInterrupt:
-        code = 130
-    raise typer.Exit(code or 0)
 
 
 def write_json(value: Any) -> None:
@@ -212,32 +161,3 @@ def note(text: str) -> None:
 def coloured(status: str) -> str:
     colour = _COLOURS.get(status, "red")
     return f"[{colour}]{status}[/{colour}]"
-
-
-def explained(app: typer.Typer) -> None:
-    """Run the command line; print an expected error as a sentence, and exit with the error's code."""
-    try:
-        app()
-    except BaseExceptionGroup as group:
-        conditions, bugs = group.split(_CONDITIONS)
-        if bugs is not None or conditions is None:
-            raise
-        sys.exit(_explain(leaves(conditions)))
-    except _CONDITIONS as problem:
-        sys.exit(_explain([problem]))
-
-
-def _explain(problems: Iterable[BaseException]) -> int:
-    """Print errors as sentences, each once; return exit code 2 if all are wrong settings, else 1."""
-    sentences = {_sentence(problem): problem for problem in problems}
-    for sentence in sentences:
-        complain.print(printable(sentence, lines=True), style="red", markup=False)
-    return 2 if all(isinstance(problem, BadSetting) for problem in sentences.values()) else 1
-
-
-def _sentence(problem: BaseException) -> str:
-    if isinstance(problem, OSError) and problem.strerror and problem.filename:
-        return f"{problem.filename}: {problem.strerror}"
-    if isinstance(problem, (NoAnswer, Unroutable)) and "`berth " not in str(problem):
-        return f"{problem}; `berth doctor` names the workers that do not answer"
-    return str(problem) or type(problem).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
@@ -19,10 +19,18 @@ from bus.vocabulary import Message
 if TYPE_CHECKING:  # the command line imports this module, and does not need metrics to begin
     from bus.delivery.runner import Bus, Listener
 
+
 log = logging.getLogger(__name__)
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
 
 PATIENCE = 10.0  # seconds to wait for a missing queue
+
+
 _POLL_SECONDS = 0.1
+
+
 _REPEAT_SECONDS = 0.5  # between two tries of a query
 
 
@@ -46,10 +54,6 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
             if not tries:  # log only once, so that a user at a terminal knows why it takes long
                 log.warning("%s: not up yet: %s; trying again for %g s", unroutable, receiver, patience)
         await asyncio.sleep(_POLL_SECONDS)
-
-
-M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
 
 async def answered(bus: Bus, ask: Callable[[], Awaitable[T]], seconds: float = inf) -> T:
@@ -87,12 +91,3 @@ async def each_message(listener: Listener[M], handle: Callable[[M], None]) -> No
     """Call `handle` with each message that a subscription receives, until this task is cancelled."""
     while True:
         handle(await listener.get())
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the single errors in an exception group and in nested groups."""
-    for problem in group.exceptions:
-        if isinstance(problem, BaseExceptionGroup):
-            yield from leaves(problem)
-        else:
-            yield problem

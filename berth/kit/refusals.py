@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from berth.operations.publishing import leaves
 from berth.settings import BadSetting
-from bus.errors import OperationRefused
-from control_room.queries import NO_ANSWER
+from bus.errors import UNANSWERED, OperationRefused, Undecodable
 
-TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
+TROUBLE = (OperationRefused, BadSetting, *UNANSWERED, Undecodable)
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the single errors in an exception group and in nested groups."""
+    for problem in group.exceptions:
+        if isinstance(problem, BaseExceptionGroup):
+            yield from leaves(problem)
+        else:
+            yield problem
 
 
 @contextmanager
