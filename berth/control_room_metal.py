@@ -15,7 +15,7 @@ from bus.ironic import UNKNOWN_TIME
 from bus.resources import FindAllocations, FindProviders, Provider, is_node
 from bus.vocabulary import portions
 from control_room.core.metal import BoardNode, IronicState, MetalNodes, PlacementRecord
-from control_room.queries import NO_ANSWER
+from control_room.kit.queries import NO_ANSWER
 
 if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync.api import IronicApi

@@ -24,7 +24,7 @@ from bus.messages import (
 )
 from bus.requests import Flavor
 from bus.vocabulary import UNSAID_ID, portions
-from control_room.core.now import rounded_up
+from control_room.kit.charts import rounded_up
 
 _CHUNK = 128  # most requests that are published together
 MIX = 20  # flavors in a load by default

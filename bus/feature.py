@@ -48,7 +48,7 @@ are loaded only if the feature NAME is in the list, too, and their parts of work
                  `decide_now(cli, bus, known)` answers its option --now and returns the exit code, or None if
                  the recorded decision is of another feature. Each may be missing
     pages        `make(context, renderer)` returns its pages, and what it adds to pages of others
-                 (`control_room.pages.frame.AddedPages`)
+                 (`control_room.kit.AddedPages`)
     templates    the templates of its pages
     migrations   the migrations of the database that its processes share, or a folder for each worker in whose
                  database it has tables: placement, scheduler, conductor

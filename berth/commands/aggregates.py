@@ -34,7 +34,7 @@ from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.vocabulary import UNSAID_ID
-from control_room.core.words import several
+from control_room.kit.words import several
 
 commands = Commands(name="aggregate", no_args_is_help=True)
 

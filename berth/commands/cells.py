@@ -25,7 +25,7 @@ from bus.cells import RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.host_health import not_up
-from control_room.core.words import several
+from control_room.kit.words import several
 
 _POLL_SECONDS = 1.0
 _SHOWN = 50  # remaining instances that are listed

@@ -12,7 +12,7 @@ from berth.kit.options import described, option
 from berth.kit.running import effective
 from berth.kit.terminal import progress_bar, say, write_json
 from berth.settings import BadSetting
-from control_room.core.words import several
+from control_room.kit.words import several
 
 if TYPE_CHECKING:
     from berth.importing.bring_over import Outcome

@@ -7,7 +7,7 @@ from bus.clock import Clock
 from bus.decisions import BACKLOG
 from bus.masking import printable
 from bus.queries import BuildStands, DecisionFound
-from control_room.core.words import expected_evaluation, expected_start
+from control_room.kit.words import expected_evaluation, expected_start
 
 
 def show_records(cli: Cli, known: Known) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from berth.kit.terminal import Cli, plain_table
 from bus.masking import printable
-from control_room.core.words import amounts_text, listed, several
+from control_room.kit.words import amounts_text, listed, several
 from features.capacity_plans.core.packing import FlavorCapacity
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide
 

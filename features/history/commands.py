@@ -19,7 +19,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of, totals
-from control_room.core.words import amounts_text, several
+from control_room.kit.words import amounts_text, several
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, moment_of, providers_of
 from placement_worker.extension import Tree

@@ -17,7 +17,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.resources import Provider
 from bus.vocabulary import MAX_ORDINAL
-from control_room.core.hosts import KnownHost, host_of_tree
+from control_room.kit.hosts import KnownHost, host_of_tree
 from features.history.messages import HISTORY, FindHistory, HistoryFound, LoggedCommit, SnapshotPart
 from features.history.past import PastCloud
 from placement_worker.extension import Tree, packed

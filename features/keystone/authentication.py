@@ -15,8 +15,8 @@ from bus.errors import Unavailable
 from features.keystone.settings import KeystoneSettings
 
 if TYPE_CHECKING:
-    from control_room.access import AccessRules, Visitor
-    from control_room.shared_data import BackgroundTasks
+    from control_room.kit.access import AccessRules, Visitor
+    from control_room.kit.shared_data import BackgroundTasks
     from features.keystone.tokens import KeystoneTokens
     from placement_worker.http.extension import Identity
 

@@ -15,7 +15,7 @@ from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.masking import printable
-from control_room.core.words import duration, several
+from control_room.kit.words import duration, several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     CancelWindow,

@@ -18,7 +18,7 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
-from control_room.core.words import several
+from control_room.kit.words import several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     EDIT_MAINTENANCE,

@@ -11,21 +11,12 @@ from starlette.routing import Route
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from control_room.core import words
-from control_room.core.forms import InvalidForm
-from control_room.pages.frame import (
-    AddedPages,
-    PageContext,
-    PageGroup,
-    PageRefused,
-    PageUpdates,
-    Renderer,
-    parameter,
-    soon,
-    user_of,
-    uuid_in,
-)
-from control_room.queries import query
+from control_room.kit.forms import InvalidForm
+from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
+from control_room.kit.page_requests import parameter, user_of, uuid_in
+from control_room.kit.queries import query
+from control_room.kit.refresh import PageUpdates, soon
+from control_room.kit.words import address
 from features.maintenance.core.window_form import FIELDS, parse_window
 from features.maintenance.messages import MAINTENANCE, FindMaintenance, MaintenanceWindow, every_maintenance
 from features.maintenance.operations import cancel_window, store_window
@@ -103,7 +94,7 @@ class MaintenancePages(PageGroup):
             edited = EditedWindow(id_ if act == "change" else "", texts, str(refused))
             return await self.page(request, edited, 409)
         log.info("%s: %s maintenance %s", user_of(request), act, made)
-        return RedirectResponse(words.address("/maintenance", {"done": act, "made": made}), status_code=303)
+        return RedirectResponse(address("/maintenance", {"done": act, "made": made}), status_code=303)
 
     async def _part(self, request: Request) -> str:
         find = partial(every_maintenance, self._context.queries.asker(MAINTENANCE))

@@ -9,8 +9,8 @@ from berth.kit.refusals import operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED
-from control_room.core.words import several
-from control_room.queries import SECONDS
+from control_room.kit.queries import QUERY_SECONDS
+from control_room.kit.words import several
 from features.moves.messages import FIND_PLANS, STOP_PLAN, Emptying, FindPlans, MoveStands, Steering, StopPlan
 from features.moves.moving import MoveListener, steering
 from features.moves.plan_requests import PlanListener, emptying_plan, plan_sentence, start_plan
@@ -53,7 +53,7 @@ class Drains:
     async def progress(self, root: str) -> DrainProgress | None:
         """Return the progress of the last drain of a host; None if none is known."""
         try:
-            found = await self._bus.asker(FIND_PLANS, timeout=SECONDS)(FindPlans(root=root, limit=10))
+            found = await self._bus.asker(FIND_PLANS, timeout=QUERY_SECONDS)(FindPlans(root=root, limit=10))
         except UNANSWERED:
             return None
         for stands in found.plans:

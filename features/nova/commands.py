@@ -14,7 +14,7 @@ from berth.kit.times import seconds_since
 from berth.settings import BadSetting
 from bus.clock import Clock, moment_text
 from bus.masking import printable
-from control_room.core.words import duration, listed, several
+from control_room.kit.words import duration, listed, several
 from features.nova.core.report_shown import agreement, report_shown
 from features.nova.messages import (
     NOVA_REPORT,

@@ -22,7 +22,7 @@ from berth.settings import BadSetting
 from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
-from control_room.core.words import several
+from control_room.kit.words import several
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import MoveKind, MoveOfPlan
 from features.moves.plan_requests import outcome_of

@@ -19,7 +19,7 @@ from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.parts import PlanParts
 from bus.vocabulary import seconds_of
-from control_room.core.words import several
+from control_room.kit.words import several
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import FIND_PLANS, FindPlans, MoveKind, MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, outcome_of, plan_sentence, start_plan

@@ -12,7 +12,7 @@ from bus.errors import UNANSWERED, OperationRefused
 from bus.messages import BuildRequested
 from bus.parts import PlanParts
 from bus.vocabulary import MAX_TEXT, cause_of, shortened
-from control_room.core.words import amounts_text, several
+from control_room.kit.words import amounts_text, several
 from features.moves.messages import MoveOfPlan, PlanOfMoves, PlanStands
 from features.moves.plan_requests import PlanListener, start_plan
 from features.planning.messages import PLAN_ROOM, PlanningGoal, PlanRoom, RoomGoal, RoomPlanned, room_of

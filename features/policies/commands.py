@@ -15,7 +15,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
-from control_room.core.words import several
+from control_room.kit.words import several
 from features.policies.decisions import RepeatedDecision
 from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.policy_tests import Gathered, PolicyTest, recorded_decisions, tested

@@ -12,7 +12,7 @@ from berth.kit.times import seconds_since
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
-from control_room.core.words import several
+from control_room.kit.words import several
 from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.trials import tried_policy
 from features.quality_replay.period import PeriodOutcome, RecordedArrival, RecordedPeriod

@@ -11,7 +11,7 @@ from berth.settings import BadSetting, Settings
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
-from control_room.core.words import duration
+from control_room.kit.words import duration
 from features.history.reading import moment_of
 from features.policies.commands import NOT_POSSIBLE, show_test
 from features.policies.policy_changes import FORMS, ChangedNumbers, ChangedPolicy, changed_policy

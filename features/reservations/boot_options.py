@@ -8,7 +8,7 @@ from berth.kit.options import WHERE, option
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.forms import FormField, RequestField
+from control_room.kit.forms import FormField, RequestField
 from features.reservations.edits import reservation_named
 from features.reservations.messages import ReservationPart, reservation_of
 

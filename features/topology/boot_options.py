@@ -13,7 +13,7 @@ from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from control_room.core.forms import FormField, RequestField
+from control_room.kit.forms import FormField, RequestField
 from features.groups.constraint_options import topology_given
 from features.groups.constraints import DomainConstraints
 from features.topology.messages import GangRole, TopologyPart, topology_of

@@ -17,7 +17,7 @@ from berth.kit.publishing import checked
 from berth.kit.terminal import Cli, write_json
 from bus.clock import Clock
 from bus.masking import printable
-from control_room.core.words import expected_evaluation, expected_start, several
+from control_room.kit.words import expected_evaluation, expected_start, several
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from features.what_if.parts import MODULE, WhatIfPart
 

@@ -18,11 +18,11 @@ from berth.kit.request_sense import sense_of
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from control_room.core.builds import DecisionShown, Scores, shown
-from control_room.core.forms import InvalidForm
-from control_room.pages.builds import BuildRecords
-from control_room.pages.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.queries import query
+from control_room.kit.build_records import BuildRecords
+from control_room.kit.decisions import DecisionShown, Scores, decision_shown
+from control_room.kit.forms import InvalidForm
+from control_room.kit.frame import AddedPages, PageContext, PageGroup, Renderer
+from control_room.kit.queries import query
 from features.what_if.core.request_form import FIELDS, RequestForm
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 
@@ -124,4 +124,4 @@ async def requested(bus: Bus, entered: dict[str, Any]) -> tuple[BuildRequested, 
 
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
-    return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
+    return decision_shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")

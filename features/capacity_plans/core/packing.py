@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bus.packing import RowPacking
 from bus.vocabulary import MAX_CAPACITY
-from control_room.core.flavor_form import PlannedFlavor
-from control_room.core.hosts import HostStock, KnownHost
+from control_room.kit.flavors import PlannedFlavor
+from control_room.kit.hosts import HostStock, KnownHost
 
 Counts = NDArray[np.int64]
 

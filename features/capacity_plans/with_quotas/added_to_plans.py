@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from berth.kit.publishing import checked
-from control_room.core.flavor_form import PlannedFlavor
+from control_room.kit.flavors import PlannedFlavor
 from features.capacity_plans.core.plan_form import Plan
 from features.capacity_plans.core.planning import PlanAnswer, PlanSide
 from features.capacity_plans.plan_additions import Asker, PlanAddition

@@ -11,7 +11,7 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from control_room.queries import known_hosts
+from control_room.kit.host_reading import known_hosts
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
 from features.capacity_plans.plan_additions import completed

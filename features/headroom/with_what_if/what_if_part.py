@@ -3,8 +3,8 @@
 from berth.kit.explanations import AnswerAddition
 from bus.delivery.runner import Bus
 from bus.masking import printable
-from control_room.core.now import Reply
-from control_room.queries import query
+from control_room.kit.queries import query
+from control_room.kit.replies import Reply
 from features.headroom.after_claims import headroom_after
 from features.headroom.messages import HEADROOM, FindHeadroom, HeadroomFound
 from features.what_if.messages import WhatIfAnswered

@@ -9,7 +9,7 @@ from berth.kit.boot_requests import boot_request
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
-from control_room.core.flavor_form import parse_flavor
+from control_room.kit.flavors import parse_flavor
 from features.policies.decisions import RecordedDecision
 from features.policies.stored_changes import ChangesPart, StoredChanges
 from features.policies.with_reservations.subject import SUBJECT, ReservationsSupposed, encode

@@ -13,6 +13,7 @@ from bus.clock import Clock, monotonic
 
 log = logging.getLogger(__name__)
 
+
 T = TypeVar("T")
 
 
@@ -53,14 +54,29 @@ async def background_tasks(clock: Clock) -> AsyncIterator[BackgroundTasks]:
 
 
 K = TypeVar("K", bound=Hashable)
+
+
 V = TypeVar("V")
 
+
 SPACING = 0.15  # seconds between two queries for open pages, whatever they show
+
+
 SOONEST = 0.1  # seconds between two updates of a page
+
+
 GRACE = 5.0  # seconds for which a read continues without a reader: a page's event stream may need it soon
-TIMES = 4.0  # a value is used for this multiple of the time that its read took
+
+
+READ_TIMES = 4.0  # a value is used for this multiple of the time that its read took
+
+
 _PROCESSOR_SHARE = 0.02  # of a processor that repeated updates may take
+
+
 _QUERY_WEIGHT = 0.1  # processor seconds that a second of queries counts as; so queries take 1/6 of the time
+
+
 _MOST = 64  # stored values at most
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.messages import BuildRequested
 
@@ -44,5 +44,21 @@ def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits:
     return numbers
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     return [item for item in _APART.split(text) if item]
+
+
+LONGEST_PROJECT = 255  # characters of the id of a project
+
+
+def is_project(text: str) -> bool:
+    """Return whether a text can be the id of a project: databases store no control characters."""
+    return 0 < len(text) <= LONGEST_PROJECT and text.isprintable()
+
+
+@dataclass(frozen=True)
+class PageForm:
+    """The fields of a form as they were entered, and why the operation was refused."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""

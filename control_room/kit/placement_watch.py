@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from bus.delivery.runner import Listener
 from bus.errors import Unavailable
 from bus.replication import PlacementChanged
-from control_room.shared_data import BackgroundTasks
+from control_room.kit.shared_data import BackgroundTasks
 
 _RETRY_SECONDS = 1.0  # until placement's changes are received again after the bus was unreachable
 

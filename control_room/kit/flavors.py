@@ -5,10 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MOST_PARTS = 10_000  # instances of a flavor in one mix
+
+
 MOST_WORDS = 50  # classes and traits in a line
-NAME = re.compile(r"[A-Z0-9_]{1,255}")
+
+
+RESOURCE_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+
+
 AMOUNT = re.compile(r"[0-9]{1,10}")
+
+
 _COUNTED = re.compile(r"(\d{1,6})\s*x\s*(.+)", re.IGNORECASE | re.DOTALL)
+
+
 _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
@@ -27,7 +37,7 @@ def parse_flavor(text: str) -> PlannedFlavor:
     """Parse a flavor of a mix such as `3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT`; raise ValueError if it is
     invalid.
     """
-    parts, rest = counted(text, MOST_PARTS)
+    parts, rest = split_count(text, MOST_PARTS)
     terms = FlavorTerms(rest)
     if not terms.amounts or terms.zone:
         such_as = "CLASS:AMOUNT,... and traits, such as 3xVCPU:2,MEMORY_MB:4096"
@@ -36,7 +46,7 @@ def parse_flavor(text: str) -> PlannedFlavor:
     return PlannedFlavor(name=rest, amounts=terms.amounts, required=traits, forbidden=forbidden, parts=parts)
 
 
-def counted(text: str, most: int) -> tuple[int, str]:
+def split_count(text: str, most: int) -> tuple[int, str]:
     """Split `3xTEXT` into the number and the text; without a number it is 1."""
     found = _COUNTED.fullmatch(text)
     if found is None:
@@ -61,7 +71,7 @@ class FlavorTerms:
             name, colon, amount = (part.strip() for part in term.partition(":"))
             if term.startswith("zone="):
                 self.zone = term.removeprefix("zone=")
-            elif not NAME.fullmatch(name.removeprefix("!")):
+            elif not RESOURCE_NAME.fullmatch(name.removeprefix("!")):
                 raise ValueError(f"{term!r}: CLASS:AMOUNT or a trait, of A to Z, 0 to 9 and _")
             elif not colon:
                 (self.forbidden if name.startswith("!") else self.traits).add(name.removeprefix("!"))

@@ -1,38 +1,35 @@
-"""Common parts of all pages: the user's session, navigation, forms, rendering, and updates of open pages."""
+"""The frame of all pages: navigation, templates, and what features add."""
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import Scope
 
-from bus.audit_trail import Operator
-from bus.clock import Clock, moment_text, set_within, time_text
-from bus.delivery.recording import Caller
-from bus.http import origin_of
+from bus.clock import Clock, moment_text, time_text
 from bus.masking import printable
-from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
-from control_room.core import words
-from control_room.core.forms import RequestField
-from control_room.queries import Operations, Queries, StatusReader
-from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
+from control_room.access import Sessions
+from control_room.kit import words
+from control_room.kit.access import AccessRules
+from control_room.kit.forms import RequestField
+from control_room.kit.page_requests import THEMES, session_of, theme_of
+from control_room.kit.queries import Queries
+from control_room.kit.shared_data import BackgroundTasks
+from control_room.queries import Operations, StatusReader
 from control_room.worker import Events
 
-LONGEST_PROJECT = 255  # characters of the id of a project
 HERE = Path(__file__).parents[1]
+
+
 NAVIGATION = (
     ("/", "Now"),
     ("/hosts", "Hosts"),
@@ -41,9 +38,14 @@ NAVIGATION = (
     ("/bus", "Bus"),
     ("/audit", "Audit"),
 )
+
+
 NavigationEntry = tuple[str, str]  # address and name
+
+
 AFTER_FEATURES = 2  # entries of the navigation after those of features
-THEMES = ("auto", "light", "dark")
+
+
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
 
 
@@ -58,6 +60,8 @@ class PageRefused(Exception):
 
 # returns the HTML of a section, from the request and the subject of the page, or an empty text
 Section = Callable[[Request, Any], Awaitable[str]]
+
+
 # executes an operation on the host with this root, from the fields of its form; returns the host's new state
 HostOperation = Callable[[str, Mapping[str, str]], Awaitable[str]]
 
@@ -244,171 +248,3 @@ def _moment(seconds: float) -> str:
 
 def _token(form_token: str) -> Markup:
     return Markup('<input type="hidden" name="form_token" value="{}">').format(form_token)
-
-
-def session_of(request: Request) -> WebSession:
-    session: WebSession = request.scope["session"]
-    return session
-
-
-def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
-    """Return the user, address and path of an HTTP request for a record in the audit trail."""
-    return Caller(
-        operator=visitor.operator if visitor else Operator(name=""),
-        interface="control room",
-        through=f"{scope['method']} {scope['path']}",
-        origin=origin_of(scope),
-        request=Clock().uuid(),
-    )
-
-
-def user_of(request: Request) -> str:
-    """Return the name of the user that sent an HTTP request, for the log; "?" without sign-in."""
-    visitor = session_of(request).visitor
-    return visitor.user if visitor else "?"
-
-
-def theme_of(request: Request) -> str:
-    theme = request.cookies.get(theme_cookie(request.scope), "")
-    return theme if theme in THEMES else "auto"
-
-
-def redirect_to(path: str) -> Response:
-    """Return a redirect to a path of this site, or to the home page if the path leads to another site."""
-    safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
-    return RedirectResponse(safe, status_code=303)
-
-
-def parameter(request: Request, name: str) -> str:
-    return request.query_params.get(name, "").strip()[:255]
-
-
-def uuid_in(text: str) -> str:
-    """Return the text as a UUID in lower case with dashes, or an empty text if it is no UUID."""
-    try:
-        return str(uuid.UUID(text.strip()))
-    except ValueError:
-        return ""
-
-
-KEEPALIVE_SECONDS = 15.0  # between comments that keep a quiet stream open
-PATIENCE = 0.4  # seconds that a page waits for its data
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class PageUpdates:
-    """Sends a part of an open page to the browser: initially, every `seconds`, and after `changes`."""
-
-    def __init__(
-        self, seconds: float, changes: Changes | None = None, interval: UpdateInterval | None = None
-    ) -> None:
-        self._seconds = seconds
-        self._changes = changes
-        self.interval = interval or UpdateInterval()
-
-    def stream(
-        self,
-        request: Request,
-        part: Callable[[], Awaitable[str]],
-        while_open: AbstractAsyncContextManager[None] | None = None,
-    ) -> EventSourceResponse:
-        """Return an event stream that sends a page's part until the browser leaves or the session ends; the
-        context `while_open` is entered for this time.
-        """
-        return EventSourceResponse(
-            self._events(request, part, while_open or nullcontext()),
-            ping=KEEPALIVE_SECONDS,
-            ping_message_factory=lambda: ServerSentEvent(comment="berth", sep="\n"),
-            sep="\n",
-            headers={"cache-control": "no-store"},
-        )
-
-    async def _events(
-        self,
-        request: Request,
-        part: Callable[[], Awaitable[str]],
-        while_open: AbstractAsyncContextManager[None],
-    ) -> AsyncIterator[ServerSentEvent]:
-        sessions: Sessions = request.app.state.sessions
-        session, sent = session_of(request), None
-        changes = self._changes or Changes()
-        with sessions.stream(session) as stream, changes.wake(stream.wake):
-            async with while_open:
-                while not stream.ended.is_set():
-                    stream.wake.clear()
-                    now = await _made(part, stream)
-                    if now is not None and now != sent:
-                        yield ServerSentEvent(now, event="part", sep="\n")
-                        sent = now
-                    pause = self.interval.seconds
-                    await set_within(stream.ended, min(pause, self._seconds))
-                    await set_within(stream.wake if self._changes else stream.ended, self._seconds - pause)
-            if sessions.has_ended(session):
-                yield ServerSentEvent("", event="signed-out", sep="\n")
-
-
-def live_data(
-    context: PageContext, read: Callable[[K], Awaitable[V]], changes: Changes, seconds: float
-) -> tuple[SharedData[K, V], PageUpdates]:
-    """Return a cache of a page's data by key, and the updates that send the page's part to open browsers.
-    `read` reads a key's data again after `changes`, or when they are about `seconds` old.
-    """
-    data = SharedData(
-        context.tasks, read, changes=changes, seconds=seconds * 0.9, times=TIMES, spacing=SPACING
-    )
-    return data, PageUpdates(seconds, changes, data.interval)
-
-
-async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:
-    try:
-        async with asyncio.timeout(None) as timeout:
-            with stream.endable(timeout):
-                return await part()
-    except TimeoutError:
-        if not stream.ended.is_set():
-            raise
-        return None
-
-
-async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return a page's data if they arrive within 0.4 s, else None: the page's event stream sends them later.
-
-    With `wait=1` in the URL, wait until the data are ready or the browser has disconnected.
-    """
-    waits = request.query_params.get("wait") == "1"
-    found: V | None = None
-    problem: Exception | None = None
-    try:
-        async with asyncio.timeout(None if waits else PATIENCE) as limit, asyncio.TaskGroup() as group:
-            leaving = group.create_task(_end_when_left(request, limit))
-            try:
-                found = await data
-            except Exception as raised:  # raised below: the task group would wrap the error
-                problem = raised
-            leaving.cancel()
-    except TimeoutError:
-        return None
-    if problem is not None:
-        raise problem
-    return found
-
-
-async def _end_when_left(request: Request, limit: asyncio.Timeout) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    limit.reschedule(0.0)
-
-
-def is_project(text: str) -> bool:
-    """Return whether a text can be the id of a project: databases store no control characters."""
-    return 0 < len(text) <= LONGEST_PROJECT and text.isprintable()
-
-
-@dataclass(frozen=True)
-class PageForm:
-    """The fields of a form as they were entered, and why the operation was refused."""
-
-    texts: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""

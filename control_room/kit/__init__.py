@@ -1,0 +1,1 @@
+"""What features import of `control_room`."""
