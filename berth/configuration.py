@@ -31,8 +31,8 @@ from berth.settings import (
     SchedulerSettings,
     Settings,
     SimulatorSettings,
-    by_name,
     described,
+    settings_by_name,
 )
 from bus.masking import masked
 
@@ -81,7 +81,7 @@ def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, st
     """Raise `BadSetting` for the first unusable setting. `given`: the values that replace defaults, by
     setting name; `origins`: the source of each of these values.
     """
-    values = {**by_name(settings), **given}
+    values = {**settings_by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
         value = described(values[name]) if name in _CHOICES else repr(masked(values[name]))
@@ -222,7 +222,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     placement = settings.placement
     if placement.auth == "tokens" and not placement.tokens:
         refuse("placement_tokens", "name the file of tokens")
-    values = by_name(settings)
+    values = settings_by_name(settings)
     for feature in features():
         is_required = feature.authentication == placement.auth
         if is_required or not feature.authentication:
@@ -354,7 +354,7 @@ class Effective:
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Return each setting's value without passwords, its source and its group."""
-        values = by_name(self.settings)
+        values = settings_by_name(self.settings)
         return {
             name: {"value": masked(values[name]), "from": self.origins.get(name, "default"), "group": group}
             for name, group in GROUP_OF.items()

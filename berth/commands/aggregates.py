@@ -13,7 +13,7 @@ from berth.kit.aggregates import aggregate_named, find_aggregates, hosts_inside
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
 from berth.kit.hosts import check_host_names
-from berth.kit.key_values import pairs
+from berth.kit.key_values import pairs_given
 from berth.kit.options import described, option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli, complain, plain_table, write_json
@@ -210,7 +210,7 @@ async def import_command(
 
 
 def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    metadata = pairs("--property", properties or ())
+    metadata = pairs_given("--property", properties or ())
     if zone is not None:
         if not zone:
             raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")

@@ -13,9 +13,9 @@ from berth.kit.boot_requests import boot_request
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands, WaitingCommand
 from berth.kit.decision_output import wait_sentence
-from berth.kit.named_objects import ByName, resolved
+from berth.kit.named_objects import ByName, resolved_request
 from berth.kit.options import HOW_MANY, option, positional
-from berth.kit.publishing import PATIENCE, checked, publish
+from berth.kit.publishing import PUBLISH_SECONDS, checked, publish
 from berth.kit.terminal import Cli, coloured, note, write_json
 from berth.kit.times import waiting_time
 from berth.operations.deleting import DeleteOptions, delete_build
@@ -69,11 +69,11 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
     request = checked(request)
     async with cli.bus("boot") as bus:
         printer = _BootPrinter(bus, len(request.instances), sense_of(request), cli)
-        request = checked(await resolved(bus, request, names))
+        request = checked(await resolved_request(bus, request, names))
         if wait:
             active = await follow_boot(bus, request, timeout, printer)
             return 0 if active >= (request.at_least or len(request.instances)) else 1
-        await publish(bus, request, patience=min(timeout, PATIENCE))
+        await publish(bus, request, patience=min(timeout, PUBLISH_SECONDS))
     for instance in request.instances:
         cli.tell(f"asked for {instance}", build=instance, request=request.request)
     return 0

@@ -30,7 +30,7 @@ from berth.kit.broker_permissions import BrokerUser, queue_policy
 from berth.kit.broker_users import BrokerTool, RecordedUsers
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
-from berth.kit.publishing import answered
+from berth.kit.publishing import repeated_until_answered
 from berth.kit.secret_files import as_user
 from berth.kit.terminal import Cli, complain, write_json
 from berth.kit.undoing import Undo, undone_on_failure
@@ -202,7 +202,7 @@ async def _reaches_placement(bus: Bus, cell: str) -> bool:
     """Return whether placement answers, within PLACEMENT_SECONDS, a query of the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     with suppress(Unavailable, Unroutable):
-        await answered(bus, partial(ask, FindProviders(cell=cell, limit=1)), PLACEMENT_SECONDS)
+        await repeated_until_answered(bus, partial(ask, FindProviders(cell=cell, limit=1)), PLACEMENT_SECONDS)
         return True
     return False
 

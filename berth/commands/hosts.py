@@ -6,7 +6,7 @@ from typing import Annotated
 from berth.kit.command_groups import Commands
 from berth.kit.decision_output import held_sentence
 from berth.kit.host_marks import Marked, Marking, checked_cause, disabling, enabling, forcing_down
-from berth.kit.host_output import Names, picture
+from berth.kit.host_output import HostNames, provider_tree
 from berth.kit.hosts import host_named, reported_hosts
 from berth.kit.key_values import labels_given
 from berth.kit.options import described, option, positional
@@ -82,7 +82,7 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
     owner = (
         f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  no agent reports it"
     )
-    cli.rows(tree, picture(tree, owner))
+    cli.rows(tree, provider_tree(tree, owner))
     if (summary := standings.capabilities(root).summary) and not cli.as_json:
         cli.tell(printable(summary))
     for each in held:
@@ -90,7 +90,9 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
 
 
 @commands.command("disable")
-async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> None:
+async def disable_command(
+    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+) -> None:
     """Disable hosts: schedulers place no new builds there; instances stay.
 
     A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
@@ -100,7 +102,9 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
 
 
 @commands.command("enable")
-async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
+async def enable_command(
+    cli: Cli, hosts: HostNames = None, agent: OfAgent = "", because: Because = ""
+) -> int:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
     `--because disk` removes that cause; without the option the unnamed cause is removed. A host that
@@ -114,7 +118,7 @@ async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", bec
 @commands.command("force-down")
 async def force_down_command(
     cli: Cli,
-    hosts: Names = None,
+    hosts: HostNames = None,
     agent: OfAgent = "",
     undo: bool = option(False, "It counts as up again while its agent sends heartbeats."),
 ) -> None:

@@ -5,7 +5,7 @@ from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
 from berth.kit.record_output import show_records
-from berth.kit.record_queries import Explained, Known, known_records
+from berth.kit.record_queries import ExplainedId, KnownRecords, known_records
 from berth.kit.terminal import Cli
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
@@ -18,7 +18,7 @@ commands = Commands()
 @commands.command("why")
 async def why_command(
     cli: Cli,
-    build: Explained,
+    build: ExplainedId,
     again: bool = option(
         False, "Repeat the recorded decision; exit 1 unless it is the same host.", "--replay"
     ),
@@ -49,7 +49,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
     return 0
 
 
-def _repeat_decisions(cli: Cli, known: Known) -> int:
+def _repeat_decisions(cli: Cli, known: KnownRecords) -> int:
     """Repeat the recorded decisions of builds; return 1 if a decision now chooses another host, else 0."""
     if known.subject:
         raise OperationRefused(f"it is {known.subject}: only the choice of a build is made again")
@@ -74,7 +74,7 @@ def _repeat_decisions(cli: Cli, known: Known) -> int:
     return 0 if same else 1
 
 
-async def _ask_now(cli: Cli, bus: Bus, known: Known) -> int:
+async def _ask_now(cli: Cli, bus: Bus, known: KnownRecords) -> int:
     """Let the feature answer that the present decision about these records is of; return the exit code."""
     for module in modules("explaining"):
         if decide := getattr(module, "decide_now", None):

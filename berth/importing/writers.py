@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from berth.kit.placement_client import PlacementClient, Rejected, each
+from berth.kit.placement_client import PlacementClient, Rejected, each_in_parallel
 from berth.kit.placement_contents import ImportedProvider
 from bus.errors import Unavailable
 
@@ -73,7 +73,7 @@ async def write_stepwise(target: PlacementClient, providers: Iterable[ImportedPr
         for provider in tree:
             done.append(await _written(target, provider))
 
-    await each(trees, write_tree)
+    await each_in_parallel(trees, write_tree)
     return done
 
 

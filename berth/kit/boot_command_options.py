@@ -65,7 +65,7 @@ BOOT_OPTIONS = {
 }
 
 
-def boot_options(*without: str) -> dict[str, Any]:
+def boot_descriptions(*without: str) -> dict[str, Any]:
     """Return the descriptions of the options of `berth boot`, except those of the fields `without`."""
     described = {name: option for name, option in BOOT_OPTIONS.items() if name not in without}
     return described | {"more": OptionsOf(feature_options(), without)}

@@ -11,7 +11,7 @@ import msgspec
 
 from berth.kit.boot_options import BootOptions
 from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
-from berth.kit.key_values import pairs
+from berth.kit.key_values import pairs_given
 from berth.settings import BadSetting
 from bus.clock import Clock
 from bus.messages import BuildRequested
@@ -73,7 +73,7 @@ def image_named(name: str, properties: Sequence[str]) -> Image | None:
     """Return a request's image with the given name and properties, or None if the name is empty."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
-    return Image(name=name, properties=pairs("--image-property", properties)) if name else None
+    return Image(name=name, properties=pairs_given("--image-property", properties)) if name else None
 
 
 def hints_given(given: Sequence[str]) -> tuple[Hints, RequestParts]:
@@ -81,7 +81,7 @@ def hints_given(given: Sequence[str]) -> tuple[Hints, RequestParts]:
     known_hints = (*_HINTS, *TYPES.flat_parts(RequestParts, "hints"))
     hints: dict[str, str | list[str]] = {}
     for text in given:
-        ((key, value),) = pairs("--hint", [text]).items()
+        ((key, value),) = pairs_given("--hint", [text]).items()
         if key not in known_hints:
             like = difflib.get_close_matches(key, known_hints, n=1)
             meant = f", did you mean {like[0]}?" if like else ""

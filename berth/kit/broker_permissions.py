@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from bus.rabbit.topology import BrokerNames
 
-WORD = r"[A-Za-z0-9_-]+"
+NAME_PATTERN = r"[A-Za-z0-9_-]+"
 
 
-RANDOM = "[0-9a-f]{8}"
+RANDOM_PATTERN = "[0-9a-f]{8}"
 
 
-NONE = "^$"  # a pattern that matches no name and no key: neither is ever empty
+MATCHES_NOTHING = "^$"  # a pattern that matches no name and no key: neither is ever empty
 
 
-FIELD = re.compile(r"\{(\w+)\}")
+KEY_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ def queue_policy(user: str) -> str:
     return f"{user} queues"
 
 
-def named(names: BrokerNames, queues: Iterable[str]) -> list[str]:
+def queue_patterns(names: BrokerNames, queues: Iterable[str]) -> list[str]:
     before = re.escape(names.queue(""))
     return [before + queue for queue in queues]
 
 
-def exchanges(names: BrokerNames, *parts: str) -> list[str]:
+def exchange_patterns(names: BrokerNames, *parts: str) -> list[str]:
     return [re.escape(f"{names.exchange}.{part}" if part else names.exchange) for part in parts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,3 +54,15 @@ class RecordedUsers:
     async def drop(self, user: str, *policies: str) -> None:
         async with self._cli.recorded("credential", user, "delete the user"):
             await self._admin.drop(user, *policies)
+
+    async def queues_like(self, pattern: str) -> list[str]:
+        """Return the names of the broker's queues that match a regular expression."""
+        return [queue for queue in await self.queues() if re.match(pattern, queue)]
+
+    async def delete_queues(self, pattern: str) -> int:
+        """Delete the broker's queues whose names match a regular expression; return how many there were."""
+        from berth.broker_inspection import delete_queues  # a client of RabbitMQ, which loads slowly
+
+        queues = await self.queues_like(pattern)
+        await delete_queues(self._cli.settings.bus.amqp_url, queues)
+        return len(queues)

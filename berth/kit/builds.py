@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import structs
 
-from berth.kit.cells import ask_cells, known_cells, named
+from berth.kit.cells import ask_cells, cells_text, known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.decisions import FindRefused, RefusedBuild
@@ -36,7 +36,7 @@ async def builds_by_uuid(
     found = {stands.build: stands for answer in answers.values() for stands in answer.builds}
     missing = [build for build in builds if build not in found]
     if missing:
-        no_answer = f"; did not answer: {named(silent)}" if silent else ""
+        no_answer = f"; did not answer: {cells_text(silent)}" if silent else ""
         raise OperationRefused(f"no cell knows a build {', '.join(missing)}{no_answer}")
     return {build: found[build] for build in builds}
 

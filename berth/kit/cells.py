@@ -67,8 +67,8 @@ async def ask_cells(
 def require_all_answers(silent: Sequence[str]) -> None:
     """Raise OperationRefused if some cells did not answer; call this after the answers were printed."""
     if silent:
-        raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
+        raise OperationRefused(f"not shown, for it did not answer: {cells_text(silent)}")
 
 
-def named(cells: Sequence[str]) -> str:
+def cells_text(cells: Sequence[str]) -> str:
     return f"cell {', cell '.join(cells)}"

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from berth import features
-from berth.settings import BadSetting, Settings, by_name
+from berth.settings import BadSetting, Settings, settings_by_name
 from scheduler_worker import PROFILES, BadChoice, ChoicePolicy, RequestOptions, default_profile, with_profile
 
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
 
-def policy(settings: Settings) -> ChoicePolicy:
+def choice_policy(settings: Settings) -> ChoicePolicy:
     """Return the filters and weighers that the settings enable; raise BadSetting for a wrong setting."""
 
     def refuse(name: str, why: str) -> NoReturn:
-        raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
+        raise BadSetting(f"{name} = {settings_by_name(settings)[name]!r}: {why}")
 
     return chosen(settings, refuse)
 
@@ -88,7 +88,7 @@ def request_options(settings: Settings) -> RequestOptions:
     return RequestOptions(
         readers=features.request_readers(settings),
         max_wait=requests.max_wait,
-        unscoped=any(rule.reads_unscoped for rule in policy(settings).rules),
+        unscoped=any(rule.reads_unscoped for rule in choice_policy(settings).rules),
         tenant_aggregates=requests.tenant_aggregates != "off",
         tenant_aggregates_required=requests.tenant_aggregates == "required",
         isolate_aggregates=requests.isolate_aggregates,

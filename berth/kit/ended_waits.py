@@ -1,6 +1,6 @@
 """Cancels requests that wait for capacity."""
 
-from berth.kit.publishing import PATIENCE, checked, publish, within
+from berth.kit.publishing import PUBLISH_SECONDS, checked, publish, within_seconds
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -19,7 +19,9 @@ async def end_wait(bus: Bus, request: str) -> BuildCancelled:
         " a scheduler that returns will still end it"
     )
     try:
-        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
-        return await within(_CANCEL_SECONDS, answers.get(), otherwise)
+        await publish(
+            bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PUBLISH_SECONDS
+        )
+        return await within_seconds(_CANCEL_SECONDS, answers.get(), otherwise)
     finally:
         await answers.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from berth.kit.boot_options import BootOptions
-from berth.kit.key_values import pairs
+from berth.kit.key_values import pairs_given
 from berth.settings import BadSetting
 from bus.errors import NOT_JSON
 from bus.requests import Flavor
@@ -39,7 +39,7 @@ def described_flavor(options: BootOptions) -> Flavor:
             f"{meant} Describe the flavor with --vcpus, --memory-mb, --disk-gb or --spec"
         )
     metal = _METAL if name == _METAL_NAME else {}
-    specs = {**metal, **pairs("--extra-spec", options.extra_spec)}
+    specs = {**metal, **pairs_given("--extra-spec", options.extra_spec)}
     return Flavor(name=name or "custom", extra_specs=specs, **(_DEFAULT_SIZE | described))
 
 
@@ -58,7 +58,7 @@ def changed_flavor(option: str, flavor: Flavor, given: str) -> Flavor:
     """
     figures: dict[str, int] = {}
     name, specs = "", dict(flavor.extra_specs)
-    for key, value in pairs(option, _NEXT.split(given)).items():
+    for key, value in pairs_given(option, _NEXT.split(given)).items():
         if key in _FIGURES:
             if not value.isdecimal():
                 raise BadSetting(f"{option} {key}={value}: takes a whole number")

@@ -10,10 +10,12 @@ from berth.kit.options import positional
 from bus.masking import printable
 from bus.resources import Provider
 
-Names = Annotated[list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")]
+HostNames = Annotated[
+    list[str] | None, positional("Names of hosts, or their roots' uuids.", metavar="HOST...")
+]
 
 
-def picture(tree: Sequence[Provider], about: str) -> Picture:
+def provider_tree(tree: Sequence[Provider], about: str) -> Picture:
     """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider.
     `about` is printed after the root's name.
     """

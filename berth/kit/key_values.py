@@ -29,7 +29,7 @@ def domains_given(given: Sequence[str]) -> dict[str, str]:
     return domains
 
 
-def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+def pairs_given(option: str, given: Sequence[str]) -> dict[str, str]:
     found = [text.partition("=") for text in given]
     for text, (key, equals, _) in zip(given, found, strict=True):
         if not key or not equals:

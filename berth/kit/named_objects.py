@@ -32,7 +32,7 @@ class ByName:
     more: tuple[HostRequestOptions, ...] = ()
 
 
-async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
+async def resolved_request(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
     """Return the build request with the uuids of the aggregates and of the objects of features that `by_name`
     names. Raise OperationRefused if several hosts have the name of a host in the request.
     """

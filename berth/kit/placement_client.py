@@ -160,13 +160,13 @@ class PlacementClient:
                 world.providers[found.id] = found
                 holders.update(allocated["allocations"])
 
-        await each(listed, provider, "providers read", progress)
+        await each_in_parallel(listed, provider, "providers read", progress)
 
         async def consumer(id_: str) -> None:
             if (found := await self.consumer(id_)) is not None:
                 world.consumers[id_] = found
 
-        await each(sorted(holders), consumer, "consumers read", progress)
+        await each_in_parallel(sorted(holders), consumer, "consumers read", progress)
         return world
 
     async def provider(self, id_: str) -> tuple[ImportedProvider, int] | None:
@@ -229,7 +229,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
         return {}
 
 
-async def each(
+async def each_in_parallel(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str = "", progress: Progress = no_report
 ) -> None:
     """Call a coroutine function with each item, at most 16 at the same time, and report how many are done."""

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 
-PATIENCE = 10.0  # seconds to wait for a missing queue
+PUBLISH_SECONDS = 10.0  # seconds to wait for a missing queue
 
 
 _POLL_SECONDS = 0.1
@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.1
 _REPEAT_SECONDS = 0.5  # between two tries of a query
 
 
-async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
+async def publish(bus: Bus, *messages: Message, patience: float = PUBLISH_SECONDS) -> None:
     """Publish messages and return when they are in their queues; raise Unroutable if a queue is still missing
     after `patience` seconds.
 
@@ -56,7 +56,7 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def answered(bus: Bus, ask: Callable[[], Awaitable[T]], seconds: float = inf) -> T:
+async def repeated_until_answered(bus: Bus, ask: Callable[[], Awaitable[T]], seconds: float = inf) -> T:
     """Repeat a query until a worker answers it, and return the answer. After `seconds`, raise the error of
     the last try.
     """
@@ -78,7 +78,7 @@ def checked(message: M) -> M:
         raise BadSetting(str(problem)) from None
 
 
-async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
+async def within_seconds(seconds: float, work: Awaitable[T], otherwise: str) -> T:
     """Await `work` and return its result; after `seconds` raise OperationRefused with the given text."""
     try:
         async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
 """Shows the records about a build, request or move."""
 
 from berth.kit.decision_output import attempts_of, held_sentence, print_funnel
-from berth.kit.record_queries import Known
+from berth.kit.record_queries import KnownRecords
 from berth.kit.terminal import Cli, write_json
 from bus.clock import Clock
 from bus.decisions import BACKLOG
@@ -10,7 +10,7 @@ from bus.queries import BuildStands, DecisionFound
 from control_room.kit.words import expected_evaluation, expected_start
 
 
-def show_records(cli: Cli, known: Known) -> None:
+def show_records(cli: Cli, known: KnownRecords) -> None:
     """Print the records about a build, request or move."""
     if cli.as_json:
         records = [each.record for each in known.explained if each.record is not None]

@@ -20,7 +20,7 @@ SECONDS = 5.0  # time limit for an answer to a query
 _SCHEDULER = "the scheduler"
 
 
-Explained = Annotated[
+ExplainedId = Annotated[
     str,
     positional(
         "The uuid of a build, of a request that found no host, or of a move.", metavar="BUILD|REQUEST|MOVE"
@@ -29,7 +29,7 @@ Explained = Annotated[
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRecords:
     """The records of cells and of a scheduler about an id, and the workers that did not answer."""
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
@@ -43,7 +43,7 @@ class Known:
         return next((each.subject for each in self.explained if each.subject), "")
 
 
-async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
+async def known_records(settings: Settings, bus: Bus, id_: str) -> KnownRecords:
     """Query all cells, a scheduler and placement; return their records about a build, request or move. Raise
     OperationRefused without any record."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
@@ -57,7 +57,7 @@ async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
     explaining = [module for module in modules("explaining") if hasattr(module, "reasons")]
     found = await asyncio.gather(*(module.reasons(bus, id_, stands, cells) for module in explaining))
     explained: list[BuildExplanation] = [each for several in found for each in several]
-    known = Known(
+    known = KnownRecords(
         stands,
         decided.get(_SCHEDULER, DecisionFound()),
         tuple(sorted(explained, key=lambda each: not each.subject)),

@@ -11,7 +11,7 @@ import typer
 
 from berth import logs
 from berth.configuration import Effective, read
-from berth.kit.refusals import leaves
+from berth.kit.refusals import single_errors
 from berth.kit.terminal import complain
 from berth.settings import BadSetting
 from bus.errors import (
@@ -80,7 +80,7 @@ def explained(app: typer.Typer) -> None:
         conditions, bugs = group.split(_CONDITIONS)
         if bugs is not None or conditions is None:
             raise
-        sys.exit(_explain(leaves(conditions)))
+        sys.exit(_explain(single_errors(conditions)))
     except _CONDITIONS as problem:
         sys.exit(_explain([problem]))
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from berth.kit.cells import ask_cells, known_cells, named
-from berth.kit.publishing import PATIENCE, checked, publish, within
+from berth.kit.cells import ask_cells, cells_text, known_cells
+from berth.kit.publishing import PUBLISH_SECONDS, checked, publish, within_seconds
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -89,7 +89,7 @@ class _Deletion:
         await self._publish(
             BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True, fence=fence)
         )
-        answer = await within(
+        answer = await within_seconds(
             self.options.timeout,
             answers.get(),
             f"no scheduler answered within {self.options.timeout:g} s about {self.id};"
@@ -98,7 +98,7 @@ class _Deletion:
         if answer.passed_on:
             return await self._forwarded(answer)
         if silent:
-            note(f"did not answer: {named(silent)}")
+            note(f"did not answer: {cells_text(silent)}")
         if not answer.known and not fence:
             raise OperationRefused(
                 f"{self.id}: {answer.why}. If its request is not handled yet, --fence prevents a host for it"
@@ -123,11 +123,11 @@ class _Deletion:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _publish(self, message: Message) -> None:
-        await publish(self.bus, checked(message), patience=min(self.options.timeout, PATIENCE))
+        await publish(self.bus, checked(message), patience=min(self.options.timeout, PUBLISH_SECONDS))
 
     async def _within(self, work: Awaitable[T], build: str) -> T:
         seconds = self.options.timeout
-        return await within(
+        return await within_seconds(
             seconds, work, f"not waiting any longer: {build} was not deleted within {seconds:g} s"
         )
 

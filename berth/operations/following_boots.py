@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from berth.kit.publishing import PATIENCE, each_message, publish
+from berth.kit.publishing import PUBLISH_SECONDS, each_message, publish
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, OperationRefused, Unavailable
@@ -35,7 +35,7 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     conflicts = await bus.listen(topics.BUILD_CONFLICT.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable | BuildConflict] = asyncio.Queue()
-    await publish(bus, request, patience=min(timeout, PATIENCE))
+    await publish(bus, request, patience=min(timeout, PUBLISH_SECONDS))
     active, open_, conflict = 0, set(request.instances), ""
     try:
         async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
@@ -27,7 +28,7 @@ from berth.rest.bodies import (
     RequestState,
 )
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import EndLog, results_of
+from berth.rest.ends import EVENTS, EndLog, results_of
 from berth.rest.store import StoredRequest, check_free
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
@@ -50,6 +51,8 @@ from bus.queries import (
 )
 from bus.sql.database import Database
 from bus.vocabulary import Message
+
+M = TypeVar("M", bound=Message)
 
 CONFIRMED = 100_000  # digests of published requests in memory
 PATIENCE = 2.0  # seconds to wait for the scheduler's queue
@@ -241,6 +244,13 @@ class RestOperations:
         """Record the project of a build, so that its results are stored."""
         async with self.database.write() as tx:
             await store.add_build(tx, build, project, self.bus.clock.now())
+
+    async def end_of(self, request: str, kind: type[M]) -> M | None:
+        """Return the stored message of this type that ended a request, or None."""
+        async with self.database.read() as tx:
+            ends = await store.ends_of(tx, request)
+        found = (protocol.decode(kind, body.encode()) for event, body in ends if EVENTS[event] is kind)
+        return next(found, None)
 
     # Events
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.kit.cells import ask_cells, known_cells, named
+from berth.kit.cells import ask_cells, cells_text, known_cells
 from berth.kit.hosts import every_provider, host_named, providers_by_id
 from berth.kit.publishing import checked, publish
 from berth.settings import Settings
@@ -120,7 +120,7 @@ async def _known(
             for build in answer.builds:
                 known[build.build] = f"{build.status} on {build.host} in cell {cell}"
     if silent:
-        note(f"did not answer: {named(sorted(silent))}")
+        note(f"did not answer: {cells_text(sorted(silent))}")
     return known
 
 

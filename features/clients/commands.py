@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-from berth.commands.cell_ending import queues_of
 from berth.kit.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
 from berth.kit.broker_users import BrokerTool, RecordedUsers
 from berth.kit.command_groups import Commands
@@ -193,8 +192,6 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     The builds of its projects are not changed.
     """
     _need_service_mode(cli.settings)
-    from berth.broker_inspection import delete_queues
-
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
     admin = await tool.users(cli)
     async with cli.bus("client") as bus:
@@ -204,10 +201,9 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> None:
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
     may = permissions_of(name, cli.settings.bus.exchange, has_role=True)
-    queues = await queues_of(admin, may.configure)
-    await delete_queues(cli.settings.bus.amqp_url, queues)
-    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
-    cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
+    queues = await admin.delete_queues(may.configure)
+    sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {queues} queues"
+    cli.tell(sentence, client=name, user=user, removed=True, queues=queues)
 
 
 def _permissions(settings: Settings, name: str, role: Role) -> Permissions:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.refusals import TROUBLE, operations_refused
+from berth.kit.refusals import OPERATION_ERRORS, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
 from control_room.kit.forms import PageForm
@@ -89,7 +89,7 @@ class HeadroomPages(PageGroup):
             made = await set_headroom(self._context.queries.bus, levels, replace)
         except HeadroomWouldShrink:
             raise
-        except TROUBLE as problem:
+        except OPERATION_ERRORS as problem:
             raise OperationRefused(str(problem)) from None
         if not made.changed:
             raise OperationRefused(f"Headroom is kept for any one {' or '.join(levels)} already.")

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands
-from berth.kit.host_output import picture
+from berth.kit.host_output import provider_tree
 from berth.kit.options import positional
 from berth.kit.record_output import show_records
-from berth.kit.record_queries import Explained, Known, known_records
+from berth.kit.record_queries import ExplainedId, KnownRecords, known_records
 from berth.kit.terminal import Cli, plain_table
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
@@ -125,7 +125,7 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
         cli.value({"providers": providers, "consumers": consumers}, "")
         return
     owner = f"  {tree.agent} in cell {tree.cell}" if tree.agent else "  no agent reports it"
-    cli.say.print(picture(providers, owner))
+    cli.say.print(provider_tree(providers, owner))
     rows, uuids = [], tree.uuids
     for each in sorted(consumers, key=lambda each: each.consumer):
         here = {id_: held for id_, held in each.allocations.items() if id_ in uuids}
@@ -136,7 +136,7 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
 
 
 @at.command("why")
-async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
+async def why(context: typer.Context, cli: Cli, build: ExplainedId) -> None:
     """Explain a decision as of a past time: attempts, moves and refusals after that time are left out.
 
     The allocations of the instance at that time, and the usage of its host, come from the history of
@@ -163,7 +163,7 @@ async def why(context: typer.Context, cli: Cli, build: Explained) -> None:
         _show_tree(cli, cloud, tree)
 
 
-def _as_of(known: Known, then: float, host: str) -> Known:
+def _as_of(known: KnownRecords, then: float, host: str) -> KnownRecords:
     """Return the records about a build, request or move as of the time `then`; `host` is the name of the
     instance's host at that time, or ""."""
     stands = []

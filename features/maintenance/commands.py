@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.console import Group
 
 from berth.kit.command_groups import Commands
-from berth.kit.host_output import Names
+from berth.kit.host_output import HostNames
 from berth.kit.options import WHEN, described, option, positional
 from berth.kit.terminal import Cli, plain_table
 from berth.settings import BadSetting
@@ -59,7 +59,7 @@ _CHANGED = {
 
 @dataclass(frozen=True)
 class AddedOptions:
-    hosts: Names = None
+    hosts: HostNames = None
     label: Sequence[str] = option((), "All hosts with this label.", metavar="LEVEL=NAME")
     begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
     end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
@@ -150,7 +150,7 @@ async def cancel(cli: Cli, which: Which) -> None:
 
 
 @commands.command("finish")
-async def finish(cli: Cli, hosts: Names) -> int:
+async def finish(cli: Cli, hosts: HostNames) -> int:
     """Open hosts before their window ends, so that other hosts of their rack are drained."""
     async with cli.bus("maintenance") as bus:
         found = await hosts_given(bus, hosts or (), ())
@@ -161,7 +161,7 @@ async def finish(cli: Cli, hosts: Names) -> int:
 
 @commands.command("release")
 async def release(
-    cli: Cli, hosts: Names = None, cell: str = option("", "All held hosts of this cell.")
+    cli: Cli, hosts: HostNames = None, cell: str = option("", "All held hosts of this cell.")
 ) -> int:
     """Allow the evacuation of hosts that the rate limit holds back, because they are dead, not only
     disconnected.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from berth.kit.cells import ask_cells
 from berth.kit.explanations import BuildExplanation
-from berth.kit.record_queries import Known
+from berth.kit.record_queries import KnownRecords
 from berth.kit.terminal import Cli
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -51,7 +51,7 @@ def _planned(move: MoveStands) -> str:
     return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
 
 
-async def decide_now(cli: Cli, bus: Bus, known: Known) -> int | None:
+async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int | None:
     """Show what would become of a requested move now; return None if the records are not of a move."""
     if known.subject:
         raise OperationRefused("it has started: `berth move --dry-run` asks about another")

@@ -11,12 +11,9 @@ from berth.kit.cells import ask_cells, known_cells
 from berth.kit.http_descriptions import DescribedOperation
 from berth.kit.rest import RestOperation, RestPart
 from berth.kit.rest_ends import REPLY_TO, EndRule
-from berth.rest import store
 from berth.rest.call import Call, answer
 from berth.rest.callers import NotFound, RestCaller
-from berth.rest.ends import EVENTS
 from berth.rest.operations import RestOperations, request_row
-from bus import protocol
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,
@@ -61,12 +58,9 @@ async def shown_move(operations: RestOperations, caller: RestCaller, id_: str) -
             await operations.project(caller, stands.build)
         return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
     await operations.project(caller, id_)
-    async with operations.database.read() as tx:
-        ends = await store.ends_of(tx, id_)
-    for event, body in ends:
-        if EVENTS[event] is MoveRefused:
-            refusal = protocol.decode(MoveRefused, body.encode())
-            return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
+    refusal = await operations.end_of(id_, MoveRefused)
+    if refusal is not None:
+        return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
     waiting = await operations.waiting(id_)
     build = waiting.builds[0] if waiting is not None and waiting.builds else ""
     status = "waiting" if waiting else "requested"

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from berth.features import added
-from berth.kit.boot_command_options import boot_options, print_notes
+from berth.kit.boot_command_options import boot_descriptions, print_notes
 from berth.kit.boot_options import BootOptions, names_of
 from berth.kit.boot_requests import boot_request
 from berth.kit.command_groups import Commands
 from berth.kit.decision_output import print_funnel
 from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
 from berth.kit.key_values import domains_given
-from berth.kit.named_objects import resolved
+from berth.kit.named_objects import resolved_request
 from berth.kit.options import option, positional
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli, complain, write_json
@@ -32,7 +32,7 @@ from features.planning.room_requests import RoomListener, RoomMade, make_room, p
 
 commands = Commands()
 
-_ASKED = boot_options("name", "at_least", "or_else", "priority")
+_ASKED = boot_descriptions("name", "at_least", "or_else", "priority")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ async def make_room_command(
         raise BadSetting("--in host=: name a host with --host")
     print_notes(request)
     async with cli.bus("make-room") as bus:
-        request = checked(await resolved(bus, request, names_of(options)))
+        request = checked(await resolved_request(bus, request, names_of(options)))
         asked = PlanRoom(request=request, budget=how.budget, cold=not how.live, within=within)
         printer = RoomPrinter(cli, "live" if how.live else "migrate")
         if how.dry_run:

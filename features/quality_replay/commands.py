@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from berth.kit.choice_policies import policy
+from berth.kit.choice_policies import choice_policy
 from berth.kit.command_groups import Commands
 from berth.kit.options import option
 from berth.kit.terminal import Cli, plain_table, progress_bar
@@ -79,14 +79,16 @@ def policies(settings: Settings, profiles: Sequence[str], changes: Sequence[str]
     """Return the policy in force, and then the policies to compare with, by their names for the table. Raise
     BadSetting for an unknown profile, and for a change that has no effect on where requests are placed.
     """
-    in_force = policy(settings)
+    in_force = choice_policy(settings)
     present = in_force.profile
     for name in profiles:
         if name not in PROFILES:
             raise BadSetting(f"--profile {name}: no such profile; there are: {', '.join(PROFILES)}")
     named = profiles or (() if changes else [name for name in PROFILES if name != present])
     found = {f"{present} (in force)": in_force}
-    found |= {name: policy(settings.having(placement_profile=name)) for name in named if name != present}
+    found |= {
+        name: choice_policy(settings.having(placement_profile=name)) for name in named if name != present
+    }
     if changes:
         changed = changed_policy(settings, changes)
         if changed.stored:

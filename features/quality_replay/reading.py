@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from berth.kit.builds import refused_builds
-from berth.kit.cells import ask_cells, known_cells, named
-from berth.kit.choice_policies import policy
+from berth.kit.cells import ask_cells, cells_text, known_cells
+from berth.kit.choice_policies import choice_policy
 from berth.kit.instant_cloud import InstantCloud, InstantPlacement
 from berth.kit.recorded_requests import recorded_request
 from berth.kit.request_sense import asked_amounts
@@ -255,7 +255,7 @@ async def _completed(
     requested = sum(len(event.consumers) for event in arrivals)
     refused = sum(len(event.consumers) for event in arrivals if event.is_refused)
     recorded = changes.in_use.outcome(until, requested, refused)
-    cloud = InstantCloud(InstantPlacement(changes.index), policy(settings), settings)
+    cloud = InstantCloud(InstantPlacement(changes.index), choice_policy(settings), settings)
     fits = {label_of(request.flavor): cloud.fitting(request) for request in period.usual}
     return replace(period, recorded=replace(recorded, fits=fits))
 
@@ -333,7 +333,7 @@ async def _recorded_by_cells(
     for some in portions(builds, BUILDS_ASKED):
         answers, silent = await ask_cells(cells, partial(_builds_of, ask, some))
         if silent:
-            raise OperationRefused(f"no answer from {named(silent)}: its requests are unknown")
+            raise OperationRefused(f"no answer from {cells_text(silent)}: its requests are unknown")
         for answer in answers.values():
             found |= {build.build: recorded_request(build) for build in answer.builds}
         on_read("records", len(some))

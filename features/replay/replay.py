@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.composition import placement_queries
-from berth.kit.choice_policies import policy
+from berth.kit.choice_policies import choice_policy
 from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
 from berth.settings import Settings
 from bus.clock import Clock
@@ -65,7 +65,7 @@ class PastScheduler:
         self._index = cloud.index()
         self._instances = Counter(root for each in cloud.consumers.values() for root in self._roots_of(each))
         placement, time = _PastPlacement(self._index, bus), SteppedTime(Clock().now())
-        self._cloud = InstantCloud(placement, policy(settings), settings, time=time)
+        self._cloud = InstantCloud(placement, choice_policy(settings), settings, time=time)
         self._trials = PolicyTrials(WhatIfs(self._cloud.scheduler))
         self._unreported = set(self._index.trees)
 

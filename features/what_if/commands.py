@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from msgspec import structs
 
 from berth.features import added
-from berth.kit.boot_command_options import boot_options, print_notes
+from berth.kit.boot_command_options import boot_descriptions, print_notes
 from berth.kit.boot_options import BootOptions, names_of
 from berth.kit.boot_requests import boot_request
 from berth.kit.command_groups import Commands
 from berth.kit.decision_output import held_sentence, print_funnel
-from berth.kit.named_objects import resolved
+from berth.kit.named_objects import resolved_request
 from berth.kit.options import OptionsOf, option
 from berth.kit.publishing import checked
 from berth.kit.terminal import Cli, write_json
@@ -25,7 +25,7 @@ SECONDS = 30.0  # time limit for an answer to a query
 
 commands = Commands()
 
-_ASKED = boot_options("count", "name")
+_ASKED = boot_descriptions("count", "name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ async def what_if_command(
     request = boot_request(options)
     print_notes(request)
     async with cli.bus("what-if") as bus:
-        request = checked(await resolved(bus, request, names_of(options)))
+        request = checked(await resolved_request(bus, request, names_of(options)))
         ask = bus.asker(WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
         answer = await ask(structs.replace(wanted, replacing=question.preempt, claims=True))

@@ -1,6 +1,6 @@
 """Answers `berth why --now` for builds: where their request would be placed now."""
 
-from berth.kit.record_queries import Known
+from berth.kit.record_queries import KnownRecords
 from berth.kit.recorded_requests import recorded_request
 from berth.kit.terminal import Cli, write_json
 from bus.delivery.runner import Bus
@@ -10,7 +10,7 @@ from features.what_if.commands import show_answer
 from features.what_if.messages import WHAT_IF, WhatIf
 
 
-async def decide_now(cli: Cli, bus: Bus, known: Known) -> int:
+async def decide_now(cli: Cli, bus: Bus, known: KnownRecords) -> int:
     """Show where the request of a build would be placed now; return 0 if it fits, else 1."""
     request = known.decided.request or recorded_request(known.stands[0])
     if not request.instances:

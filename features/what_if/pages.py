@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from berth.kit.boot_options import names_of, options_named
 from berth.kit.boot_requests import boot_request
-from berth.kit.named_objects import resolved
+from berth.kit.named_objects import resolved_request
 from berth.kit.publishing import checked
 from berth.kit.recorded_requests import recorded_request
 from berth.kit.refusals import operations_refused
@@ -120,7 +120,7 @@ async def requested(bus: Bus, entered: dict[str, Any]) -> tuple[BuildRequested, 
         options = options_named(**entered)
         request = boot_request(options)
         notes = sense_of(checked(request))
-        return checked(await resolved(bus, request, names_of(options))), notes
+        return checked(await resolved_request(bus, request, names_of(options))), notes
 
 
 def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:

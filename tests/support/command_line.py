@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from berth import composition
 from berth.__main__ import app
 from berth.kit import command_groups, running, terminal
-from berth.kit.refusals import leaves
+from berth.kit.refusals import single_errors
 from bus import topics
 from bus.cells import FindCells
 from bus.delivery.runner import Bus
@@ -33,7 +33,7 @@ async def plainly(work: Awaitable[T]) -> T:
     try:
         return await work
     except BaseExceptionGroup as several:
-        [problem] = leaves(several)
+        [problem] = single_errors(several)
         raise problem from None
 
 
@@ -94,7 +94,7 @@ class CommandLine:
         try:
             code = await in_time(self._begun(words, sent, complained))
         except* running._CONDITIONS as conditions:
-            code = running._explain(leaves(conditions))
+            code = running._explain(single_errors(conditions))
         return Done(code or 0, sent.getvalue() + self._capsys.readouterr().out, complained.getvalue())
 
     def _begun(self, words: Sequence[str], sent: IO[str], complained: IO[str]) -> Awaitable[Any]:

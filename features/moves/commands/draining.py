@@ -12,7 +12,7 @@ from berth.kit.cells import check_to_cell, chosen_cells
 from berth.kit.command_groups import Commands, WaitingCommand
 from berth.kit.decision_output import print_funnel
 from berth.kit.host_marks import checked_cause, disabling, forcing_down
-from berth.kit.host_output import Names
+from berth.kit.host_output import HostNames
 from berth.kit.hosts import host_named, reported_hosts
 from berth.kit.options import option, positional
 from berth.kit.terminal import Cli, complain, progress_bar, write_json
@@ -47,7 +47,7 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class DrainOptions:
-    hosts: Names = None
+    hosts: HostNames = None
     cell: str = option("", "All hosts of this cell.")
     agent: str = option("", "All hosts of this agent.")
     to_cell: str = option("", "Into this cell: they are stopped first.", metavar="CELL")

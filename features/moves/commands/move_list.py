@@ -14,7 +14,7 @@ from berth.kit.command_groups import Commands
 from berth.kit.decision_output import attempts_of, print_funnel
 from berth.kit.ended_waits import end_wait
 from berth.kit.options import option, positional
-from berth.kit.publishing import within
+from berth.kit.publishing import within_seconds
 from berth.kit.terminal import Cli, complain, plain_table, write_json
 from berth.kit.times import age_text
 from bus.clock import Clock
@@ -208,7 +208,7 @@ async def _steer(
                 printer.cli.tell(f"{stands.build}: {to} is requested{yet}", **facts)
                 return True
             late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
-            ended = await within(options.timeout, outcome, late)
+            ended = await within_seconds(options.timeout, outcome, late)
             printer.on_outcome(ended)
             return ended.end in _GOOD[to]
     except asyncio.CancelledError:

@@ -12,9 +12,9 @@ from berth.kit.boot_requests import image_named, parts_given
 from berth.kit.builds import uuid_of
 from berth.kit.command_groups import Commands, WaitingCommand
 from berth.kit.decision_output import cause_after, print_funnel, wait_sentence
-from berth.kit.key_values import pairs
+from berth.kit.key_values import pairs_given
 from berth.kit.options import described, option, positional
-from berth.kit.publishing import PATIENCE, publish
+from berth.kit.publishing import PUBLISH_SECONDS, publish
 from berth.kit.terminal import Cli, complain, write_json
 from berth.kit.times import waiting_time
 from berth.settings import BadSetting
@@ -196,7 +196,7 @@ async def resize_command(
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
     verify = {"verify": options.verify, "verify_for": _verify_for(options.verify_for)}
     asked = structs.replace(asked, same_host=options.same_host, **verify)
-    specs = pairs("--extra-spec", size.extra_spec or ())
+    specs = pairs_given("--extra-spec", size.extra_spec or ())
 
     def resized(stands: BuildStands) -> MoveRequested:
         flavor = spec_of(stands).flavor
@@ -275,7 +275,7 @@ async def request_moves(cli: Cli, builds: Sequence[str], making: Making, how: _F
             return print_supposed(cli, requests, await supposed(bus, requests))
         if how.follows:
             return await _follow(bus, name, requests, cli, how)
-        await publish(bus, *requests, patience=PATIENCE)
+        await publish(bus, *requests, patience=PUBLISH_SECONDS)
     for request in requests:
         facts = {"move": request.move, "build": request.build, "kind": request.kind}
         cli.tell(f"asked for: {request.kind} of {request.build} (`berth moves show {request.move}`)", **facts)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.kit.choice_policies import policy, request_options
+from berth.kit.choice_policies import choice_policy, request_options
 from berth.placement_http import placement_http
 from berth.settings import Settings
 from bus import topics
@@ -54,7 +54,9 @@ class BerthOfNova:
         self.mirror = Mirror(databases, queries, self._report, bus.clock)
 
     def scheduler(self, settings: Settings) -> Scheduler:
-        made = scheduler_of(self.placement, policy=policy(settings), requests=request_options(settings))
+        made = scheduler_of(
+            self.placement, policy=choice_policy(settings), requests=request_options(settings)
+        )
         self._schedulers.append(made)
         return made
 

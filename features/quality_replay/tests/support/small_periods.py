@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from berth.kit.choice_policies import policy
+from berth.kit.choice_policies import choice_policy
 from berth.settings import Settings
 from bus.messages import BuildRequested
 from bus.replication import ConsumerChange
@@ -84,4 +84,4 @@ def a_period(
 
 
 def replayed(period: RecordedPeriod, settings: Settings = SPREAD) -> PeriodOutcome:
-    return asyncio.run(QualityReplay(period, policy(settings), settings).run())
+    return asyncio.run(QualityReplay(period, choice_policy(settings), settings).run())
