@@ -4,11 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth.kit.builds import uuid_of
-from berth.kit.command_groups import Commands
-from berth.kit.options import argument, option
-from berth.kit.terminal import Cli, note, write_json
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, argument, note, option, uuid_of, write_json
 from bus.masking import printable
 from features.adoption.adoptable import old_servers
 from features.adoption.messages import BuildAdoptRequested

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from berth.kit.audit_records import Recording
-from berth.kit.publishing import publish
+from berth.kit import Recording, publish
 from bus.delivery.runner import Bus
 from bus.requests import BuildSpec
 from features.adoption.adoptable import OldServer, flavor_of

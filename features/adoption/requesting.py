@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from berth.kit.cells import ask_cells, cells_text, known_cells
-from berth.kit.hosts import every_provider, host_named, providers_by_id
-from berth.kit.publishing import checked, publish
-from berth.settings import Settings
+from berth.kit import (
+    Settings,
+    ask_cells,
+    cells_text,
+    checked,
+    every_provider,
+    host_named,
+    known_cells,
+    providers_by_id,
+    publish,
+)
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

@@ -6,11 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.kit.page_requests import parameter
-from control_room.kit.queries import query
-from control_room.kit.refresh import PageUpdates, soon
-from control_room.kit.replies import Reply
+from control_room.kit import (
+    AddedPages,
+    PageContext,
+    PageGroup,
+    PageUpdates,
+    Renderer,
+    Reply,
+    parameter,
+    query,
+    soon,
+)
 from features.capacity_history.history import CapacityHistory, capacity_samples, histories, in_words
 from features.capacity_history.messages import CAPACITY, CapacityKind, FindCapacity
 

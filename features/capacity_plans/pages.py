@@ -12,14 +12,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bus.http import origin_of
-from control_room.kit.forms import split_words
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.kit.host_reading import known_hosts
-from control_room.kit.hosts import KnownHost
-from control_room.kit.page_requests import session_of
-from control_room.kit.queries import NO_ANSWER
-from control_room.kit.refresh import PageUpdates, soon
-from control_room.kit.shared_data import SharedData
+from control_room.kit import (
+    NO_ANSWER,
+    AddedPages,
+    KnownHost,
+    PageContext,
+    PageGroup,
+    PageUpdates,
+    Renderer,
+    SharedData,
+    known_hosts,
+    session_of,
+    soon,
+    split_words,
+)
 from features.capacity_plans.core.plan_form import MOST_NAME, InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import PlanAnswer, planned
 from features.capacity_plans.plan_additions import completed

@@ -2,7 +2,7 @@
 
 import re
 
-from berth.kit.broker_permissions import (
+from berth.kit import (
     KEY_FIELD,
     MATCHES_NOTHING,
     NAME_PATTERN,

@@ -11,15 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-from berth.kit.broker_permissions import BrokerUser, Permissions, definitions, queue_policy
-from berth.kit.broker_users import BrokerTool, RecordedUsers
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.publishing import checked
-from berth.kit.secret_files import as_user, write_secret
-from berth.kit.terminal import Cli, plain_table
-from berth.kit.undoing import undone_on_failure
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    BrokerTool,
+    BrokerUser,
+    Cli,
+    Commands,
+    Permissions,
+    RecordedUsers,
+    Settings,
+    as_user,
+    checked,
+    definitions,
+    option,
+    plain_table,
+    positional,
+    queue_policy,
+    undone_on_failure,
+    write_secret,
+)
 from bus.audit_trail import Role
 from bus.broker_urls import client_user, vhost_of
 from bus.errors import OperationRefused

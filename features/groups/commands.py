@@ -6,12 +6,18 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from berth.kit.command_groups import Commands
-from berth.kit.hosts import host_names
-from berth.kit.options import described, option, positional
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table, write_json
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    checked,
+    described,
+    host_names,
+    option,
+    plain_table,
+    positional,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.terminal import Cli
+from berth.kit import Cli, Commands, option, positional
 from bus.errors import OperationRefused
 from features.headroom.editing import HeadroomWouldShrink, find_headroom, set_headroom, unset_headroom
 

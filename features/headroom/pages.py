@@ -8,15 +8,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.refusals import OPERATION_ERRORS, operations_refused
+from berth.kit import OPERATION_ERRORS, operations_refused
 from bus.claims import ConsumerClaim
 from bus.errors import OperationRefused
-from control_room.kit.forms import PageForm
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import user_of
-from control_room.kit.queries import query
-from control_room.kit.refresh import live_data, soon
-from control_room.kit.words import address
+from control_room.kit import (
+    AddedPages,
+    PageContext,
+    PageForm,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    address,
+    live_data,
+    query,
+    soon,
+    user_of,
+)
 from features.headroom.after_claims import headroom_after
 from features.headroom.editing import HeadroomWouldShrink, set_headroom, unset_headroom
 from features.headroom.messages import HEADROOM, FindHeadroom

@@ -7,19 +7,24 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from berth.kit.builds import uuid_of
-from berth.kit.command_groups import Commands
-from berth.kit.host_output import provider_tree
-from berth.kit.options import positional
-from berth.kit.record_output import show_records
-from berth.kit.record_queries import ExplainedId, KnownRecords, known_records
-from berth.kit.terminal import Cli, plain_table
+from berth.kit import (
+    Cli,
+    Commands,
+    ExplainedId,
+    KnownRecords,
+    known_records,
+    plain_table,
+    positional,
+    provider_tree,
+    show_records,
+    uuid_of,
+)
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.replication import ConsumerChange
 from bus.vocabulary import capacity_of, totals
-from control_room.kit.words import amounts_text, several
+from control_room.kit import amounts_text, several
 from features.history.past import PastCloud
 from features.history.reading import PastTime, StateHistory, moment_of, providers_of
 from placement_worker.extension import Tree

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option
-from berth.kit.terminal import Cli
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option
 from features.keystone.settings import KeystoneSettings
 from ironic_sync.extension import Access, cloud_access
 

@@ -7,15 +7,11 @@ from typing import Annotated
 
 from rich.console import Group
 
-from berth.kit.command_groups import Commands
-from berth.kit.host_output import HostNames
-from berth.kit.options import WHEN, described, option, positional
-from berth.kit.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import WHEN, BadSetting, Cli, Commands, HostNames, described, option, plain_table, positional
 from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.masking import printable
-from control_room.kit.words import duration, several
+from control_room.kit import duration, several
 from features.maintenance.core.window_form import WindowOptions
 from features.maintenance.messages import (
     CancelWindow,

@@ -11,12 +11,21 @@ from starlette.routing import Route
 
 from bus.clock import time_text
 from bus.errors import OperationRefused
-from control_room.kit.forms import InvalidForm
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, user_of, uuid_in
-from control_room.kit.queries import query
-from control_room.kit.refresh import PageUpdates, soon
-from control_room.kit.words import address
+from control_room.kit import (
+    AddedPages,
+    InvalidForm,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    address,
+    parameter,
+    query,
+    soon,
+    user_of,
+    uuid_in,
+)
 from features.maintenance.core.window_form import FIELDS, parse_window
 from features.maintenance.messages import MAINTENANCE, FindMaintenance, MaintenanceWindow, every_maintenance
 from features.maintenance.operations import cancel_window, store_window

@@ -3,10 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from berth.kit.cells import ask_cells
-from berth.kit.explanations import BuildExplanation
-from berth.kit.record_queries import KnownRecords
-from berth.kit.terminal import Cli
+from berth.kit import BuildExplanation, Cli, KnownRecords, ask_cells
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable

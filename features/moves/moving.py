@@ -9,12 +9,20 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from berth.features import added
-from berth.kit.builds import builds_by_uuid
-from berth.kit.cells import cells_text, check_to_cell
-from berth.kit.hosts import check_host_names, host_named
-from berth.kit.publishing import PUBLISH_SECONDS, checked, each_message, publish
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    PUBLISH_SECONDS,
+    BadSetting,
+    Settings,
+    added,
+    builds_by_uuid,
+    cells_text,
+    check_host_names,
+    check_to_cell,
+    checked,
+    each_message,
+    host_named,
+    publish,
+)
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

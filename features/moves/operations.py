@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 from typing import cast
 
-from berth.kit.host_marks import causes_of, disabling, enabling
-from berth.kit.hosts import host_named
-from berth.kit.refusals import operations_refused
+from berth.kit import causes_of, disabling, enabling, host_named, operations_refused
 from bus.delivery.runner import Bus
 from bus.errors import UNANSWERED, OperationRefused
 from bus.host_health import UNNAMED
-from control_room.kit.queries import QUERY_SECONDS
-from control_room.kit.words import several
+from control_room.kit import QUERY_SECONDS, several
 from features.moves.messages import FIND_PLANS, STOP_PLAN, Emptying, FindPlans, MoveStands, Steering, StopPlan
 from features.moves.moving import MoveListener, steering
 from features.moves.plan_requests import PlanListener, emptying_plan, plan_sentence, start_plan

@@ -17,14 +17,26 @@ from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
-from control_room.kit.decisions import decision_shown
-from control_room.kit.frame import AddedPages, FoundRecords, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, user_of, uuid_in
-from control_room.kit.queries import QUERY_SECONDS, query
-from control_room.kit.refresh import PageUpdates
-from control_room.kit.replies import Reply
-from control_room.kit.shared_data import READ_TIMES, Changes, SharedData
-from control_room.kit.words import address
+from control_room.kit import (
+    QUERY_SECONDS,
+    READ_TIMES,
+    AddedPages,
+    Changes,
+    FoundRecords,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    Reply,
+    SharedData,
+    address,
+    decision_shown,
+    parameter,
+    query,
+    user_of,
+    uuid_in,
+)
 from features.moves.core.shown import MoveShown, merged_moves, move_shown
 from features.moves.messages import FIND_MOVES, MOVE_ENDED, MOVE_PROGRESS, FindMoves, MovesFound, MoveStands
 from features.moves.operations import DRAIN, DrainProgress, Drains, steer

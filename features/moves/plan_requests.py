@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from berth.kit.builds import instance_pages
-from berth.kit.publishing import PUBLISH_SECONDS, checked, repeated_until_answered
+from berth.kit import PUBLISH_SECONDS, checked, instance_pages, repeated_until_answered
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus

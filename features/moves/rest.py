@@ -7,13 +7,21 @@ from operator import attrgetter
 from msgspec import structs
 from starlette.responses import Response
 
-from berth.kit.cells import ask_cells, known_cells
-from berth.kit.http_descriptions import DescribedOperation
-from berth.kit.rest import RestOperation, RestPart
-from berth.kit.rest_ends import REPLY_TO, EndRule
-from berth.rest.call import Call, answer
-from berth.rest.callers import NotFound, RestCaller
-from berth.rest.operations import RestOperations, request_row
+from berth.kit import (
+    REPLY_TO,
+    Call,
+    DescribedOperation,
+    EndRule,
+    NotFound,
+    RestCaller,
+    RestOperation,
+    RestOperations,
+    RestPart,
+    answer,
+    ask_cells,
+    known_cells,
+    request_row,
+)
 from features.moves.messages import (
     FIND_MOVES,
     FindMoves,

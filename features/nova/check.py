@@ -1,10 +1,16 @@
 """Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
 
-from berth.kit.choice_policies import choice_policy, rule_options
-from berth.kit.placement_client import PlacementClient, Rejected, each_in_parallel
-from berth.kit.placement_contents import PlacementContents
-from berth.kit.refusals import single_errors
-from berth.settings import Settings, settings_by_name
+from berth.kit import (
+    PlacementClient,
+    PlacementContents,
+    Rejected,
+    Settings,
+    choice_policy,
+    each_in_parallel,
+    rule_options,
+    settings_by_name,
+    single_errors,
+)
 from bus.clock import Clock
 from bus.errors import Unavailable
 from features.nova.conf import nova_options, nova_scheduler_options

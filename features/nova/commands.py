@@ -6,15 +6,22 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import described, option
-from berth.kit.placement_access import check_certificates, placement_url, token_of
-from berth.kit.terminal import Cli, plain_table, write_json
-from berth.kit.times import seconds_since
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    check_certificates,
+    described,
+    option,
+    placement_url,
+    plain_table,
+    seconds_since,
+    token_of,
+    write_json,
+)
 from bus.clock import Clock, moment_text
 from bus.masking import printable
-from control_room.kit.words import duration, listed, several
+from control_room.kit import duration, listed, several
 from features.nova.core.report_shown import agreement, report_shown
 from features.nova.messages import (
     NOVA_REPORT,
@@ -125,7 +132,7 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
     messages and consumers the RabbitMQ queue of Nova's scheduler has. It changes nothing. Exit code 0 without
     problems, 1 with warnings, 2 with errors.
     """
-    from berth.kit.placement_client import PlacementClient  # an HTTP client, which loads slowly
+    from berth.kit import PlacementClient  # an HTTP client, which loads slowly
     from features.nova.check import observed
     from features.nova.takeover.facts import exit_code
     from features.nova.takeover.judgement import judged

@@ -6,13 +6,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room.kit.decisions import decision_shown
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, uuid_in
-from control_room.kit.queries import query
-from control_room.kit.refresh import PageUpdates, soon
-from control_room.kit.replies import Reply
-from control_room.kit.shared_data import READ_TIMES, SharedData
+from control_room.kit import (
+    READ_TIMES,
+    AddedPages,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    Reply,
+    SharedData,
+    decision_shown,
+    parameter,
+    query,
+    soon,
+    uuid_in,
+)
 from features.nova.core.report_shown import PERIODS, USUAL, report_shown, verdict_name
 from features.nova.messages import NOVA_REPORT, FindNovaReport, NovaReportFound
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from berth.kit.oslo_conf import BadConf
-from berth.kit.urls import check_broker_url
-from berth.settings import BadSetting, Settings
+from berth.kit import BadConf, BadSetting, Settings, check_broker_url
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.rabbit.foreign_publisher import ForeignPublisher

@@ -5,24 +5,33 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
-from berth.features import added
-from berth.kit.boot_command_options import boot_descriptions, print_notes
-from berth.kit.boot_options import BootOptions, names_of
-from berth.kit.boot_requests import boot_request
-from berth.kit.command_groups import Commands
-from berth.kit.decision_output import print_funnel
-from berth.kit.flavors import changed_flavor, described_flavor, flavor_in_file
-from berth.kit.key_values import domains_given
-from berth.kit.named_objects import resolved_request
-from berth.kit.options import option, positional
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, complain, write_json
-from berth.kit.times import seconds_given
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    BootOptions,
+    Cli,
+    Commands,
+    added,
+    boot_descriptions,
+    boot_request,
+    changed_flavor,
+    checked,
+    complain,
+    described_flavor,
+    domains_given,
+    flavor_in_file,
+    names_of,
+    option,
+    positional,
+    print_funnel,
+    print_notes,
+    resolved_request,
+    seconds_given,
+    write_json,
+)
 from bus.clock import time_text
 from bus.domains import HOST
 from bus.masking import printable
-from control_room.kit.words import several
+from control_room.kit import several
 from features.moves.commands.moves import MovePrinter
 from features.moves.messages import MoveKind, MoveOfPlan
 from features.moves.plan_requests import outcome_of

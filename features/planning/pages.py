@@ -6,13 +6,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.refusals import operations_refused
+from berth.kit import operations_refused
 from bus.errors import OperationRefused
-from control_room.kit.frame import AddedPages, PageContext, PageRefused, Renderer
-from control_room.kit.page_requests import user_of
-from control_room.kit.queries import QUERY_SECONDS, query
-from control_room.kit.replies import Reply
-from control_room.kit.shared_data import READ_TIMES, Changes, SharedData
+from control_room.kit import (
+    QUERY_SECONDS,
+    READ_TIMES,
+    AddedPages,
+    Changes,
+    PageContext,
+    PageRefused,
+    Renderer,
+    Reply,
+    SharedData,
+    query,
+    user_of,
+)
 from features.moves.messages import FIND_PLANS, MOVE_ENDED, MOVE_PROGRESS, FindPlans, PlansFound
 from features.moves.plan_requests import plan_sentence
 from features.planning.messages import MOVES_MAY_HELP, PLAN_ROOM, PlanRoom, balancing_goal

@@ -8,10 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from berth.features import added
-from berth.kit.choice_policies import choice_policy, rule_options
-from berth.kit.settings_files import scheduler_settings_in
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings, added, choice_policy, rule_options, scheduler_settings_in
 from bus.delivery.runner import Bus
 from features.policies.messages import TrialPolicy
 from features.policies.stored_changes import MODULE, ChangesPart, StoredChanges

@@ -8,12 +8,16 @@ from typing import get_args
 
 from msgspec import structs
 
-from berth.features import added
-from berth.kit.builds import instance_pages, refused_builds
-from berth.kit.cells import ask_cells, known_cells
-from berth.kit.recorded_requests import recorded_request
-from berth.kit.request_sense import asked_amounts
-from berth.settings import Settings
+from berth.kit import (
+    Settings,
+    added,
+    ask_cells,
+    asked_amounts,
+    instance_pages,
+    known_cells,
+    recorded_request,
+    refused_builds,
+)
 from bus import parts, topics
 from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus

@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID, uuid5
 
-from berth.kit.aggregates import aggregate_named
-from berth.kit.command_groups import Commands
-from berth.kit.hosts import check_host_names, every_provider
-from berth.kit.options import option, positional
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    aggregate_named,
+    check_host_names,
+    checked,
+    every_provider,
+    option,
+    plain_table,
+    positional,
+)
 from bus import topics
 from bus.aggregates import (
     AggregateEdit,

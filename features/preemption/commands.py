@@ -3,11 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, checked, option, plain_table, positional
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.vocabulary import Taken, seconds_of

@@ -7,11 +7,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from control_room.kit.build_records import BuildRecords
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.kit.queries import QUERY_SECONDS, query
-from control_room.kit.refresh import live_data, soon
-from control_room.kit.replies import Reply
+from control_room.kit import (
+    QUERY_SECONDS,
+    AddedPages,
+    BuildRecords,
+    PageContext,
+    PageGroup,
+    Renderer,
+    Reply,
+    live_data,
+    query,
+    soon,
+)
 from features.preemption.messages import (
     PREEMPTIONS,
     PRIORITIES,

@@ -4,15 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from berth.kit.choice_policies import choice_policy
-from berth.kit.command_groups import Commands
-from berth.kit.options import option
-from berth.kit.terminal import Cli, plain_table, progress_bar
-from berth.kit.times import seconds_since
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    Settings,
+    choice_policy,
+    option,
+    plain_table,
+    progress_bar,
+    seconds_since,
+)
 from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
-from control_room.kit.words import several
+from control_room.kit import several
 from features.policies.policy_changes import FORMS, changed_policy
 from features.policies.trials import tried_policy
 from features.quality_replay.period import PeriodOutcome, RecordedArrival, RecordedPeriod

@@ -12,13 +12,18 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from berth.kit.builds import refused_builds
-from berth.kit.cells import ask_cells, cells_text, known_cells
-from berth.kit.choice_policies import choice_policy
-from berth.kit.instant_cloud import InstantCloud, InstantPlacement
-from berth.kit.recorded_requests import recorded_request
-from berth.kit.request_sense import asked_amounts
-from berth.settings import Settings
+from berth.kit import (
+    InstantCloud,
+    InstantPlacement,
+    Settings,
+    ask_cells,
+    asked_amounts,
+    cells_text,
+    choice_policy,
+    known_cells,
+    recorded_request,
+    refused_builds,
+)
 from bus import parts, topics
 from bus.claims import HOLDER_TYPES
 from bus.clock import moment_text

@@ -2,10 +2,7 @@
 
 from typing import Annotated
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option, plain_table, positional
 from features.quotas.edits import (
     parsed_limits,
     project_to_edit,

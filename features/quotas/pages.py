@@ -8,19 +8,28 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.refusals import operations_refused
+from berth.kit import operations_refused
 from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
 from bus.replication import PlacementChanged
-from control_room.kit.forms import is_project
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, user_of
-from control_room.kit.placement_watch import PlacementWatch
-from control_room.kit.queries import query
-from control_room.kit.refresh import live_data, soon
-from control_room.kit.shared_data import Changes
-from control_room.kit.words import address, listed
+from control_room.kit import (
+    AddedPages,
+    Changes,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PlacementWatch,
+    Renderer,
+    address,
+    is_project,
+    listed,
+    live_data,
+    parameter,
+    query,
+    soon,
+    user_of,
+)
 from features.quotas.edits import parsed_limits, project_to_edit, quotas_of, set_quota, unset_quota
 from features.quotas.messages import DEFAULT, NAME_OF_DEFAULT, QUOTAS, FindQuotas, project_named
 from features.quotas.projects import project_instances, projects_listed, projects_of

@@ -4,10 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from berth.composition import placement_queries
-from berth.kit.choice_policies import choice_policy
-from berth.kit.instant_cloud import InstantCloud, InstantPlacement, SteppedTime
-from berth.settings import Settings
+from berth.kit import InstantCloud, InstantPlacement, Settings, SteppedTime, choice_policy, placement_queries
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -2,11 +2,18 @@
 
 from typing import Annotated
 
-from berth.kit.command_groups import Commands
-from berth.kit.hosts import check_host_names, host_names
-from berth.kit.options import WHEN, described, option, positional
-from berth.kit.terminal import Cli, plain_table
-from berth.kit.times import time_given
+from berth.kit import (
+    WHEN,
+    Cli,
+    Commands,
+    check_host_names,
+    described,
+    host_names,
+    option,
+    plain_table,
+    positional,
+    time_given,
+)
 from bus.clock import Clock, time_text
 from bus.masking import printable
 from bus.vocabulary import totals

@@ -8,16 +8,27 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.refusals import operations_refused
+from berth.kit import operations_refused
 from bus.errors import OperationRefused
 from bus.resources import FindProviders
-from control_room.kit.build_records import BuildRecords
-from control_room.kit.forms import InvalidForm, PageForm, is_project
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, user_of, uuid_in
-from control_room.kit.queries import query
-from control_room.kit.refresh import live_data, soon
-from control_room.kit.words import address
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    InvalidForm,
+    PageContext,
+    PageForm,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    address,
+    is_project,
+    live_data,
+    parameter,
+    query,
+    soon,
+    user_of,
+    uuid_in,
+)
 from features.reservations.edits import edit_reservation
 from features.reservations.listing import (
     FIELDS,

@@ -7,11 +7,18 @@ from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from berth.kit.cells import chosen_cells, require_all_answers
-from berth.kit.command_groups import Commands
-from berth.kit.hosts import host_id
-from berth.kit.options import described, option, positional
-from berth.kit.terminal import Cli, complain, plain_table
+from berth.kit import (
+    Cli,
+    Commands,
+    chosen_cells,
+    complain,
+    described,
+    host_id,
+    option,
+    plain_table,
+    positional,
+    require_all_answers,
+)
 from bus.clock import Clock
 from bus.errors import OperationRefused
 from features.shared_nodes.messages import AgentsFound, SharingEditRequested

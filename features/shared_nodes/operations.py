@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from berth.kit.cells import ask_cells, cells_text, chosen_cells
-from berth.kit.publishing import checked
-from berth.settings import Settings
+from berth.kit import Settings, ask_cells, cells_text, checked, chosen_cells
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 from rich.table import Table
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option
-from berth.kit.terminal import Cli, plain_table
-from berth.kit.times import age_text
+from berth.kit import Cli, Commands, age_text, option, plain_table
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable

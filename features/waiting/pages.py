@@ -7,18 +7,25 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from berth.kit.ended_waits import end_wait
-from berth.kit.refusals import operations_refused
+from berth.kit import end_wait, operations_refused
 from bus import topics
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting, WaitingFound
-from control_room.kit.build_records import BuildRecords
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, PageRefused, Renderer
-from control_room.kit.page_requests import parameter, user_of, uuid_in
-from control_room.kit.queries import query
-from control_room.kit.refresh import live_data
-from control_room.kit.replies import Reply
-from control_room.kit.words import address
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    PageContext,
+    PageGroup,
+    PageRefused,
+    Renderer,
+    Reply,
+    address,
+    live_data,
+    parameter,
+    query,
+    user_of,
+    uuid_in,
+)
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,7 @@
 
 from typing import Annotated
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, plain_table
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, checked, option, plain_table, positional
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindWaiting

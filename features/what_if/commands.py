@@ -5,19 +5,26 @@ from typing import Annotated, Any
 
 from msgspec import structs
 
-from berth.features import added
-from berth.kit.boot_command_options import boot_descriptions, print_notes
-from berth.kit.boot_options import BootOptions, names_of
-from berth.kit.boot_requests import boot_request
-from berth.kit.command_groups import Commands
-from berth.kit.decision_output import held_sentence, print_funnel
-from berth.kit.named_objects import resolved_request
-from berth.kit.options import OptionsOf, option
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli, write_json
+from berth.kit import (
+    BootOptions,
+    Cli,
+    Commands,
+    OptionsOf,
+    added,
+    boot_descriptions,
+    boot_request,
+    checked,
+    held_sentence,
+    names_of,
+    option,
+    print_funnel,
+    print_notes,
+    resolved_request,
+    write_json,
+)
 from bus.clock import Clock
 from bus.masking import printable
-from control_room.kit.words import expected_evaluation, expected_start, several
+from control_room.kit import expected_evaluation, expected_start, several
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 from features.what_if.parts import MODULE, WhatIfPart
 

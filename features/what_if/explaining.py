@@ -1,8 +1,6 @@
 """Answers `berth why --now` for builds: where their request would be placed now."""
 
-from berth.kit.record_queries import KnownRecords
-from berth.kit.recorded_requests import recorded_request
-from berth.kit.terminal import Cli, write_json
+from berth.kit import Cli, KnownRecords, recorded_request, write_json
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable

@@ -8,21 +8,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from berth.kit.boot_options import names_of, options_named
-from berth.kit.boot_requests import boot_request
-from berth.kit.named_objects import resolved_request
-from berth.kit.publishing import checked
-from berth.kit.recorded_requests import recorded_request
-from berth.kit.refusals import operations_refused
-from berth.kit.request_sense import sense_of
+from berth.kit import (
+    boot_request,
+    checked,
+    names_of,
+    operations_refused,
+    options_named,
+    recorded_request,
+    resolved_request,
+    sense_of,
+)
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested
-from control_room.kit.build_records import BuildRecords
-from control_room.kit.decisions import DecisionShown, Scores, decision_shown
-from control_room.kit.forms import InvalidForm
-from control_room.kit.frame import AddedPages, PageContext, PageGroup, Renderer
-from control_room.kit.queries import query
+from control_room.kit import (
+    AddedPages,
+    BuildRecords,
+    DecisionShown,
+    InvalidForm,
+    PageContext,
+    PageGroup,
+    Renderer,
+    Scores,
+    decision_shown,
+    query,
+)
 from features.what_if.core.request_form import FIELDS, RequestForm
 from features.what_if.messages import WHAT_IF, WhatIf, WhatIfAnswered
 

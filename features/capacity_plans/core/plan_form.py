@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from control_room.kit.flavors import FlavorTerms, PlannedFlavor, parse_flavor, split_count
+from control_room.kit import FlavorTerms, PlannedFlavor, parse_flavor, split_count
 
 T = TypeVar("T")
 

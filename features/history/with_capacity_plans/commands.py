@@ -4,10 +4,7 @@ from typing import Annotated
 
 import typer
 
-from berth.kit.command_groups import Commands
-from berth.kit.options import option, positional
-from berth.kit.terminal import Cli
-from berth.settings import BadSetting
+from berth.kit import BadSetting, Cli, Commands, option, positional
 from features.capacity_plans.core.plan_form import InvalidPlan, parse_plan
 from features.capacity_plans.core.planning import planned
 from features.capacity_plans.plan_output import show_plan

@@ -7,17 +7,29 @@ from typing import Annotated
 
 from msgspec import structs
 
-from berth.kit.boot_requests import parts_given
-from berth.kit.cells import check_to_cell, chosen_cells
-from berth.kit.command_groups import Commands, WaitingCommand
-from berth.kit.decision_output import print_funnel
-from berth.kit.host_marks import checked_cause, disabling, forcing_down
-from berth.kit.host_output import HostNames
-from berth.kit.hosts import host_named, reported_hosts
-from berth.kit.options import option, positional
-from berth.kit.terminal import Cli, complain, progress_bar, write_json
-from berth.kit.times import waiting_time
-from berth.settings import BadSetting, Settings
+from berth.kit import (
+    BadSetting,
+    Cli,
+    Commands,
+    HostNames,
+    Settings,
+    WaitingCommand,
+    check_to_cell,
+    checked_cause,
+    chosen_cells,
+    complain,
+    disabling,
+    forcing_down,
+    host_named,
+    option,
+    parts_given,
+    positional,
+    print_funnel,
+    progress_bar,
+    reported_hosts,
+    waiting_time,
+    write_json,
+)
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import FORCED_DOWN

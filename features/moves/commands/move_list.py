@@ -8,15 +8,25 @@ from typing import Annotated
 from msgspec import structs
 from rich.table import Table
 
-from berth.kit.builds import uuid_of
-from berth.kit.cells import ask_cells, chosen_cells, known_cells, require_all_answers
-from berth.kit.command_groups import Commands
-from berth.kit.decision_output import attempts_of, print_funnel
-from berth.kit.ended_waits import end_wait
-from berth.kit.options import option, positional
-from berth.kit.publishing import within_seconds
-from berth.kit.terminal import Cli, complain, plain_table, write_json
-from berth.kit.times import age_text
+from berth.kit import (
+    Cli,
+    Commands,
+    age_text,
+    ask_cells,
+    attempts_of,
+    chosen_cells,
+    complain,
+    end_wait,
+    known_cells,
+    option,
+    plain_table,
+    positional,
+    print_funnel,
+    require_all_answers,
+    uuid_of,
+    within_seconds,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

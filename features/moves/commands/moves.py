@@ -8,16 +8,27 @@ from typing import Annotated
 from msgspec import structs
 from rich.markup import escape
 
-from berth.kit.boot_requests import image_named, parts_given
-from berth.kit.builds import uuid_of
-from berth.kit.command_groups import Commands, WaitingCommand
-from berth.kit.decision_output import cause_after, print_funnel, wait_sentence
-from berth.kit.key_values import pairs_given
-from berth.kit.options import described, option, positional
-from berth.kit.publishing import PUBLISH_SECONDS, publish
-from berth.kit.terminal import Cli, complain, write_json
-from berth.kit.times import waiting_time
-from berth.settings import BadSetting
+from berth.kit import (
+    PUBLISH_SECONDS,
+    BadSetting,
+    Cli,
+    Commands,
+    WaitingCommand,
+    cause_after,
+    complain,
+    described,
+    image_named,
+    option,
+    pairs_given,
+    parts_given,
+    positional,
+    print_funnel,
+    publish,
+    uuid_of,
+    wait_sentence,
+    waiting_time,
+    write_json,
+)
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.masking import printable

@@ -14,8 +14,7 @@ from typing import Any, cast
 import pytest
 
 from berth.features import packages
-from berth.kit.publishing import checked
-from berth.settings import BadSetting
+from berth.kit import BadSetting, checked
 from bus import parts, topics
 from bus.audit_trail import ActRecord, ActsRecorded, Operator, Role
 from bus.delivery.recording import Caller, caller

@@ -6,7 +6,7 @@ import pytest
 
 from berth import composition
 from berth.commands import why
-from berth.settings import Settings
+from berth.kit import Settings
 from bus import topics
 from bus.queries import DecisionFound
 from bus.worker import Worker, answers

@@ -14,10 +14,8 @@ from random import Random
 import asyncpg
 import pytest
 
-from berth.kit.boot_options import BootOptions, options_named
-from berth.kit.boot_requests import boot_request
+from berth.kit import BootOptions, Settings, boot_request, options_named
 from berth.operations.audit import audit
-from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

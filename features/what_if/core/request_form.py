@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.messages import BuildRequested
-from control_room.kit.flavors import RESOURCE_NAME
-from control_room.kit.forms import FormField, InvalidForm, RequestField, split_words
-from control_room.kit.words import address
+from control_room.kit import RESOURCE_NAME, FormField, InvalidForm, RequestField, address, split_words
 
 MOST_INSTANCES = 1000
 _DIGITS = 15

@@ -11,10 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
-from berth.kit.broker_users import BrokerTool
-from berth.kit.publishing import checked
-from berth.kit.terminal import Cli
-from berth.settings import BadSetting
+from berth.kit import BadSetting, BrokerTool, Cli, checked
 from bus.errors import BrokerRefused, OperationRefused
 from bus.worker import Worker, answers
 from features.clients.commands import PASSWORD, ClientOptions, add, given_password, permit, remove

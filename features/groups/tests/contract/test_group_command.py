@@ -6,10 +6,7 @@ import pytest
 
 from berth import composition
 from berth.commands.builds import boot
-from berth.kit.boot_options import names_of, options_named
-from berth.kit.boot_requests import boot_request
-from berth.kit.terminal import Cli
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Cli, Settings, boot_request, names_of, options_named
 from bus import topics
 from bus.errors import OperationRefused
 from bus.messages import BuildRequested

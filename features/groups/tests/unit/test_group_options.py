@@ -2,9 +2,7 @@
 
 import pytest
 
-from berth.kit.boot_options import options_named
-from berth.kit.boot_requests import boot_request
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
 
 WEB = "00000000-0000-4000-8000-000000000001"
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from berth.features import packages
-from berth.kit.host_marks import forcing_down, state_of
-from berth.kit.hosts import host_named
+from berth.kit import forcing_down, host_named
+from berth.kit.host_marks import state_of
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ProbeResult

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from berth.kit.host_marks import disabling, enabling
-from berth.kit.hosts import host_named
+from berth.kit import disabling, enabling, host_named
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from berth.kit import host_named
 from berth.kit.host_marks import state_of
-from berth.kit.hosts import host_named
 from features.maintenance import scheduler
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.maintenance import UNMEASURED

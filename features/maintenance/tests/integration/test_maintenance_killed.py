@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from berth.kit.host_marks import forcing_down, state_of
-from berth.kit.hosts import host_named
-from berth.settings import Settings
+from berth.kit import Settings, forcing_down, host_named
+from berth.kit.host_marks import state_of
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from features.maintenance.messages import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow

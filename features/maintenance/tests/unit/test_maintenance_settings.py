@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth.configuration import read
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 

@@ -5,8 +5,8 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from berth.composition import placement_queries
 from berth.features import packages
+from berth.kit import placement_queries
 from berth.operations.stored_builds import census
 from bus.clock import Clock
 from bus.delivery.runner import Bus

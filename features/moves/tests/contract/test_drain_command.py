@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from berth.kit.host_marks import Marking, disabling, forcing_down
-from berth.kit.hosts import host_named
-from berth.settings import BadSetting
+from berth.kit import BadSetting, disabling, forcing_down, host_named
+from berth.kit.host_marks import Marking
 from bus.errors import OperationRefused
 from features.moves.commands import draining
 from features.moves.messages import FIND_PLANS, FindPlans

@@ -7,7 +7,7 @@ import pytest
 
 from berth import composition
 from berth.commands import audit as audit_command
-from berth.settings import Settings
+from berth.kit import Settings
 from bus.claims import Claimed, Retired
 from bus.delivery.runner import Bus
 from bus.topics import CLAIM

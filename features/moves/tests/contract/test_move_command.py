@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from berth import composition
 from berth.features import FEATURES
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.errors import OperationRefused, Unavailable

@@ -18,10 +18,8 @@ import msgspec
 import pytest
 
 from berth import simulated_agents
-from berth.kit.host_marks import forcing_down
-from berth.kit.hosts import host_named
+from berth.kit import Settings, forcing_down, host_named
 from berth.operations.audit import audit
-from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from berth import composition
+from berth.kit import host_named
 from berth.kit.host_marks import state_of
-from berth.kit.hosts import host_named
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth import composition
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.local import LocalBroker, LocalTransport
 from features.nova import commands
 from features.nova.core.report_shown import agreement

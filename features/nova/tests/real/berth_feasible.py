@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.kit.choice_policies import choice_policy, request_options
+from berth.kit import Settings, choice_policy
+from berth.kit.choice_policies import request_options
 from berth.placement_http import placement_http
-from berth.settings import Settings
 from bus import topics
 from bus.candidates import SenselessQuery
 from bus.clock import Clock

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from berth.features import packages
-from berth.kit.host_marks import disabling, enabling, state_of
-from berth.kit.hosts import host_named
+from berth.kit import disabling, enabling, host_named
+from berth.kit.host_marks import state_of
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth import composition
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker, answers
 from features.planning import rebalance_command

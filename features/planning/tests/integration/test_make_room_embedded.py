@@ -8,10 +8,8 @@ from itertools import count
 import pytest
 from prometheus_client import REGISTRY
 
-from berth.kit.boot_options import BootOptions
-from berth.kit.boot_requests import boot_request
+from berth.kit import BootOptions, boot_request, host_named
 from berth.kit.host_marks import state_of
-from berth.kit.hosts import host_named
 from bus import topics
 from bus.queries import FindWaiting
 from features.planning import making_room

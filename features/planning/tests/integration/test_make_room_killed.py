@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from berth.configuration import EFFECTIVE_ENV
+from berth.kit import Settings, host_named, reported_hosts
 from berth.kit.host_marks import state_of
-from berth.kit.hosts import host_named, reported_hosts
 from berth.operations.audit import audit
-from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

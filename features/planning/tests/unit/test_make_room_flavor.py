@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.kit.boot_options import options_named
-from berth.kit.boot_requests import boot_request
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
 from bus.requests import Flavor
 from features.planning.make_room_command import with_flavor
 

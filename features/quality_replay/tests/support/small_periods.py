@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from berth.kit.choice_policies import choice_policy
-from berth.settings import Settings
+from berth.kit import Settings, choice_policy
 from bus.messages import BuildRequested
 from bus.replication import ConsumerChange
 from bus.requests import Flavor

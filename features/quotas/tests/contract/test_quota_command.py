@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from berth import composition
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from bus.delivery.runner import Bus
 from features.quotas import commands as quotas
 from features.quotas.edits import check_resources

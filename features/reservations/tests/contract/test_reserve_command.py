@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from berth import composition
-from berth.settings import BadSetting, Settings
+from berth.kit import BadSetting, Settings
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused, Unavailable
 from bus.requests import Flavor

@@ -14,11 +14,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from berth.kit.boot_options import options_named
-from berth.kit.boot_requests import boot_request, parts_given
-from berth.kit.publishing import publish
+from berth.kit import Settings, boot_request, options_named, parts_given, publish
 from berth.operations.audit import audit
-from berth.settings import Settings
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.parts import RequestParts

@@ -9,7 +9,7 @@ import pytest
 
 from berth import composition
 from berth.features import packages
-from berth.settings import BadSetting
+from berth.kit import BadSetting
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused

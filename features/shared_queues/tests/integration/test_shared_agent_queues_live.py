@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.kit.boot_options import BootOptions
-from berth.kit.boot_requests import boot_request
-from berth.settings import Settings
+from berth.kit import BootOptions, Settings, boot_request
 from berth.simulated_agents import agents
 from bus import topics
 from bus.clock import monotonic

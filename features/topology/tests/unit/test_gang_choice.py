@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.kit.boot_options import options_named
-from berth.kit.boot_requests import boot_request
-from berth.kit.request_sense import sense_of
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named, sense_of
 from bus.messages import BuildRequested
 from features.groups.constraints import DomainConstraints
 from features.topology.messages import topology_of

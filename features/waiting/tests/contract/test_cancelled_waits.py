@@ -8,8 +8,7 @@ from rich.console import Console
 
 from berth import composition
 from berth.commands.builds import delete
-from berth.kit.terminal import Cli
-from berth.settings import Settings
+from berth.kit import Cli, Settings
 from bus.local import LocalTransport
 from tests.contract.test_instances import BUILD, a_cloud
 from tests.support.command_line import plainly

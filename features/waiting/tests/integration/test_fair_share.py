@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.kit.publishing import publish
+from berth.kit import Settings, publish
 from berth.operations.audit import audit
-from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

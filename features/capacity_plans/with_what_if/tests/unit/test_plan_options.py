@@ -5,9 +5,7 @@ from typer.testing import CliRunner
 
 from berth.__main__ import app
 from berth.features import FEATURES
-from berth.kit.boot_options import options_named
-from berth.kit.boot_requests import boot_request
-from berth.settings import BadSetting
+from berth.kit import BadSetting, boot_request, options_named
 from features.capacity_plans.with_what_if.what_if_part import planned_flavors
 
 MIX = ("--mix", "VCPU:1")

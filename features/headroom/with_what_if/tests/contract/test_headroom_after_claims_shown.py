@@ -1,8 +1,7 @@
 """The failover headroom after the claims of a what-if answer."""
 
 from berth import composition
-from berth.kit.explanations import AnswerAddition
-from berth.settings import Settings
+from berth.kit import AnswerAddition, Settings
 from bus.claims import ConsumerClaim
 from bus.delivery.runner import Bus
 from features.headroom.after_claims import HeadroomAfter
