@@ -105,7 +105,8 @@ class CommandLine:
             for name, file in (("say", sent), ("complain", complained))
         }
         self._patch.setattr(command_groups, "say", voices["say"])
-        self._patch.setattr(terminal, "complain", voices["complain"])
+        for module in (terminal, running):
+            self._patch.setattr(module, "complain", voices["complain"])
         for voice in voices.keys() & vars(self._module).keys():
             self._patch.setattr(self._module, voice, voices[voice])
         self._patch.setattr(command_groups, "run", started.append)

@@ -105,7 +105,8 @@ VIOLATIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a feature imports more of berth than its kit": (
         {"features/moves/commands.py": "from berth.settings import Settings"},
-        "features/moves/commands.py:1: imports berth.settings: berth offers features the names of `berth.kit`",
+        "features/moves/commands.py:1: imports berth.settings: berth offers features the names of"
+        " `berth.kit`",
     ),
     "a feature imports a module of the kit": (
         {"features/moves/pages.py": "from control_room.kit.frame import Renderer"},
