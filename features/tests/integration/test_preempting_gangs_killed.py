@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from berth.kit import BootOptions, Settings, boot_request, options_named
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.kit import BadSetting, Settings, sense_of
-from berth.kit.choice_policies import request_options
+from berth.kit.testing import request_options
 from features.guest_hardware.core.aliases import PciAlias, pci_aliases
 from features.guest_hardware.filters import devices, pci
 from features.guest_hardware.settings import GuestHardwareSettings

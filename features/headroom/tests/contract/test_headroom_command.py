@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from berth.kit import BadSetting
-from berth.operations.stored_claims import allocations
+from berth.kit.testing import allocations
 from bus.domains import LabelEditRequested
 from bus.errors import OperationRefused
 from bus.requests import Flavor

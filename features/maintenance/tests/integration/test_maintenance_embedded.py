@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from berth.kit import host_named
-from berth.kit.host_marks import state_of
+from berth.kit.testing import state_of
 from features.maintenance import scheduler
 from features.maintenance.controller import MaintenanceController, MaintenanceNeeds
 from features.maintenance.core.maintenance import UNMEASURED

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from berth.kit import Settings, forcing_down, host_named
-from berth.kit.host_marks import state_of
+from berth.kit.testing import state_of
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from features.maintenance.messages import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from berth.kit import Settings
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from features.moves.tests.contract.test_heal_shelved import berth as berth
 from features.moves.tests.contract.test_heal_shelved import settings as settings
 from tests.support.healed_region import BUILD, KEEPER, stands

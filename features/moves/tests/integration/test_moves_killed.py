@@ -19,7 +19,7 @@ import pytest
 
 from berth import simulated_agents
 from berth.kit import Settings, forcing_down, host_named
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.kit import Settings, choice_policy
-from berth.kit.choice_policies import request_options
+from berth.kit.testing import request_options
 from berth.placement_http import placement_http
 from bus import topics
 from bus.candidates import SenselessQuery

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from berth.kit import BootOptions, boot_request, host_named
-from berth.kit.host_marks import state_of
+from berth.kit.testing import state_of
 from bus import topics
 from bus.queries import FindWaiting
 from features.planning import making_room

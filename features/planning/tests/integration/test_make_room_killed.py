@@ -14,8 +14,7 @@ import pytest
 
 from berth.configuration import EFFECTIVE_ENV
 from berth.kit import Settings, host_named, reported_hosts
-from berth.kit.host_marks import state_of
-from berth.operations.audit import audit
+from berth.kit.testing import audit, state_of
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from berth.features import FEATURES
+from berth.kit.testing import FEATURES
 from bus.clock import Clock
 from features.planning.balance_planning import BalancePlanner
 from features.planning.bench.rebalance import rebalanced

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from berth.kit import Settings, boot_request, options_named, parts_given, publish
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from bus import topics
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.parts import RequestParts

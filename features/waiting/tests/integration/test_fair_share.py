@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from berth.kit import Settings, publish
-from berth.operations.audit import audit
+from berth.kit.testing import audit
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
